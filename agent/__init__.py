@@ -1,4 +1,4 @@
 """The program: configuration, runners, monitoring and commands."""
 
-if __name__ != "flafka.agent":  # past `flafka` every class would be there twice
-    raise ImportError("import flafka.agent: this folder is a part of the package flafka")
+if __name__ != "flafka.agent":  # without `flafka` in its path, each class would exist twice
+    raise ImportError("import flafka.agent: this directory is part of the package flafka")

@@ -1,4 +1,4 @@
-"""What components declare of themselves, as facts: for `agent explain` and for docs/reference alike."""
+"""Descriptions of components and options for `agent explain` and docs/reference, made of their declarations."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 from flafka.agent.config import catalogue
 from flafka.agent.config.sinkgroups import OPTIONS as PROCESSORS
-from flafka.agent.monitoring.definitions import of_every
-from flafka.agent.options import AgentOptions, SinkErrors, as_written
+from flafka.agent.monitoring.definitions import common_metrics
+from flafka.agent.options import AgentOptions, SinkErrors, format_option_value
 from flafka.plugins import (
     CompatibilityNote,
     Component,
@@ -22,172 +22,184 @@ from flafka.plugins import (
     Option,
     UnknownType,
 )
-from flafka.plugins.problems import suggestion
+from flafka.plugins.problems import suggest
 
 KINDS = ("source", "channel", "interceptor", "sink")
 PROCESSOR = "processor"
 AGENT = "agent"
-ALL = (*KINDS, PROCESSOR, AGENT)
+ALL_KINDS = (*KINDS, PROCESSOR, AGENT)
 
 REQUIRED, OWN, ERRORS = "Required", "Options", "Events that can never be delivered"
 
 
 class UnknownName(FlafkaError):
-    """Nothing has that name; the text suggests near ones."""
+    """Unknown kind, type or option; the message suggests similar names."""
 
 
 @dataclass(frozen=True)
-class Fact:
-    """One option."""
+class OptionDescription:
+    """Description of one option."""
 
     name: str
-    """`hdfs.rollInterval`, or `serializer.*` of one that takes all properties under its name."""
+    """`hdfs.rollInterval`, or `serializer.*` of an option that takes all properties with its prefix."""
     kind: str
     required: bool
     default: str
-    """Empty where there is none."""
+    """Empty if there is no default."""
     unit: str
     bounds: str
     text: str
-    """What it is, without a full stop."""
+    """Description without the final full stop."""
     older: str = ""
-    """A name that it had once, which is accepted too."""
+    """Deprecated alias; empty if there is none."""
 
     @property
     def limits(self) -> str:
-        """Unit and bounds, where the default does not show the unit."""
+        """Bounds, with the unit if the default does not show it."""
         return ", ".join(filter(None, ["" if self.default else self.unit, self.bounds]))
 
 
 @dataclass(frozen=True)
-class Explained:
-    """One component, or what else has options."""
+class ComponentDescription:
+    """Description of a component, a sink processor or the agent."""
 
     kind: str
     type: str
     guarantee: str
-    """Whole sentences."""
+    """Docstring of the class, as one paragraph."""
     aliases: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
-    sections: Mapping[str, tuple[Fact, ...]] = field(default_factory=dict)
-    """By headline, in the order to be shown: what is required, its own, and what it shares with others."""
+    sections: Mapping[str, tuple[OptionDescription, ...]] = field(default_factory=dict)
+    """Headline → options, in the order of display: required, own, then shared ones."""
     without_effect: Mapping[str, str] = field(default_factory=dict)
-    """What is accepted from Flume's files alone, and why."""
+    """Options without effect, accepted from Flume's files → the reason."""
     differences: tuple[CompatibilityNote, ...] = ()
     metrics: tuple[Metric, ...] = ()
     """Metrics of the component itself."""
     metrics_of_every: tuple[Metric, ...] = ()
     """Metrics of every component of its kind."""
 
-    def facts(self) -> Iterator[Fact]:
-        """All its options."""
+    def options(self) -> Iterator[OptionDescription]:
+        """Yield the options of all sections."""
         for section in self.sections.values():
             yield from section
 
-    def fact(self, name: str) -> Fact | str:
-        """The option of that name, of an older one, or under whose prefix it is; or why it has no effect. Raises
-        Unknown.
+    def option(self, name: str) -> OptionDescription | str:
+        """Return the option of a name, deprecated alias or prefix, or the reason why it has no effect.
+
+        Raises UnknownName.
         """
-        facts = list(self.facts())
-        for one in facts:
-            start = one.name.removesuffix("*")
-            if name in (one.name, start, one.older) or (one.name.endswith("*") and name.startswith(start)):
-                return one
-        for ignored, why in self.without_effect.items():
-            if name == ignored or (ignored.endswith(".") and name.startswith(ignored)):
-                return why
-        near = suggestion(name, [one.name for one in facts])
-        raise UnknownName(f"{self.kind} {self.type} has no option {name!r}{near}")
+        options = list(self.options())
+        for option in options:
+            prefix = option.name.removesuffix("*")
+            if name in (option.name, prefix, option.older) or (option.name.endswith("*") and name.startswith(prefix)):
+                return option
+        for without_effect, reason in self.without_effect.items():
+            if name == without_effect or (without_effect.endswith(".") and name.startswith(without_effect)):
+                return reason
+        hint = suggest(name, [option.name for option in options])
+        raise UnknownName(f"{self.kind} {self.type} has no option {name!r}{hint}")
 
 
-def fact(option: Option, older: str = "") -> Fact:
-    """What an option declares."""
+def describe_option(option: Option, older: str = "") -> OptionDescription:
+    """Return the description of an option; `older` is its deprecated alias."""
     name = option.name + "*" * option.is_prefix
     kind = option.kind.replace(" | ", " or ")
     text = option.description.rstrip(".")
-    return Fact(name, kind, option.required, _default(option), option.unit, option.bounds, text, older)
+    return OptionDescription(
+        name, kind, option.is_required, _default(option), option.unit, option.bounds, text, older
+    )
 
 
 def _default(option: Option) -> str:
-    return "" if option.required or option.default in (None, "", [], {}) else as_written(option.default)
+    return "" if option.is_required or option.default in (None, "", [], {}) else format_option_value(option.default)
 
 
-def facts(config: type[Config]) -> list[Fact]:
-    """The options that have an effect, in the order of their declaration."""
+def describe_options(config: type[Config]) -> list[OptionDescription]:
+    """Return the options that have an effect, in the order of their declaration."""
     return [
-        fact(one, config.deprecated_aliases.get(one.name, "")) for one in config.options() if not one.without_effect
+        describe_option(option, config.deprecated_aliases.get(option.name, ""))
+        for option in config.options()
+        if not option.without_effect
     ]
 
 
 def first_sentence(text: str) -> str:
-    """Up to the first full stop or semicolon that ends a clause."""
+    """Return the text up to its first full stop, semicolon or colon."""
     text = " ".join(text.split())
-    ends = [at for mark in (". ", "; ", ": ") if (at := text.find(mark)) > 0]
+    ends = [end for mark in (". ", "; ", ": ") if (end := text.find(mark)) > 0]
     return text[: min(ends)] if ends else text.rstrip(".")
 
 
-def guarantee(thing: type) -> str:
-    """Its docstring as one paragraph."""
-    return inspect.cleandoc(thing.__doc__ or "").replace("\n\n", " ").replace("\n", " ")
+def guarantee(cls: type) -> str:
+    """Return the docstring of a class as one paragraph."""
+    return inspect.cleandoc(cls.__doc__ or "").replace("\n\n", " ").replace("\n", " ")
 
 
 def notes(cls: type[Component[Any]]) -> tuple[str, ...]:
-    """What holds of it besides."""
+    """Return the sides on which an interceptor may be used; empty for other components."""
     if not issubclass(cls, Interceptor):
         return ()
     if cls.pure:
         return ("On sources and sinks.",)
-    why = "an event that comes again may get another result"
+    reason = "a redelivered event may get another result"
     if cls.pure_with:
-        return (f"On sources, and with `{cls.pure_with}` on sinks too: without it {why}.",)
-    return (f"On sources only: {why}.",)
+        return (f"On sources, and with `{cls.pure_with}` on sinks too: without it {reason}.",)
+    return (f"On sources only: {reason}.",)
 
 
-def explained(components: Components, kind: str, name: str) -> Explained:
-    """What has that name, an alias or a Java class. Raises UnknownType."""
+def describe_component(components: Components, kind: str, name: str) -> ComponentDescription:
+    """Return the description of a type by its name, an alias or a Java class. Raises UnknownType or UnknownName."""
     if kind == AGENT:
-        text = "The agent as a whole: directly under its name, as in a1.runner = spark."
-        return Explained(kind, AGENT, text, sections=sections(AgentOptions))
+        text = "Options of the agent, directly below its name, as in a1.runner = spark."
+        return ComponentDescription(kind, AGENT, text, sections=sections(AgentOptions))
     if kind == PROCESSOR:
         return _processor(name)
     try:
         cls = components.get(kind, name)
     except UnknownType as e:
-        known = catalogue.find(kind, name)
-        if known is not None and known.instead:
-            raise UnknownName(f"Flume's {kind} {known.name} is not built: {known.instead}") from e
+        known = catalogue.find_type(kind, name)
+        if known is not None and known.alternative:
+            raise UnknownName(f"Flume's {kind} {known.name} is not built: {known.alternative}") from e
         if type(e) is UnknownType and not str(e).endswith("?"):
-            raise UnknownName(f"{e}; `agent explain {kind}` lists those there are") from e
+            raise UnknownName(f"{e}; `agent explain {kind}` lists all") from e
         raise
     config = cls.config_class.for_type(name)
-    found = sections(config)
+    options = sections(config)
     if kind == "sink":
-        found[ERRORS] = tuple(facts(SinkErrors))
-    return Explained(
-        *(kind, cls.type_name, guarantee(cls), cls.aliases, notes(cls), found),
-        *(config.without_effect(), tuple(cls.compatibility_notes), cls.declared_metrics, of_every(kind.upper())),
+        options[ERRORS] = tuple(describe_options(SinkErrors))
+    return ComponentDescription(
+        *(kind, cls.type_name, guarantee(cls), cls.aliases, notes(cls), options),
+        *(
+            config.list_options_without_effect(),
+            tuple(cls.compatibility_notes),
+            cls.declared_metrics,
+            common_metrics(kind.upper()),
+        ),
     )
 
 
-def _processor(name: str) -> Explained:
-    found = next((one for one in PROCESSORS if one == name.lower()), None)
-    if found is None:
-        near = suggestion(name, [*PROCESSORS]) or f"; there are {', '.join(PROCESSORS)}"
-        raise UnknownName(f"unknown sink processor {name!r}{near}")
-    text = f"{PROCESSORS[found].__doc__} Each option begins with processor. under the sink group."
-    return Explained(PROCESSOR, found, text, sections=sections(PROCESSORS[found]))
+def _processor(name: str) -> ComponentDescription:
+    kind = next((kind for kind in PROCESSORS if kind == name.lower()), None)
+    if kind is None:
+        hint = suggest(name, [*PROCESSORS]) or f"; there are {', '.join(PROCESSORS)}"
+        raise UnknownName(f"unknown sink processor {name!r}{hint}")
+    text = f"{PROCESSORS[kind].__doc__} Each option begins with processor. under the sink group."
+    return ComponentDescription(PROCESSOR, kind, text, sections=sections(PROCESSORS[kind]))
 
 
-def sections(config: type[Config]) -> dict[str, tuple[Fact, ...]]:
-    """The options that have an effect, by headline: what is required, its own, and what it shares with others."""
-    found: dict[str, list[Fact]] = {REQUIRED: [], OWN: []}
-    for option, one in zip((o for o in config.options() if not o.without_effect), facts(config), strict=True):
-        found.setdefault(REQUIRED if one.required else option.section or OWN, []).append(one)
-    return {headline: tuple(some) for headline, some in found.items() if some}
+def sections(config: type[Config]) -> dict[str, tuple[OptionDescription, ...]]:
+    """Return the options that have an effect by headline: required, own, then shared ones."""
+    by_headline: dict[str, list[OptionDescription]] = {REQUIRED: [], OWN: []}
+    with_effect = (option for option in config.options() if not option.without_effect)
+    for option, description in zip(with_effect, describe_options(config), strict=True):
+        headline = REQUIRED if description.required else option.section or OWN
+        by_headline.setdefault(headline, []).append(description)
+    return {headline: tuple(descriptions) for headline, descriptions in by_headline.items() if descriptions}
 
 
-def listed(components: Components, kind: str) -> list[tuple[str, str]]:
-    """The types of a kind, each with its first clause."""
+def list_types(components: Components, kind: str) -> list[tuple[str, str]]:
+    """Return the types of a kind, each with the first clause of its guarantee."""
     if kind == AGENT:
         return []
     if kind == PROCESSOR:
@@ -195,19 +207,17 @@ def listed(components: Components, kind: str) -> list[tuple[str, str]]:
     return [(cls.type_name, first_sentence(guarantee(cls))) for cls in components.all(kind)]
 
 
-def kind_named(components: Components, written: str) -> str:
-    """The kind of that name, singular or plural. Raises UnknownName, which tells where a type of that name is."""
-    word = written.lower()
-    for kind in ALL:
+def resolve_kind(components: Components, name: str) -> str:
+    """Return the kind of a name in singular or plural. Raises UnknownName, with the kind of a type of that name."""
+    word = name.lower()
+    for kind in ALL_KINDS:
         if word in (kind, f"{kind}s"):
             return kind
     for kind in (*KINDS, PROCESSOR):
         try:
-            explained(components, kind, written)
+            describe_component(components, kind, name)
         except (UnknownType, UnknownName):
             continue
-        raise UnknownName(
-            f"no kind of component is named {written!r}, did you mean `agent explain {kind} {written}`?"
-        )
-    near = suggestion(written, [*ALL]) or f"; the kinds are {', '.join(ALL)}"
-    raise UnknownName(f"no kind of component is named {written!r}{near}")
+        raise UnknownName(f"no kind of component is named {name!r}, did you mean `agent explain {kind} {name}`?")
+    hint = suggest(name, [*ALL_KINDS]) or f"; the kinds are {', '.join(ALL_KINDS)}"
+    raise UnknownName(f"no kind of component is named {name!r}{hint}")

@@ -1,4 +1,4 @@
-"""The topology of a configured agent as nodes and edges, and as text, Mermaid or SVG: the same for every reader."""
+"""Topology of a configured agent as nodes and edges, and its rendering as text, Mermaid and SVG."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from html import escape
 from pathlib import Path
 from typing import Literal
 
-from flafka.agent.options import as_written
+from flafka.agent.options import format_option_value
 from flafka.agent.topology import AgentSpec, ComponentSpec, Route, SinkSpec, SourceSpec
 from flafka.plugins import Config, StreamingSink
 from flafka.plugins.kafka.topic import KafkaBackedChannel
 
 NodeKind = Literal["source", "interceptor", "channel", "sink"]
 EdgeKind = Literal["events", "optional", "overflow", "topic"]
-"""`optional`: a failure is counted and otherwise ignored. `topic`: what a processor writes, a channel reads."""
+"""`optional`: failed puts are counted and dropped. `topic`: a channel reads the topic that a processor writes."""
 
 
 @dataclass(frozen=True)
@@ -30,13 +30,13 @@ class Node:
     name: str
     type: str
     words: tuple[str, ...] = ()
-    """Peculiarities in words: `on Spark`, `group g1`, `by header type`."""
+    """Annotations: `on Spark`, `group g1`, `by header type`."""
     metrics: str = ""
-    """Key in the metrics, `SINK.k1`."""
+    """Key of its metrics, `SINK.k1`."""
     lag_unit: str = ""
     """Unit of a sink's lag: `events`, or `records` of a Kafka channel whose records hold many events each."""
     options: Mapping[str, str] = field(default_factory=dict)
-    """Lines of the component in the configuration, secrets hidden."""
+    """Options that the configuration sets, without secrets."""
     defaults: Mapping[str, str] = field(default_factory=dict)
     """Values of the other options."""
     place: str = ""
@@ -47,16 +47,16 @@ class Node:
 
 @dataclass(frozen=True)
 class Edge:
-    """Events go from one component to another one."""
+    """Flow of events from one component to another."""
 
     start: str
     end: str
     """Ids of nodes."""
     kind: EdgeKind = "events"
     label: str = ""
-    """Description of the events that go this way, where not all do."""
+    """Description of the events on this edge; empty for all events."""
     metrics: str = ""
-    """Key in the metrics, `ROUTE.s1.c1`; empty if the events of this edge are not counted apart."""
+    """Key of its metrics, `ROUTE.s1.c1`; empty if the edge has no metrics."""
 
 
 @dataclass(frozen=True)
@@ -79,16 +79,16 @@ class Graph:
     edges: tuple[Edge, ...]
     groups: tuple[SinkGroup, ...]
     lines: Mapping[str, str] = field(default_factory=dict)
-    """Every line of the configuration in effect, by its key, secrets hidden."""
+    """Key → value of each line of the configuration in effect, without secrets."""
 
 
 def graph_of(spec: AgentSpec) -> Graph:
-    """The graph of an agent."""
+    """Return the graph of an agent."""
     nodes: list[Node] = []
     edges: list[Edge] = []
     paths = {channel.name: channel.path for channel in spec.channels}
     for source in spec.sources:
-        nodes.append(_end(spec, source, "source", _source_words(source), f"SOURCE.{source.name}"))
+        nodes.append(_node_with_interceptors(spec, source, "source", _source_words(source), f"SOURCE.{source.name}"))
         edges += (
             Edge(source.path, paths[name], kind, label, f"ROUTE.{route_of(source, name)}")
             for name, kind, label in _routes(source)
@@ -99,9 +99,9 @@ def graph_of(spec: AgentSpec) -> Graph:
             edges.append(Edge(channel.path, paths[overflow], "overflow", "while brokers are away"))
     for sink in spec.sinks:
         words = (*(["on Spark"] * (sink.runner == "spark")), *([f"group {sink.group}"] if sink.group else []))
-        nodes.append(_end(spec, sink, "sink", words, f"SINK.{sink.name}"))
+        nodes.append(_node_with_interceptors(spec, sink, "sink", words, f"SINK.{sink.name}"))
         edges.append(Edge(paths[sink.channel], sink.path))
-        edges += (Edge(sink.path, path, "topic", topic) for topic, path in _written(sink, spec))
+        edges += (Edge(sink.path, path, "topic", topic) for topic, path in _topic_edges(sink, spec))
     paths = {sink.name: sink.path for sink in spec.sinks}
     groups = tuple(
         SinkGroup(group.name, group.processor.kind, tuple(paths[name] for name in group.sinks if name in paths))
@@ -111,20 +111,22 @@ def graph_of(spec: AgentSpec) -> Graph:
 
 
 def route_of(source: SourceSpec, channel: str) -> str:
-    """The name under which it is counted what a source puts into that channel: `<source>.<channel>`."""
+    """Return the name of the metrics of a source's puts into a channel: `<source>.<channel>`."""
     return f"{source.name}.{channel}"
 
 
 def metrics_of_interceptor(spec: AgentSpec, owner: SourceSpec | SinkSpec, name: str) -> str:
-    """The name under which an interceptor's counters are shown: `<source or sink>.<name>`.
+    """Return the name of an interceptor's metrics: `<source or sink>.<name>`.
 
-    A sink that is named as a source is shows as `sinks.<sink>.<name>`.
+    The name is `sinks.<sink>.<name>` for a sink that has the name of a source.
     """
-    twin = isinstance(owner, SinkSpec) and any(source.name == owner.name for source in spec.sources)
-    return f"{'sinks.' if twin else ''}{owner.name}.{name}"
+    is_ambiguous = isinstance(owner, SinkSpec) and any(source.name == owner.name for source in spec.sources)
+    return f"{'sinks.' if is_ambiguous else ''}{owner.name}.{name}"
 
 
-def _end(agent: AgentSpec, spec: SourceSpec | SinkSpec, kind: NodeKind, words: tuple[str, ...], metrics: str) -> Node:
+def _node_with_interceptors(
+    agent: AgentSpec, spec: SourceSpec | SinkSpec, kind: NodeKind, words: tuple[str, ...], metrics: str
+) -> Node:
     interceptors = tuple(
         _node(agent, one, "interceptor", (), f"INTERCEPTOR.{metrics_of_interceptor(agent, spec, one.name)}")
         for one in spec.interceptors
@@ -132,20 +134,20 @@ def _end(agent: AgentSpec, spec: SourceSpec | SinkSpec, kind: NodeKind, words: t
     return replace(_node(agent, spec, kind, words, metrics), interceptors=interceptors)
 
 
-def _written(sink: SinkSpec, spec: AgentSpec) -> Iterator[tuple[str, str]]:
-    """The topics that a processor writes and a channel of this agent reads, with the channel's path."""
+def _topic_edges(sink: SinkSpec, spec: AgentSpec) -> Iterator[tuple[str, str]]:
+    """Yield each topic that a processor writes and a channel of this agent reads, with the channel's path."""
     if not issubclass(sink.cls, StreamingSink):
         return
     topics = sink.make().topics()
     for channel in spec.channels:
-        made = channel.make()
-        if isinstance(made, KafkaBackedChannel) and (topic := made.kafka.stream(None).topic) in topics:
+        instance = channel.make()
+        if isinstance(instance, KafkaBackedChannel) and (topic := instance.kafka.stream(None).topic) in topics:
             yield topic, channel.path
 
 
 def _node(agent: AgentSpec, spec: ComponentSpec, kind: NodeKind, words: tuple[str, ...], metrics: str) -> Node:
-    options = agent.shown_of(spec.path)
-    if kind in ("source", "sink"):  # those of interceptors stand with these
+    options = agent.shown_options(spec.path)
+    if kind in ("source", "sink"):  # the nodes of interceptors have these options
         options = {name: value for name, value in options.items() if not name.startswith("interceptors.")}
     return Node(
         *(spec.path, kind, spec.name, spec.cls.type_name, words, metrics, _lag_unit(agent, spec)),
@@ -161,25 +163,25 @@ def _lag_unit(agent: AgentSpec, spec: ComponentSpec) -> str:
 
 
 def _defaults(config: Config, written: Mapping[str, str]) -> dict[str, str]:
-    found = {}
+    defaults = {}
     for option in type(config).options():
         value = getattr(config, option.field, None)
-        if not (option.name in written or option.without_effect or option.secret or value in (None, {}, [])):
-            found[option.name] = as_written(value)
-    return found
+        if not (option.name in written or option.without_effect or option.is_secret or value in (None, {}, [])):
+            defaults[option.name] = format_option_value(value)
+    return defaults
 
 
 def _source_words(source: SourceSpec) -> tuple[str, ...]:
     selector = source.selector
-    found = [f"by header {selector.header}"] * (selector.kind == "multiplexing")
-    return (*found, *(["channels in turn"] * (selector.kind == "load_balancing")))
+    words = [f"by header {selector.header}"] * (selector.kind == "multiplexing")
+    return (*words, *(["channels in turn"] * (selector.kind == "load_balancing")))
 
 
 def _routes(source: SourceSpec) -> Iterator[tuple[str, EdgeKind, str]]:
-    """By channel: how events come there, and which."""
+    """Yield each channel of a source with the kind and the label of its edge."""
     selector = source.selector
     routes: list[tuple[str, Route]] = [(f"{selector.header} = {value}", r) for value, r in selector.routes.items()]
-    routes.append(("otherwise" if routes else "", selector.otherwise))
+    routes.append(("default" if routes else "", selector.default))
     for name in source.channels:
         required = [label for label, route in routes if name in route.required]
         optional = [label for label, route in routes if name in route.optional]
@@ -188,111 +190,112 @@ def _routes(source: SourceSpec) -> Iterator[tuple[str, EdgeKind, str]]:
             yield name, kind, ", ".join(filter(None, dict.fromkeys(required or optional)))
 
 
-# --- as text
+# --- text
 
 
-def ways(graph: Graph) -> list[str]:
-    """A line for each way from a source to a channel, and from a channel to a sink, with what stands in between.
+def text_lines(graph: Graph) -> list[str]:
+    """Return a line for each edge, with interceptors, then a line for each sink group.
 
-    Where one way leads into a channel and one to a sink, they are one line. Sink groups follow, a line each.
+    The edges of a channel with one source and one sink are joined into one line.
     """
-    named = {node.id: node for node in graph.nodes}
-    into = Counter(edge.end for edge in graph.edges)
-    onward = [edge for edge in graph.edges if edge.kind == "events" and named[edge.start].kind == "channel"]
-    out = Counter(edge.start for edge in onward)
-    joined = {edge.start: edge for edge in onward if into[edge.start] == out[edge.start] == 1}
+    nodes = {node.id: node for node in graph.nodes}
+    incoming = Counter(edge.end for edge in graph.edges)
+    to_sinks = [edge for edge in graph.edges if edge.kind == "events" and nodes[edge.start].kind == "channel"]
+    outgoing = Counter(edge.start for edge in to_sinks)
+    joined = {edge.start: edge for edge in to_sinks if incoming[edge.start] == outgoing[edge.start] == 1}
     lines = []
     for edge in graph.edges:
         if joined.get(edge.start) is edge:
             continue
-        start = named[edge.start]
-        before = [start.name] if edge in onward else [_called(start)]
+        start = nodes[edge.start]
+        before = [start.name] if edge in to_sinks else [_label(start)]
         if start.kind == "source":
-            before += map(_called, start.interceptors)
+            before += map(_label, start.interceptors)
         label = f"[{edge.label}] " if edge.label else ""
-        after = [_led_to(named[edge.end])]
+        after = [_end_label(nodes[edge.end])]
         if edge.end in joined:
-            after.append(_led_to(named[joined[edge.end].end]))
+            after.append(_end_label(nodes[joined[edge.end].end]))
         lines.append(f"{' → '.join(before)} {_TEXT_ARROWS[edge.kind]} {label}{' → '.join(after)}")
     lines += (
-        _called(node) for node in graph.nodes if not into[node.id] and all(e.start != node.id for e in graph.edges)
+        _label(node) for node in graph.nodes if not incoming[node.id] and all(e.start != node.id for e in graph.edges)
     )
     for group in graph.groups:
-        lines.append(f"sink group {group.name}: {group.kind} of {', '.join(named[id].name for id in group.sinks)}")
+        lines.append(f"sink group {group.name}: {group.kind} of {', '.join(nodes[id].name for id in group.sinks)}")
     return lines
 
 
-def _led_to(node: Node) -> str:
-    return " → ".join([*map(_called, node.interceptors), _called(node)])
+def _end_label(node: Node) -> str:
+    return " → ".join([*map(_label, node.interceptors), _label(node)])
 
 
 _TEXT_ARROWS = {"events": "→", "optional": "⇢ (optional)", "overflow": "→ overflow", "topic": "→ topic"}
 
 
-def _called(node: Node) -> str:
+def _label(node: Node) -> str:
     return f"{node.name} ({', '.join((node.type, *node.words))})"
 
 
-# --- as Mermaid
+# --- Mermaid
 
 
 _SHAPES = {"source": '(["{}"])', "channel": '[("{}")]', "sink": '[/"{}"/]'}
 _ARROWS = {"events": "-->", "optional": "-.->", "overflow": "-.->", "topic": "-.->"}
 
 
-def mermaid(graph: Graph) -> str:
-    """A flowchart in Mermaid's language, as GitHub and many wikis draw it."""
+def render_mermaid(graph: Graph) -> str:
+    """Return a Mermaid flowchart, which GitHub and many wikis render."""
     ids = {node.id: f"n{number}" for number, node in enumerate(graph.nodes)}
     lines = ["flowchart LR"]
     for node in graph.nodes:
-        words = [_unquoted(word) for word in (node.name, node.type, *node.words)]
-        words += (_unquoted(f"· {one.name} ({one.type})") for one in node.interceptors)
+        words = [_escape_mermaid(word) for word in (node.name, node.type, *node.words)]
+        words += (_escape_mermaid(f"· {one.name} ({one.type})") for one in node.interceptors)
         lines.append(f"  {ids[node.id]}{_SHAPES[node.kind].format('<br/>'.join(words))}")
     for edge in graph.edges:
-        label = f'|"{_unquoted(edge.label)}"|' if edge.label else ""
+        label = f'|"{_escape_mermaid(edge.label)}"|' if edge.label else ""
         lines.append(f"  {ids[edge.start]} {_ARROWS[edge.kind]}{label} {ids[edge.end]}")
     for group in graph.groups:
-        lines.append(f'  subgraph "{_unquoted(group.name)}: {group.kind}"')
+        lines.append(f'  subgraph "{_escape_mermaid(group.name)}: {group.kind}"')
         lines += (f"    {ids[id]}" for id in group.sinks)
         lines.append("  end")
     return "\n".join(lines)
 
 
-def _unquoted(label: str) -> str:
+def _escape_mermaid(label: str) -> str:
     return re.sub(r'["<>|]', lambda match: f"#{ord(match[0])};", label)
 
 
-# --- as SVG
+# --- SVG
 
-_WIDTH, _HEIGHT, _ROW, _GAP, _ACROSS = 200, 50, 17, 16, 130
+_WIDTH, _HEIGHT, _ROW, _GAP, _COLUMN_GAP = 200, 50, 17, 16, 130
+"""Sizes in SVG units."""
 _COLOURS = {"source": "#2f6f4f", "channel": "#1f4e79", "sink": "#7a2e4d"}
 
 
-def svg(graph: Graph) -> str:
-    """A picture that needs nothing else: for wikis and pages."""
+def render_svg(graph: Graph) -> str:
+    """Return a self-contained SVG picture."""
     columns = [column for kind in _COLOURS if (column := [node for node in graph.nodes if node.kind == kind])]
     heights = [sum(map(_height, column)) + _GAP * (len(column) - 1) for column in columns]
-    width, height = len(columns) * (_WIDTH + _ACROSS) - _ACROSS + 60, max(heights, default=0) + 20
-    places: dict[str, tuple[float, float, float]] = {}
+    width, height = len(columns) * (_WIDTH + _COLUMN_GAP) - _COLUMN_GAP + 60, max(heights, default=0) + 20
+    positions: dict[str, tuple[float, float, float]] = {}
     for number, (column, tall) in enumerate(zip(columns, heights, strict=True)):
         y = 10 + (height - 20 - tall) / 2
         for node in column:
-            places[node.id] = 30 + number * (_WIDTH + _ACROSS), y, _height(node)
+            positions[node.id] = 30 + number * (_WIDTH + _COLUMN_GAP), y, _height(node)
             y += _height(node) + _GAP
     parts = [
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height:.0f}" width="{width}" '
         f'height="{height:.0f}" font-family="sans-serif" font-size="13">',
         f"<title>{escape(graph.agent)}</title>",
-        *(_line(edge, places) for edge in graph.edges),
+        *(_line(edge, positions) for edge in graph.edges),
     ]
     for node in graph.nodes:
-        x, y, tall = places[node.id]
+        x, y, tall = positions[node.id]
         parts += (
             f'<rect x="{x}" y="{y}" width="{_WIDTH}" height="{tall}" rx="8" fill="{_COLOURS[node.kind]}"/>',
             f'<text x="{x + 10}" y="{y + 21}" fill="white" font-weight="bold">{escape(node.name)}</text>',
-            _small(x, y + 38, ", ".join((node.type, *node.words))),
+            _small_text(x, y + 38, ", ".join((node.type, *node.words))),
             *(
-                _small(x, y + 38 + _ROW * (row + 1), f"· {one.name} ({one.type})")
+                _small_text(x, y + 38 + _ROW * (row + 1), f"· {one.name} ({one.type})")
                 for row, one in enumerate(node.interceptors)
             ),
         )
@@ -303,16 +306,16 @@ def _height(node: Node) -> float:
     return _HEIGHT + _ROW * len(node.interceptors)
 
 
-def _small(x: float, y: float, words: str) -> str:
+def _small_text(x: float, y: float, words: str) -> str:
     return f'<text x="{x + 10}" y="{y}" fill="white" font-size="11">{escape(words)}</text>'
 
 
-def _line(edge: Edge, places: Mapping[str, tuple[float, float, float]]) -> str:
-    (x1, y1, tall1), (x2, y2, tall2) = places[edge.start], places[edge.end]
-    y1, y2, across = y1 + tall1 / 2, y2 + tall2 / 2, _ACROSS / 2
-    if edge.kind == "overflow":  # both stand in one column: around their left edges
+def _line(edge: Edge, positions: Mapping[str, tuple[float, float, float]]) -> str:
+    (x1, y1, tall1), (x2, y2, tall2) = positions[edge.start], positions[edge.end]
+    y1, y2, across = y1 + tall1 / 2, y2 + tall2 / 2, _COLUMN_GAP / 2
+    if edge.kind == "overflow":  # both nodes are in one column: a curve around their left edges
         bends = x1 - 30, x2 - 30
-    elif edge.kind == "topic":  # back to a column before
+    elif edge.kind == "topic":  # a curve back to an earlier column
         bends = x1 - across, x2 + _WIDTH + across
         x2 += _WIDTH
     else:

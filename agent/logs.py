@@ -1,4 +1,4 @@
-"""The log of an agent, on standard error: for eyes on a terminal, a plain line or JSON a message elsewhere."""
+"""Log of an agent on standard error: coloured on a terminal, else a line of text or JSON for each message."""
 
 from __future__ import annotations
 
@@ -10,63 +10,68 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import TextIO
 
-FORM, LEVEL = "FLAFKA_LOG_FORMAT", "FLAFKA_LOG_LEVEL"
-"""Environment variables: what the command line does not say; processes that the agent starts go by them."""
-_QUIET = {
+FORMAT_VARIABLE, LEVEL_VARIABLE = "FLAFKA_LOG_FORMAT", "FLAFKA_LOG_LEVEL"
+"""Environment variables with defaults for the command line; child processes inherit them."""
+_LIBRARY_LEVELS = {
     "kafka": logging.WARNING,
     "urllib3": logging.WARNING,
     "urllib3.connection": logging.ERROR,  # warns with a traceback of each answer that ends within its headers
     "uvicorn": logging.WARNING,
     "pyhdfs": logging.WARNING,
 }
-"""Loggers of libraries, and the least level of what they log."""
+"""Logger of a library → its minimum level."""
 
 
 class _PlainFormatter(logging.Formatter):
     """`2026-11-23T06:04:01.945+01:00 INFO a1.sinks.k1: works again`."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One record; a traceback follows on lines of its own."""
-        return f"{time_of(record)} {super().format(record)}"
+        """Return a record as one line; a traceback follows on further lines."""
+        return f"{format_time(record)} {super().format(record)}"
 
 
-class _Json(logging.Formatter):
-    """An object a line: `time`, `level`, `component`, `message`, and `traceback` where there is one."""
+class _JsonFormatter(logging.Formatter):
+    """JSON lines with `time`, `level`, `component`, `message`, and `traceback` after an exception."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """One record."""
-        told = {
-            "time": time_of(record),
+        """Return a record as one line of JSON."""
+        fields = {
+            "time": format_time(record),
             "level": record.levelname,
             "component": record.name,
             "message": record.getMessage(),
         }
         if record.exc_info:
-            told["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(told, ensure_ascii=False)
+            fields["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(fields, ensure_ascii=False)
 
 
-class _Stderr(logging.StreamHandler[TextIO]):
-    """Standard error; a line that it does not take is left out, as on a full disk nothing else can be done."""
+class _StderrHandler(logging.StreamHandler[TextIO]):
+    """Handler for standard error that drops a line after an OSError, as on a full disk."""
 
-    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # as logging has it
-        """Report only what is no error of the stream."""
+    def handleError(self, record: logging.LogRecord) -> None:  # noqa: N802  # name of the base class
+        """Report the current exception unless it is an OSError of the stream."""
         if not isinstance(sys.exc_info()[1], OSError):
             super().handleError(record)
 
 
-def time_of(record: logging.LogRecord) -> str:
-    """When it was said, in local time with its zone, to the millisecond."""
+def format_time(record: logging.LogRecord) -> str:
+    """Return the time of a record in ISO format, in local time with its zone, in milliseconds."""
     return datetime.fromtimestamp(record.created, UTC).astimezone().isoformat(timespec="milliseconds")
 
 
 def log_to_stderr(
-    level: str | None = None, form: str | None = None, keep: Callable[[logging.LogRecord], bool] | None = None
+    level: str | None = None,
+    form: str | None = None,
+    record_filter: Callable[[logging.LogRecord], bool] | None = None,
 ) -> None:
-    """Begin to log; what is None is as the environment says. Records that `keep` answers False for are left out."""
-    level = level or os.environ.get(LEVEL) or "INFO"
-    form = form or os.environ.get(FORM) or "text"
-    os.environ[LEVEL], os.environ[FORM] = level, form
+    """Begin to log; `level` and `form` default to the environment variables.
+
+    `record_filter` returns False for a record to drop.
+    """
+    level = level or os.environ.get(LEVEL_VARIABLE) or "INFO"
+    form = form or os.environ.get(FORMAT_VARIABLE) or "text"
+    os.environ[LEVEL_VARIABLE], os.environ[FORMAT_VARIABLE] = level, form
     if form == "text" and sys.stderr.isatty():
         from rich.console import Console
         from rich.logging import RichHandler
@@ -74,10 +79,12 @@ def log_to_stderr(
         handler: logging.Handler = RichHandler(console=Console(stderr=True), show_path=False)
         handler.setFormatter(logging.Formatter("%(name)s: %(message)s"))
     else:
-        handler = _Stderr(sys.stderr)
-        handler.setFormatter(_Json() if form == "json" else _PlainFormatter("%(levelname)s %(name)s: %(message)s"))
-    if keep is not None:
-        handler.addFilter(keep)
+        handler = _StderrHandler(sys.stderr)
+        handler.setFormatter(
+            _JsonFormatter() if form == "json" else _PlainFormatter("%(levelname)s %(name)s: %(message)s")
+        )
+    if record_filter is not None:
+        handler.addFilter(record_filter)
     logging.basicConfig(level=level, handlers=[handler])
-    for name, least in _QUIET.items():
-        logging.getLogger(name).setLevel(least)
+    for name, minimum in _LIBRARY_LEVELS.items():
+        logging.getLogger(name).setLevel(minimum)

@@ -1,7 +1,4 @@
-"""Door to YARN: of the agent, this module alone imports `flafka.agent.yarn`, and only in its functions.
-
-They are called for `spark.master = yarn`.
-"""
+"""Lazy interface to `flafka.agent.yarn`, which is imported only for `spark.master = yarn`."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from flafka.agent.options import AgentOptions
-    from flafka.agent.yarn.hadoop import HadoopConfiguration
+    from flafka.agent.yarn.hadoop import YarnConfiguration
 
 
 class OnYarn(Protocol):
@@ -25,66 +22,66 @@ class OnYarn(Protocol):
     def prepare(
         self, jvm: Any, conf: Mapping[str, str], archives: Iterable[tuple[Path, str]], jars: Iterable[Path]
     ) -> dict[str, str]:
-        """End applications that earlier drivers left, and upload files; return the properties that name them.
+        """End applications of earlier drivers, upload files, and return the properties that name the files.
 
-        `archives` are files and the names under which executors find them unpacked. Raises `Retry`.
+        `archives` are files, with the names of their unpacked directories on executors. Raises Retry.
         """
 
     def submitting(self) -> AbstractContextManager[None]:
-        """Report what the application waits for while Spark submits it."""
+        """Return a context that reports the reasons for which the application waits while Spark submits it."""
 
-    def lacking(self, needed: str) -> str | None:
-        """Return why a running application has no executor; None while one is being started."""
+    def executor_shortage(self, needed: str) -> str | None:
+        """Return the reason why a running application has no executor; None while one starts."""
 
-    def why_over(self) -> str | None:
-        """Return what has ended the application; None if it runs, or if YARN does not answer in time."""
+    def end_reason(self) -> str | None:
+        """Return the reason for the end of the application; None if it runs, or if YARN does not answer in time."""
 
     def end(self) -> None:
         """End the application, if there is one."""
 
 
 def agent_on_yarn(
-    agent: str, configuration: str, say: Callable[[str], None], show: Callable[[Mapping[str, str]], None]
+    agent: str, configuration: str, warn: Callable[[str], None], publish: Callable[[Mapping[str, str]], None]
 ) -> OnYarn:
-    """Return the application of an agent with that configuration file, which later runs of the agent recognize.
+    """Return the application of an agent with this configuration file, which later runs of the agent recognize.
 
-    `say` gets what keeps the application waiting, `show` its id and the address of its page.
+    `warn` is called with the reason for which the application waits, `publish` with its ID and web page.
     """
     from flafka.agent.yarn import application
 
-    return application.YarnApplication(application.tag_of(agent, configuration), say, show)
+    return application.YarnApplication(application.application_tag(agent, configuration), warn, publish)
 
 
-def session_on_yarn(say: Callable[[str], None]) -> OnYarn:
-    """Return the application of a session that belongs to no agent; `say` as for an agent's."""
+def session_on_yarn(warn: Callable[[str], None]) -> OnYarn:
+    """Return the application of a session without an agent. `warn` is as for `agent_on_yarn`."""
     from flafka.agent.yarn import application
 
-    return application.YarnApplication(f"flafka-{uuid.uuid4().hex}", say)
+    return application.YarnApplication(f"flafka-{uuid.uuid4().hex}", warn)
 
 
-def hadoop_configuration() -> HadoopConfiguration:
-    """Read Hadoop's configuration of this process. Raises `FlafkaError`, which says what is missing."""
+def hadoop_configuration() -> YarnConfiguration:
+    """Read the Hadoop configuration of this process. Raises FlafkaError if it is missing or incomplete."""
     from flafka.agent.yarn import hadoop
 
     return hadoop.hadoop_configuration()
 
 
-def wrong_with_files(conf: Mapping[str, str]) -> Iterator[str]:
-    """Find what is wrong with the places of the files that executors need, without a connection."""
-    from flafka.agent.yarn import kept
+def file_problems(conf: Mapping[str, str]) -> Iterator[str]:
+    """Find problems with the paths of files that executors need, without a connection."""
+    from flafka.agent.yarn import uploads
 
-    return kept.wrong_with_files(conf)
+    return uploads.file_problems(conf)
 
 
-def wrong_with_yarn(options: AgentOptions) -> Iterator[str]:
-    """Ask the ResourceManager what would keep the agent's application from running."""
+def yarn_problems(options: AgentOptions) -> Iterator[str]:
+    """Find problems that would keep the agent's application from running, at the ResourceManager."""
     from flafka.agent.yarn import resourcemanager
 
-    return resourcemanager.wrong_with_yarn(options)
+    return resourcemanager.yarn_problems(options)
 
 
-def described() -> str:
-    """Ask for version and size: `YARN 3.4.3 with 2 NodeManagers and 8,192 MB`; empty without an answer."""
+def describe_yarn() -> str:
+    """Return YARN's version and size: `YARN 3.4.3 with 2 NodeManagers and 8,192 MB`; empty without an answer."""
     from flafka.agent.yarn import resourcemanager
 
-    return resourcemanager.told_of_yarn()
+    return resourcemanager.describe_yarn()

@@ -1,4 +1,4 @@
-"""Options that the agent itself reads: of an agent as a whole (`a1.monitoring.port = 14141`), and of every sink."""
+"""Options of an agent (`a1.monitoring.port = 14141`) and of every sink."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from typing import Literal
 import pydantic
 
 from flafka.plugins import Config, option
-from flafka.plugins.kafka.config import own_topic
-from flafka.plugins.problems import suggestion
+from flafka.plugins.kafka.config import check_writable_topic
+from flafka.plugins.problems import suggest
 
 YARN = "yarn"
 LOCAL = re.compile(r"local(\[(\d+|\*)(,\d+)?\])?")
 STANDALONE = re.compile(r"spark://([^\s,:/]+|\[[^\]]+\]):\d+(,([^\s,:/]+|\[[^\]]+\]):\d+)*")
 
 
-def as_written(value: object) -> str:
-    """Return the text that a configuration has for a value of an option."""
+def format_option_value(value: object) -> str:
+    """Return the value of an option as a configuration spells it."""
     if isinstance(value, bool):
         return str(value).lower()
     return " ".join(map(str, value)) if isinstance(value, list | tuple) else str(value)
 
 
-def is_local(master: str) -> bool:
-    """Whether Spark's executors are the agent's own host, in the driver's JVM."""
+def is_local_master(master: str) -> bool:
+    """Return True if Spark's executors run in the driver's JVM, on the agent's host."""
     return LOCAL.fullmatch(master) is not None
 
 
-def masters(master: str) -> list[tuple[str, int]]:
-    """Hosts and ports of `spark://host:port,host:port`; none of another kind of master."""
+def parse_master_addresses(master: str) -> list[tuple[str, int]]:
+    """Return hosts and ports of `spark://host:port,host:port`; empty for another kind of master."""
     if not STANDALONE.fullmatch(master):
         return []
     pairs = (address.rpartition(":") for address in master.removeprefix("spark://").split(","))
@@ -37,7 +37,7 @@ def masters(master: str) -> list[tuple[str, int]]:
 
 
 class AgentOptions(Config):
-    """What may stand directly under an agent's name, besides its lists."""
+    """Options directly below an agent's name, without its lists of components."""
 
     runner: Literal["local", "spark"] = option(
         "local", name="runner", description="Runner of the sinks that do not set their own with `runner`."
@@ -53,7 +53,7 @@ class AgentOptions(Config):
         name="spark.triggerInterval",
         unit="s",
         ge=1,
-        description="Time between the starts of two micro-batches, and so how old events get before delivery.",
+        description="Interval between the starts of micro-batches. It bounds the age of events at delivery.",
     )
     spark_max_records: int | None = option(
         None,
@@ -67,8 +67,8 @@ class AgentOptions(Config):
     spark_conf: dict[str, str] = option(
         {},
         name="spark.conf.",
-        description="Spark's own properties, as in spark.conf.spark.executor.memory = 2g. If you set spark.archives "
-        "or spark.yarn.dist.archives, nothing is packed for the executors. spark.pyspark.python names their Python.",
+        description="Spark's own properties, as in spark.conf.spark.executor.memory = 2g. With spark.archives "
+        "or spark.yarn.dist.archives, executors get no Python packages. spark.pyspark.python names their Python.",
     )
     monitoring_type: Literal["http"] = option(
         "http", name="monitoring.type", description="Protocol that serves the metrics."
@@ -79,19 +79,19 @@ class AgentOptions(Config):
         name="monitoring.port",
         ge=0,
         le=65535,
-        description="Port that serves the metrics; 0 takes a free one.",
+        description="Port that serves the metrics; 0 takes any free port.",
     )
     monitoring_token: pydantic.SecretStr | None = option(
         None,
         name="monitoring.token",
-        description="Password of the page at `/`, which shows the agent's settings and figures. Without it the page "
-        "is served on a loopback address only. The metrics and the health are served without it.",
+        description="Password of the page at `/`, which shows the agent's settings and metrics. If unset, the page "
+        "is served on a loopback address only. Metrics and health need no password.",
     )
     monitoring_file: str | None = option(
         None,
         name="monitoring.file",
         path="own",
-        description="File that gets the metrics, as JSON, when the agent stops.",
+        description="File to which the agent writes its metrics, as JSON, when it stops.",
     )
     deadletters_directory: str | None = option(
         None,
@@ -104,9 +104,8 @@ class AgentOptions(Config):
         None,
         name="audit.topic",
         min_length=1,
-        description="Topic, on the brokers of each Kafka channel, that gets the number and a checksum of the events "
-        "that sources have put into the channel and sinks have taken out, for each minute. `agent audit` compares "
-        "them.",
+        description="Topic for audit reports, on the brokers of each Kafka channel: the number and a checksum of the "
+        "events put into the channel and taken out, for each minute. `agent audit` compares them.",
     )
 
     @property
@@ -117,15 +116,15 @@ class AgentOptions(Config):
     @pydantic.field_validator("spark_master")
     @classmethod
     def _check_master(cls, value: str) -> str:
-        if is_local(value) or masters(value) or value == YARN or value.startswith("k8s://"):
+        if is_local_master(value) or parse_master_addresses(value) or value == YARN or value.startswith("k8s://"):
             return value
-        near = suggestion(value, ["yarn", "local", "local[*]"])
-        raise ValueError(f"must be local[n], spark://host:port, yarn or k8s://…, not {value!r}{near}")
+        hint = suggest(value, ["yarn", "local", "local[*]"])
+        raise ValueError(f"must be local[n], spark://host:port, yarn or k8s://…, not {value!r}{hint}")
 
     @pydantic.field_validator("audit_topic")
     @classmethod
     def _check_topic(cls, value: str) -> str:
-        return own_topic(value)
+        return check_writable_topic(value)
 
     @pydantic.field_validator("spark_conf")
     @classmethod
@@ -139,7 +138,7 @@ class AgentOptions(Config):
 
 
 class SinkErrors(Config):
-    """What a sink of any type does about events that it can never deliver."""
+    """Options of every sink for events that it can never deliver."""
 
     tolerance: int = option(
         50,
@@ -147,22 +146,21 @@ class SinkErrors(Config):
         unit="%",
         ge=0,
         le=100,
-        description="Share of the latest events that may be rejected. Rejected events become dead letters. If more "
-        "are rejected, as with a wrong schema, the sink pauses instead, logs it, and offers the events again until "
-        "they are accepted. `none` pauses at the first one, `all` never.",
+        description="Maximum share of the latest events that may be rejected and become dead letters. Above it, as "
+        "with a wrong schema, the sink pauses, logs a warning, and retries the events until they are accepted. "
+        "`none` pauses at the first rejected event, `all` never.",
     )
     window: int = option(
         1000,
         name="errors.window",
         unit="events",
         gt=0,
-        description="Minimum number of latest events for errors.tolerance. Until there were as many, the missing "
-        "ones count as delivered.",
+        description="Number of latest events for errors.tolerance. After a start, missing events count as delivered.",
     )
 
     @pydantic.field_validator("tolerance", mode="before")
     @classmethod
-    def _word(cls, value: object) -> object:
+    def _parse_tolerance(cls, value: object) -> object:
         if value in ("none", "all"):
             return 0 if value == "none" else 100
         if isinstance(value, str) and not value.isdecimal():

@@ -1,4 +1,4 @@
-"""A configured pipeline on sample events, without servers: up to where sinks would put them."""
+"""Run of a configured pipeline on sample events, up to the destinations in stores, without servers."""
 
 from __future__ import annotations
 
@@ -6,78 +6,85 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from flafka.agent.runner.delivery import intercepted, opened
+from flafka.agent.runner.delivery import intercept, open_interceptors
 from flafka.agent.runner.local.routing import Selector
 from flafka.agent.topology import AgentSpec, SinkSpec, SourceSpec
 from flafka.plugins import Batch, Event, FlafkaError, Origin, Sink
 
-ARRIVAL = 1_767_225_600_000
-"""When events come into their channels, where a test does not say it: 2026-01-01, midnight, UTC."""
+ARRIVAL_MILLISECONDS = 1_767_225_600_000
+"""Default arrival of events in their channels, in milliseconds since the epoch: 2026-01-01T00:00:00Z."""
 
 
 @dataclass
 class PipelineOutput:
-    """One event where it came to."""
+    """One event at a component."""
 
     event: Event
-    told: Mapping[str, Any] = field(default_factory=dict)
-    """What a sink says of it: `path`, `topic`, `document`, or `rejected`."""
+    destination: Mapping[str, Any] = field(default_factory=dict)
+    """Destination in the sink's store, such as `path`, `topic` or `document`; or the reason as `rejected`."""
 
 
-Outcomes = dict[str, list[PipelineOutput]]
-"""By component, in the order in which events pass them: of the source, what its interceptors leave, and reject; of a
-channel, what is put into it; of a sink, all that it may get of its channel."""
+PipelineOutputs = dict[str, list[PipelineOutput]]
+"""Component → its events, in the order in which events pass components.
+
+Source: events behind its interceptors, then rejected ones. Channel: events put. Sink: all events of its channel.
+"""
 
 
-def source_named(spec: AgentSpec, name: str | None) -> SourceSpec:
-    """The source of that name, or the only one."""
-    found = [source for source in spec.sources if name in (None, source.name)]
-    if len(found) != 1:
+def find_source(spec: AgentSpec, name: str | None) -> SourceSpec:
+    """Return the source of that name, or the only source for None. Raises FlafkaError."""
+    sources = [source for source in spec.sources if name in (None, source.name)]
+    if len(sources) != 1:
         names = ", ".join(source.name for source in spec.sources)
         raise FlafkaError(f"which source? There are: {names}" if name is None else f"no source {name}: {names}")
-    return found[0]
+    return sources[0]
 
 
-def run(spec: AgentSpec, source: SourceSpec, events: Sequence[Event], arrival: int = ARRIVAL) -> Outcomes:
-    """What becomes of these events behind that source."""
+def run_pipeline(
+    spec: AgentSpec, source: SourceSpec, events: Sequence[Event], arrival: int = ARRIVAL_MILLISECONDS
+) -> PipelineOutputs:
+    """Return the events at each component that they reach from a source. `arrival` is in milliseconds."""
     rejected: list[PipelineOutput] = []
-    with opened(source.interceptors) as interceptors:
-        kept = intercepted(Batch.of(events), interceptors, rejected=_into(rejected))
+    with open_interceptors(source.interceptors) as interceptors:
+        kept = intercept(Batch.of(events), interceptors, rejected=_collect_rejected(rejected))
     drains = [sink for sink in spec.sinks if sink.channel in source.channels]
     names = [source.name, *source.channels, *(sink.name for sink in drains)]
 
     def key(kind: str, name: str) -> str:
-        """Its name, with its kind where another component of these has it, too."""
+        """Return the name, with the kind if another component on the way has the same name."""
         return name if names.count(name) == 1 else f"{kind}.{name}"
 
-    found: Outcomes = {key("sources", source.name): [*(PipelineOutput(event) for event in kept), *rejected]}
-    found |= {key("channels", name): [] for name in source.channels}
-    found |= {key("sinks", sink.name): [] for sink in drains}
+    outputs: PipelineOutputs = {key("sources", source.name): [*(PipelineOutput(event) for event in kept), *rejected]}
+    outputs |= {key("channels", name): [] for name in source.channels}
+    outputs |= {key("sinks", sink.name): [] for sink in drains}
     for routed in Selector(source.selector).route(kept) if len(kept) else ():
-        found[key("channels", routed.channel)] += [PipelineOutput(event) for event in routed.batch]
+        outputs[key("channels", routed.channel)] += [PipelineOutput(event) for event in routed.batch]
         origin = Origin.of_records(routed.channel, 0, range(len(routed.batch)), [arrival] * len(routed.batch))
         stored = Batch.of(list(routed.batch), origin)
         for sink in drains:
             if sink.channel == routed.channel:
-                found[key("sinks", sink.name)] += _at(sink, stored)
-    return found
+                outputs[key("sinks", sink.name)] += _sink_outputs(sink, stored)
+    return outputs
 
 
-def _at(spec: SinkSpec, batch: Batch) -> list[PipelineOutput]:
+def _sink_outputs(spec: SinkSpec, batch: Batch) -> list[PipelineOutput]:
     rejected: list[PipelineOutput] = []
-    with opened(spec.interceptors) as interceptors:
-        batch = intercepted(batch, interceptors, rejected=_into(rejected))
+    with open_interceptors(spec.interceptors) as interceptors:
+        batch = intercept(batch, interceptors, rejected=_collect_rejected(rejected))
     sink = spec.make()
-    told = sink.destinations(batch) if isinstance(sink, Sink) and len(batch) else None
-    if told is None:
+    destinations = sink.destinations(batch) if isinstance(sink, Sink) and len(batch) else None
+    if destinations is None:
         return [*(PipelineOutput(event) for event in batch), *rejected]
-    return [*(PipelineOutput(event, one) for event, one in zip(batch, told, strict=True)), *rejected]
+    delivered = [PipelineOutput(event, to) for event, to in zip(batch, destinations, strict=True)]
+    return [*delivered, *rejected]
 
 
-def _into(outcomes: list[PipelineOutput]) -> Callable[[Batch, Sequence[str]], None]:
-    """What interceptors reject comes after what they leave."""
+def _collect_rejected(outputs: list[PipelineOutput]) -> Callable[[Batch, Sequence[str]], None]:
+    """Return a callback that appends rejected events with their reasons."""
 
     def add(batch: Batch, reasons: Sequence[str]) -> None:
-        outcomes.extend(PipelineOutput(event, {"rejected": why}) for event, why in zip(batch, reasons, strict=True))
+        outputs.extend(
+            PipelineOutput(event, {"rejected": reason}) for event, reason in zip(batch, reasons, strict=True)
+        )
 
     return add

@@ -1,4 +1,4 @@
-"""Starting points: components, processors and agents as files that work and are tested."""
+"""Templates of agents, components and processors, with their tests, for `agent new` and `agent template`."""
 
 from __future__ import annotations
 
@@ -19,53 +19,55 @@ def _package(kind: str) -> str:
     return "flafka.plugins.templates" if kind in COMPONENTS else "flafka.agent.templates"
 
 
-def template(kind: str, *, test: bool = False) -> str:
-    """The component or the processor that others are made of, or its test."""
+def read_template(kind: str, *, test: bool = False) -> str:
+    """Return the template of a component or a processor, or of its test."""
     return (resources.files(_package(kind)) / f"{'test_' * test}{kind}.py").read_text("utf-8")
 
 
-def for_java(kind: str, java_class: str) -> str:
-    """A component that takes the place of a Java class in configurations."""
-    return template(kind).replace("com.example.Mine", java_class)
+def render_java_replacement(kind: str, java_class: str) -> str:
+    """Return a component that replaces a Java class in configurations."""
+    return read_template(kind).replace("com.example.Mine", java_class)
 
 
-def files(kind: str, name: str, directory: Path) -> dict[str, str]:
-    """Contents of the files of a new directory, by name. Raises FlafkaError for a name that cannot be used."""
+def render_files(kind: str, name: str, directory: Path) -> dict[str, str]:
+    """Return the contents of the files for a new directory by file name. Raises FlafkaError for an invalid name."""
     if kind == "agent":
-        return {"agent.conf": _filled(AGENT, name, directory), "agent.test.toml": AGENT_TEST}
-    module = _module(kind, name)
-    renamed = {
-        f"{module}.py": _named(_plain(kind, template(kind), name), kind, name),
-        f"test_{module}.py": _named(template(kind, test=True), kind, name),
-        "agent.conf": _filled(_CONFIGURATIONS[kind], name, directory),
+        return {"agent.conf": _fill(AGENT, name, directory), "agent.test.toml": AGENT_TEST}
+    module = _module_name(kind, name)
+    contents = {
+        f"{module}.py": _rename(_without_java(kind, read_template(kind), name), kind, name),
+        f"test_{module}.py": _rename(read_template(kind, test=True), kind, name),
+        "agent.conf": _fill(_CONFIGURATIONS[kind], name, directory),
     }
     if kind in COMPONENTS:
-        renamed["pyproject.toml"] = _filled(PYPROJECT, name, directory).replace("{KIND}", kind)
-    return renamed
+        contents["pyproject.toml"] = _fill(PYPROJECT, name, directory).replace("{KIND}", kind)
+    return contents
 
 
-def _filled(text: str, name: str, directory: Path) -> str:
+def _fill(text: str, name: str, directory: Path) -> str:
     text = text.replace("{NAME}", name).replace("{MODULE}", name.replace("-", "_"))
     return text.replace("{DIRECTORY}", str(directory.absolute()))
 
 
-def _module(kind: str, name: str) -> str:
+def _module_name(kind: str, name: str) -> str:
     if not NAME.fullmatch(name):
-        raise FlafkaError(f"{name!r} is no name for a {kind}: write lower-case letters and digits, as in my-{kind}")
+        raise FlafkaError(
+            f"{name!r} is not a valid name of a {kind}: use lower-case letters and digits, as in my-{kind}"
+        )
     module = name.replace("-", "_")
     if keyword.iskeyword(module) or importlib.util.find_spec(module) is not None:
-        raise FlafkaError(f"there is a Python module {module} already: choose another name")
+        raise FlafkaError(f"a Python module {module} exists: choose another name")
     if kind in COMPONENTS:
         try:
             Components().get(kind, name)
         except UnknownType:
             return module
-        raise FlafkaError(f"there is a {kind} of the type {name} already: choose another name")
+        raise FlafkaError(f"a {kind} of type {name} exists: choose another name")
     return module
 
 
-def _plain(kind: str, text: str, name: str) -> str:
-    """Without what is said of the Java class."""
+def _without_java(kind: str, text: str, name: str) -> str:
+    """Remove the alias and the docstrings of a Java class."""
     if kind not in COMPONENTS:
         return text
     head = f'"""The {kind} `{name}`."""\n'
@@ -74,7 +76,7 @@ def _plain(kind: str, text: str, name: str) -> str:
     return text.replace('    aliases = ("com.example.Mine",)\n', "")
 
 
-def _named(text: str, kind: str, name: str) -> str:
+def _rename(text: str, kind: str, name: str) -> str:
     module = name.replace("-", "_")
     text = text.replace(f"{_package(kind)}.{kind}", module).replace(
         f'type_name = "my_{kind}"', f'type_name = "{name}"'
@@ -103,7 +105,7 @@ py-modules = ["{MODULE}"]
 """
 
 AGENT = """\
-# Lines of growing files, private data masked, into files. agent explain says what each line means.
+# Lines of growing files, with private data masked, into files. agent explain describes the options.
 #
 #   agent check -c agent.conf
 #   agent start -c agent.conf
@@ -122,7 +124,7 @@ a1.sources.files.interceptors = private
 a1.sources.files.interceptors.private.type = mask
 a1.sources.files.interceptors.private.patterns = card email
 
-# type = kafka keeps events on three brokers: agent explain channel kafka
+# type = kafka stores events on three brokers: agent explain channel kafka
 a1.channels.c1.type = file
 a1.channels.c1.checkpointDir = {DIRECTORY}/channel/checkpoint
 a1.channels.c1.dataDirs = {DIRECTORY}/channel/data
@@ -134,7 +136,7 @@ a1.sinks.out.channel = c1
 """
 
 AGENT_TEST = """\
-# What agent.conf promises: agent test agent.test.toml
+# Test of agent.conf: agent test agent.test.toml
 
 [[test]]
 name = "card numbers reach neither the channel nor any file"
@@ -146,7 +148,7 @@ event = [{ body_matches = '^hello, card \\D+$' }, { body = "nothing to hide" }]
 """
 
 _SOURCE = """\
-# Tries the source {NAME}: its events go into the log. agent start -c agent.conf
+# Trial of the source {NAME}: its events are logged. agent start -c agent.conf
 a1.sources = s1
 a1.channels = c1
 a1.sinks = k1
@@ -158,7 +160,7 @@ a1.sinks.k1.type = logger
 a1.sinks.k1.channel = c1
 """
 _CHANNEL = """\
-# Tries the channel {NAME} with lines that are sent to a port. agent start -c agent.conf; nc localhost 5150
+# Trial of the channel {NAME} with lines sent to a port. agent start -c agent.conf; nc localhost 5150
 a1.sources = s1
 a1.channels = c1
 a1.sinks = k1
@@ -172,7 +174,7 @@ a1.sinks.k1.type = logger
 a1.sinks.k1.channel = c1
 """
 _SINK = """\
-# Tries the sink {NAME} with lines that are sent to a port. agent start -c agent.conf; nc localhost 5150
+# Trial of the sink {NAME} with lines sent to a port. agent start -c agent.conf; nc localhost 5150
 a1.sources = s1
 a1.channels = c1
 a1.sinks = k1
@@ -186,7 +188,7 @@ a1.sinks.k1.path = {DIRECTORY}/out
 a1.sinks.k1.channel = c1
 """
 _INTERCEPTOR = """\
-# Tries the interceptor {NAME} on lines that are sent to a port. agent start -c agent.conf; nc localhost 5150
+# Trial of the interceptor {NAME} with lines sent to a port. agent start -c agent.conf; nc localhost 5150
 a1.sources = s1
 a1.channels = c1
 a1.sinks = k1
@@ -201,7 +203,7 @@ a1.sinks.k1.type = logger
 a1.sinks.k1.channel = c1
 """
 _PROCESSOR = """\
-# Tries the processor {NAME}: agent process -c agent.conf --events FILE, or with brokers: agent cluster start
+# Trial of the processor {NAME}: agent process -c agent.conf --events FILE, or with brokers: agent cluster start
 a1.channels = c1
 a1.sinks = k1
 a1.channels.c1.type = kafka

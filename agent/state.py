@@ -1,4 +1,4 @@
-"""Where this user's agents keep what outlives them."""
+"""State directory of a user's agents."""
 
 from __future__ import annotations
 
@@ -7,5 +7,5 @@ from pathlib import Path
 
 
 def state_directory() -> Path:
-    """`flafka` in `$XDG_STATE_HOME`; not created yet, perhaps."""
+    """Return `flafka` in `$XDG_STATE_HOME`; the directory may not exist yet."""
     return Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state") / "flafka"

@@ -1,6 +1,6 @@
-"""What systemd is told of the agent: that it takes events, what it waits for, that it is alive, that it ends.
+"""Notifications to systemd: ready, status, watchdog and stopping.
 
-The protocol of `sd_notify(3)`: lines of text in one datagram to the socket that `NOTIFY_SOCKET` names.
+Protocol of `sd_notify(3)`: lines of text in one datagram to the socket in `NOTIFY_SOCKET`.
 """
 
 from __future__ import annotations
@@ -12,49 +12,53 @@ import time
 from collections.abc import Mapping
 
 EXTEND_SECONDS = 30
-"""While the agent waits for its channels and sources, systemd is asked for so much more time, again and again."""
-WATCHDOG_SECONDS = 5.0
-"""The agent tells so often that it is alive."""
+"""Extension of systemd's start timeout in each notification while channels or sources are not open yet."""
+SYSTEMD_WATCHDOG_SECONDS = 5.0
+"""Interval of watchdog notifications."""
 
 
 class Systemd:
-    """Tells systemd, where it has started this process as a service of `Type=notify`; nobody otherwise."""
+    """Notifier of systemd, without effect unless systemd has set `NOTIFY_SOCKET` for a service of `Type=notify`."""
 
     def __init__(self) -> None:
-        address = os.environ.pop("NOTIFY_SOCKET", "")  # not for what the agent starts
+        address = os.environ.pop("NOTIFY_SOCKET", "")  # child processes must not notify systemd for the agent
         self._address = f"\0{address[1:]}" if address.startswith("@") else address
         self._ready = False
         self._status = ""
-        self._alive_due = 0.0
+        self._watchdog_deadline = 0.0
 
-    def look(self, waiting: Mapping[str, str], state: str) -> None:
-        """To be called every second or so. `waiting` are the components that do not take events yet, and why."""
+    def update(self, waiting: Mapping[str, str], state: str) -> None:
+        """Notify systemd of changes; call this about every second.
+
+        `waiting` maps the path of each component that does not take events yet to the reason. Best-effort: a failed
+        notification of the state is not repeated.
+        """
         if not self._address:
             return
         lines = []
-        if time.monotonic() >= self._alive_due:
-            self._alive_due = time.monotonic() + WATCHDOG_SECONDS
+        if time.monotonic() >= self._watchdog_deadline:
+            self._watchdog_deadline = time.monotonic() + SYSTEMD_WATCHDOG_SECONDS
             lines.append("WATCHDOG=1")
             if not self._ready and waiting:
                 lines.append(f"EXTEND_TIMEOUT_USEC={EXTEND_SECONDS * 1_000_000}")
         if not self._ready and not waiting:
             self._ready = True
             lines.append("READY=1")
-        what = "; ".join(f"{path}: {why}" for path, why in waiting.items())
-        status = f"waiting for {what}" if what and not self._ready else f"takes events, {state}"
+        reasons = "; ".join(f"{path}: {reason}" for path, reason in waiting.items())
+        status = f"waiting for {reasons}" if reasons and not self._ready else f"takes events, {state}"
         if status != self._status:
             self._status = status
             lines.append(f"STATUS={' '.join(status.split())}")
-        self._tell(lines)
+        self._notify(lines)
 
     def stopping(self) -> None:
-        """The agent drains and ends."""
-        self._tell(["STOPPING=1", "STATUS=draining"])
+        """Notify systemd that the agent drains and ends."""
+        self._notify(["STOPPING=1", "STATUS=draining"])
 
-    def _tell(self, lines: list[str]) -> None:
+    def _notify(self, lines: list[str]) -> None:
         if not self._address or not lines:
             return
-        # Where systemd takes nothing, a later look tells it.
+        # Non-blocking: a full socket of systemd must not stop the agent.
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as out:
             out.setblocking(False)
             out.sendto("\n".join(lines).encode(), self._address)

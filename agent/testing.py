@@ -1,4 +1,4 @@
-"""For tests of your own: a processor of the `spark` sink on events of your choice, on a real Spark, without Kafka."""
+"""Test helper for plugins: a processor of the `spark` sink on sample events, with a real Spark and without Kafka."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ def run_processor(
     options: Mapping[str, str] | None = None,
     mode: Literal["append", "update", "complete"] = "append",
 ) -> Any:
-    """What a processor makes of these events: a list of rows, or a dict of lists where it returns several frames.
+    """Return the rows that a processor makes of events: a list, or a dict of lists by name of several DataFrames.
 
-    Each of `batches` is a micro-batch, so that windows can close and events can be late. The column `timestamp`, an
-    event's arrival, is its header `timestamp` (ms) where there is one, else now. `mode` is that of all outputs; in
-    `complete` the rows are those of the last micro-batch. What the processor raises is raised here; what
-    its functions raise on Spark's workers comes as pyspark's exception.
+    Each of `batches` is one micro-batch, so that windows can close and events can be late. The column `timestamp`, an
+    event's arrival, is its header `timestamp` in milliseconds, by default now. `mode` is the output mode of all
+    outputs; in `complete` only the rows of the last micro-batch are returned. Exceptions of the processor are raised
+    unchanged; exceptions of its functions on Spark's workers are raised as pyspark's exceptions.
 
         def test_alerts():
             rows = run_processor(alerts, [Event(b'{"user": "eve"}')], options={"limit": "3"})
             assert [row.user for row in rows] == ["eve"]
     """
     spark = session()
-    # Spark's workers need not have its module: as with the sink, it travels with the query.
+    # As in the sink, the module is pickled by value: Spark's workers may lack it.
     if (module := sys.modules.get(processor.__module__)) is not None:
         require("pyspark.cloudpickle", "spark").register_pickle_by_value(module)
     with tempfile.TemporaryDirectory(prefix="flafka-testing-") as directory:
@@ -52,11 +52,11 @@ def run_processor(
 
 @functools.cache
 def session() -> Any:
-    """A Spark session on one core, started once, that ends with this process."""
+    """Return the Spark session of this process, with one core; it is started once and stopped at exit."""
     log_file = Path(tempfile.gettempdir(), f"flafka-testing-{os.getpid()}.log")
-    # What a processor imports from beside it, as pytest lets it, Spark's workers have to find too.
+    # Spark's workers need the directories of modules that the processor imports, as pytest finds them.
     installed = tuple(map(Path, (sys.prefix, sys.base_prefix)))
-    own = [p for p in sys.path if p and not any(Path(p).is_relative_to(place) for place in installed)]
+    own = [p for p in sys.path if p and not any(Path(p).is_relative_to(prefix) for prefix in installed)]
     spark, gateway = start_session("testing", AgentOptions(spark_master="local[1]"), log_file, own)
     atexit.register(stop_session, spark, gateway)
     atexit.register(log_file.unlink)

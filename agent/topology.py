@@ -1,4 +1,4 @@
-"""A configured agent, checked and typed: what `flafka.agent.config` makes of a file and the runners run."""
+"""Configured agent, checked and typed: result of `flafka.agent.config`, input of the runners."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ SinkProcessorKind = Literal["default", "failover", "load_balance"]
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where something stands in a configuration: for error messages."""
+class ConfigLocation:
+    """File and line of a property in a configuration, for error messages."""
 
     file: str
     line: int
-    """From 1; 0 where it does not stand on a line of its own."""
+    """Number of the line, from 1; 0 for the whole file."""
 
     def __str__(self) -> str:
         return f"{self.file}:{self.line}" if self.line else self.file
@@ -32,57 +32,57 @@ class Place:
 
 @dataclass(frozen=True)
 class ComponentSpec:
-    """One component: its class, and its options read and checked."""
+    """Component: its class and its checked options."""
 
     name: str
     path: str
-    """`a1.sources.s1`: how errors, logs and metrics call it."""
+    """`a1.sources.s1`: its name in errors and logs."""
     cls: type[Component[Any]]
     config: Config
     properties: Mapping[str, str] = field(repr=False)
-    """Its own properties as resolved text, for Flume's own checks."""
-    place: Place
+    """Resolved properties as text, for Flume's own checks."""
+    place: ConfigLocation
 
     def make(self) -> Any:
-        """A new instance; no I/O. Its log is named by its path."""
-        made = self.cls(self.config, self.name)
-        made.log = logging.getLogger(self.path)
-        return made
+        """Return a new instance whose logger has the component's path. No I/O."""
+        instance = self.cls(self.config, self.name)
+        instance.log = logging.getLogger(self.path)
+        return instance
 
 
 @dataclass(frozen=True)
 class Route:
-    """Which channels an event goes to."""
+    """Channels of an event."""
 
     required: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
-    """Their failure is counted and otherwise ignored."""
+    """Channels whose failures are counted, not raised."""
 
     def channels(self, *, required: bool) -> tuple[str, ...]:
-        """The required ones, or the optional ones."""
+        """Return the required or the optional channels."""
         return self.required if required else self.optional
 
 
 @dataclass(frozen=True)
 class SelectorSpec:
-    """How a source chooses among its channels."""
+    """Channel selector of a source."""
 
     kind: SelectorKind = "replicating"
-    otherwise: Route = Route()
-    """Where events go that `routes` says nothing of; `load_balancing` takes one of its channels for each batch."""
+    default: Route = Route()
+    """Route of events without an entry in `routes`; `load_balancing` takes one of its channels for each batch."""
     header: str = ""
     routes: Mapping[str, Route] = field(default_factory=dict)
-    """By value of the header."""
+    """Value of the header → route."""
     policy: Policy = "round_robin"
 
     def required(self) -> set[str]:
-        """The channels that some event needs."""
-        return {name for route in (self.otherwise, *self.routes.values()) for name in route.required}
+        """Return the channels that are required for at least one event."""
+        return {name for route in (self.default, *self.routes.values()) for name in route.required}
 
 
 @dataclass(frozen=True)
 class SourceSpec(ComponentSpec):
-    """A source with what stands between it and its channels."""
+    """Source with its interceptors, its selector and its channels."""
 
     channels: tuple[str, ...]
     selector: SelectorSpec
@@ -91,48 +91,48 @@ class SourceSpec(ComponentSpec):
 
 @dataclass(frozen=True)
 class ChannelSpec(ComponentSpec):
-    """A channel."""
+    """Channel."""
 
     @property
     def overflow(self) -> str | None:
-        """Name of the channel where its events go while its brokers are away."""
+        """Name of the channel for disk overflow during an outage of the brokers; None without one."""
         return self.config.overflow if isinstance(self.config, OverflowConfig) else None
 
 
 @dataclass(frozen=True)
 class Tolerance:
-    """How many events a sink may reject before it pauses."""
+    """Share of events that a sink may reject before it pauses."""
 
     percent: int = 50
-    """Of the latest events; 100 never pauses it, 0 at the first one."""
+    """Percentage of the latest events: 0 pauses at the first rejected event, 100 never."""
     window: int = 1000
-    """The least number of events that the share is taken of."""
+    """Minimum number of events for the share."""
 
 
 @dataclass(frozen=True)
 class SinkSpec(ComponentSpec):
-    """A sink, its channel, and how it is run."""
+    """Sink with its interceptors, its channel and its runner."""
 
     channel: str
     interceptors: tuple[ComponentSpec, ...] = ()
     group: str | None = None
-    """Its own consumer group; None: it shares its channel's."""
+    """Consumer group of the sink; None for the group of its channel."""
     runner: Runner = "local"
     tolerance: Tolerance = Tolerance()
 
 
 @dataclass(frozen=True)
 class SinkProcessorSpec:
-    """How a sink group chooses among its sinks."""
+    """Sink processor of a sink group."""
 
     kind: SinkProcessorKind
     priorities: Mapping[str, int] = field(default_factory=dict)
-    """Of `failover`, by sink, no two alike: the highest works."""
+    """Sink → priority for `failover`, without duplicates; the highest is active."""
     policy: Policy = "round_robin"
     backoff: bool = True
-    """Whether a sink that failed is left alone for a while."""
-    longest_penalty: float = 30.0
-    """For how long at most, in seconds."""
+    """True if a failed sink is suspended for a while."""
+    max_penalty_seconds: float = 30.0
+    """Maximum time of a suspension."""
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ class SinkGroupSpec:
 
     name: str
     path: str
-    place: Place
+    place: ConfigLocation
     sinks: tuple[str, ...]
     """Names, in the order of the file."""
     processor: SinkProcessorSpec
@@ -158,27 +158,26 @@ class AgentSpec:
     sinks: tuple[SinkSpec, ...]
     groups: tuple[SinkGroupSpec, ...] = ()
     options: AgentOptions = field(default_factory=AgentOptions)
-    option_places: Mapping[str, Place] = field(default_factory=dict)
-    """Where the options stand that do, by name."""
+    option_locations: Mapping[str, ConfigLocation] = field(default_factory=dict)
+    """Name → location of each option that the configuration sets."""
     shown: Mapping[str, str] = field(default_factory=dict)
-    """Every line of the agent in effect, by its full key, as it may be shown: secrets hidden."""
-
+    """Full key → value of each line in effect, without secrets."""
     paths: Mapping[str, str] = field(default_factory=dict)
-    """By whole key: the absolute form of each relative path."""
+    """Full key → absolute path of each relative path."""
     more: tuple[str, ...] = ()
-    """Files that were read after `file`."""
+    """Files read after `file`."""
 
     def command(self, words: str) -> str:
-        """Return the `agent` command of these words with this configuration, for a shell in any directory."""
-        files = [str(Path(one).absolute()) for one in (self.file, *self.more)]
+        """Return a shell command such as `agent dlq list` with this configuration, for any working directory."""
+        files = [str(Path(file).absolute()) for file in (self.file, *self.more)]
         option = "-c" if len(files) == 1 else "-f"
-        named = " ".join(f"{option} {shlex.quote(one)}" for one in files)
-        return f"agent {words} {named} -n {shlex.quote(self.name)}"
+        arguments = " ".join(f"{option} {shlex.quote(file)}" for file in files)
+        return f"agent {words} {arguments} -n {shlex.quote(self.name)}"
 
-    def shown_of(self, path: str) -> dict[str, str]:
-        """Those of one component, by option."""
-        start = f"{path}."
-        return {key.removeprefix(start): value for key, value in self.shown.items() if key.startswith(start)}
+    def shown_options(self, path: str) -> dict[str, str]:
+        """Return option → value of one component, without secrets."""
+        prefix = f"{path}."
+        return {key.removeprefix(prefix): value for key, value in self.shown.items() if key.startswith(prefix)}
 
     def components(self) -> Iterator[ComponentSpec]:
         """Yield every component: channels, then sources and sinks, each before its interceptors."""
@@ -189,5 +188,5 @@ class AgentSpec:
             yield from end.interceptors
 
     def channel(self, name: str) -> ChannelSpec:
-        """The channel of that name."""
+        """Return the channel of that name."""
         return next(channel for channel in self.channels if channel.name == name)

@@ -1,4 +1,7 @@
-"""Where an event came from and where it went, as channels, stores and dead letters say it themselves."""
+"""Trace of an event: its sources, its location in a channel, and the outcome at each sink.
+
+Channels, stores and dead letters are queried directly.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Literal
 
-from flafka.agent.runner.deadletters.letters import dead_letters_of
-from flafka.agent.runner.deadletters.stored import Owned, StoredDeadLetter, read
-from flafka.agent.runner.delivery import by_id, intercepted, opened
-from flafka.agent.runner.retries import told
+from flafka.agent.runner.deadletters.reading import OwnedDeadLetters, StoredDeadLetter, read_dead_letters
+from flafka.agent.runner.deadletters.store import dead_letter_store
+from flafka.agent.runner.delivery import collect_reasons, intercept, open_interceptors
+from flafka.agent.runner.retries import describe_error
 from flafka.agent.topology import AgentSpec, ChannelSpec, SinkSpec
 from flafka.plugins import (
     Assignment,
@@ -26,7 +29,7 @@ from flafka.plugins import (
 from flafka.plugins.errors import ANY_FAILURE
 from flafka.plugins.kafka.topic import KafkaBackedChannel
 
-_REST = r"(~[0-9a-f]{10})?-\d+-\d+-\d+(?![\w-])"
+_ID_SUFFIX = r"(~[0-9a-f]{10})?-\d+-\d+-\d+(?![\w-])"
 
 State = Literal["delivered", "waiting", "dead letter", "filtered", "elsewhere", "missing", "unknown"]
 DECIDED = ("delivered", "dead letter")
@@ -34,44 +37,47 @@ DECIDED = ("delivered", "dead letter")
 
 @dataclass(frozen=True)
 class SinkTrace:
-    """An event at one sink."""
+    """State of an event at one sink."""
 
     sink: str
     type: str
     state: State
     why: str = ""
-    """A sentence, where the state does not say all."""
+    """Explanation of the state; may be empty."""
     places: tuple[Mapping[str, Any], ...] = ()
-    """Where the store has it: see `Sink.trace`."""
+    """Locations of the event in the store, as `Sink.trace` returns them."""
 
 
 @dataclass(frozen=True)
 class Trace:
-    """All that is known of one event."""
+    """Trace of one event."""
 
     id: EventId
     channel: str
-    """Path of the channel; empty where the id is of none of the configuration."""
+    """Path of the channel; empty if no channel of the configuration has IDs of that kind."""
     place: Mapping[str, str | int] = field(default_factory=dict)
-    """Where in the channel it lies, or lay."""
+    """Location of the event in the channel, past or present."""
     event: Event | None = None
-    """As the channel holds it."""
+    """Event as the channel holds it; None if the channel does not have it."""
     arrival: int | None = None
-    """When it came into the channel, in milliseconds since the epoch."""
+    """Time at which the channel took the event, in milliseconds since the epoch."""
     missing: str = ""
-    """Why the channel does not have it."""
+    """Reason why the channel does not have the event; empty if it has."""
     sources: tuple[str, ...] = ()
-    """Those that put into the channel."""
+    """Paths of the sources that put into the channel."""
     sinks: tuple[SinkTrace, ...] = ()
-    letters: tuple[StoredDeadLetter, ...] = ()
+    """States of the event at the sinks of the channel."""
+    dead_letters: tuple[StoredDeadLetter, ...] = ()
+    """Dead letters of the event."""
 
     @property
-    def found(self) -> bool:
-        """Whether it is anywhere."""
-        return self.event is not None or bool(self.letters) or any(one.state == "delivered" for one in self.sinks)
+    def is_found(self) -> bool:
+        """True if the event is in the channel, in a store, or a dead letter."""
+        is_delivered = any(sink.state == "delivered" for sink in self.sinks)
+        return self.event is not None or bool(self.dead_letters) or is_delivered
 
-    def data(self) -> dict[str, Any]:
-        """As JSON has it; the body in base64."""
+    def to_json(self) -> dict[str, Any]:
+        """Return the JSON output of `agent trace`, with the body in base64."""
         event = self.event
         return {
             "id": str(self.id),
@@ -82,153 +88,167 @@ class Trace:
             "headers": event.headers if event is not None else None,
             "body": base64.b64encode(event.body).decode() if event is not None else None,
             "sources": list(self.sources),
-            "sinks": [{**asdict(one), "why": one.why or None} for one in self.sinks],
+            "sinks": [{**asdict(sink), "why": sink.why or None} for sink in self.sinks],
             "dead_letters": [
-                {"component": one.component, "time": one.time, "reason": one.reason, "replayed": one.replayed}
-                for one in self.letters
+                {
+                    "component": dead_letter.component,
+                    "time": dead_letter.time,
+                    "reason": dead_letter.reason,
+                    "replayed": dead_letter.replayed,
+                }
+                for dead_letter in self.dead_letters
             ],
         }
 
 
-def id_in(spec: AgentSpec, text: str) -> EventId:
-    """The id that a text is, or that the key of a row holds. Raises FlafkaError where there is none."""
+def parse_event_id(spec: AgentSpec, text: str) -> EventId:
+    """Find an event ID in a text, such as the row key of a store. Raises FlafkaError if there is none."""
     names = [getattr(channel.config, "topic", "") or channel.name for channel in spec.channels]
     for name in sorted(names, key=len, reverse=True):
-        if match := re.search(rf"(?<!\w){re.escape(name)}{_REST}", text, re.ASCII):
+        if match := re.search(rf"(?<!\w){re.escape(name)}{_ID_SUFFIX}", text, re.ASCII):
             return EventId.parse(match[0])
-    if match := re.fullmatch(rf"\S+?{_REST}", text.strip(), re.ASCII):
+    if match := re.fullmatch(rf"\S+?{_ID_SUFFIX}", text.strip(), re.ASCII):
         return EventId.parse(match[0])
     raise FlafkaError(
-        f"{text!r} is no event's id: one ends with partition, record and place in it, as in events~0a1b2c3d4e-0-17-3"
+        f"{text!r} is no event ID: an ID ends with partition, record and index in the record, as in "
+        "events~0a1b2c3d4e-0-17-3"
     )
 
 
 def trace(spec: AgentSpec, id: EventId) -> Trace:
-    """Follow it through that agent. Raises Retry where its channel's brokers do not answer; a store that does not is
-    `unknown`."""
+    """Trace an event through an agent. Raises Retry if brokers of its channel do not answer.
+
+    The state at a sink whose store does not answer is `unknown`.
+    """
     for channel in spec.channels:
         sinks = [sink for sink in spec.sinks if sink.channel == channel.name]
-        made = channel.make()
-        if (found := made.find(id, {sink.group for sink in sinks})) is not None:
-            return _traced(spec, channel, sinks, id, found)
-    letters = tuple(kept for channel in spec.channels for kept in _letters(spec, channel, id))
-    return Trace(id, "", missing=_foreign(spec, id), letters=letters)
+        if (location := channel.make().find_event(id, {sink.group for sink in sinks})) is not None:
+            return _trace_in_channel(spec, channel, sinks, id, location)
+    dead_letters = tuple(one for channel in spec.channels for one in _dead_letters(spec, channel, id))
+    return Trace(id, "", missing=_unknown_channel(spec, id), dead_letters=dead_letters)
 
 
-def _traced(spec: AgentSpec, channel: ChannelSpec, sinks: list[SinkSpec], id: EventId, found: EventLocation) -> Trace:
-    letters = tuple(_letters(spec, channel, id))
-    batch = _alone(found.polled, id)
+def _trace_in_channel(
+    spec: AgentSpec, channel: ChannelSpec, sinks: list[SinkSpec], id: EventId, location: EventLocation
+) -> Trace:
+    dead_letters = tuple(_dead_letters(spec, channel, id))
+    batch = _batch_of(location.polled, id)
     event, arrival = None, None
     if batch is not None and batch.origin is not None:
         event, arrival = next(iter(batch)), int(batch.origin.timestamps[0])
-    elif found.polled is not None and not found.missing and found.polled.undecodable:
-        record = found.polled.undecodable[0].record
+    elif location.polled is not None and not location.missing and location.polled.undecodable:
+        record = location.polled.undecodable[0].record
         headers = {name: value.decode(errors="replace") for name, value in record.headers if value is not None}
         event, arrival = Event(record.value or b"", headers), record.timestamp
-    never = bool(found.missing) and not _was_there(found, id)
+    is_unknown = bool(location.missing) and not _may_have_been_removed(location, id)
+    states = [] if is_unknown else [_trace_at_sink(sink, id, location, batch, dead_letters) for sink in sinks]
     return Trace(
         id,
         channel.path,
-        found.place,
+        location.coordinates,
         event,
         arrival,
-        found.missing,
+        location.missing,
         tuple(source.path for source in spec.sources if channel.name in source.channels),
-        () if never else tuple(_once_a_group(sinks, [_at(sink, id, found, batch, letters) for sink in sinks])),
-        letters,
+        tuple(_resolve_groups(sinks, states)) if states else (),
+        dead_letters,
     )
 
 
-def _was_there(found: EventLocation, id: EventId) -> bool:
-    """Whether the event may have been in the channel: its record is no longer there, rather than not yet."""
-    if found.polled is not None:
+def _may_have_been_removed(location: EventLocation, id: EventId) -> bool:
+    """Return True if the record of a missing event was in the channel, according to a committed offset."""
+    if location.polled is not None:
         return False
-    return any((committed.next_offset or 0) > id.offset for committed in found.committed.values())
+    return any((committed.next_offset or 0) > id.offset for committed in location.committed.values())
 
 
-def _alone(polled: PolledBatch | None, id: EventId) -> Batch | None:
-    rows = [row for row, one in enumerate(polled.batch.ids()) if one == id] if polled is not None else []
-    return polled.batch.slice(rows[0], 1) if polled is not None and rows else None
+def _batch_of(polled: PolledBatch | None, id: EventId) -> Batch | None:
+    if polled is None:
+        return None
+    rows = [row for row, id_of_row in enumerate(polled.batch.ids()) if id_of_row == id]
+    return polled.batch.slice(rows[0], 1) if rows else None
 
 
-def _letters(spec: AgentSpec, channel: ChannelSpec, id: EventId) -> Iterator[StoredDeadLetter]:
-    letters = dead_letters_of(spec.name, channel, channel.make(), spec.options, spec.file)
-    owned = Owned(spec, channel, letters, None)
-    for kept in read(letters):
-        if kept.id == id and kept in owned:
-            yield kept
+def _dead_letters(spec: AgentSpec, channel: ChannelSpec, id: EventId) -> Iterator[StoredDeadLetter]:
+    store = dead_letter_store(spec.name, channel, channel.make(), spec.options, spec.file)
+    owned = OwnedDeadLetters(spec, channel, store, None)
+    for dead_letter in read_dead_letters(store):
+        if dead_letter.id == id and dead_letter in owned:
+            yield dead_letter
 
 
-def _foreign(spec: AgentSpec, id: EventId) -> str:
+def _unknown_channel(spec: AgentSpec, id: EventId) -> str:
     name = id.topic.partition("~")[0]
-    for channel in spec.channels:
-        made = channel.make()
-        if isinstance(made, KafkaBackedChannel) and made.kafka.stream(None).topic == name:
+    for channel_spec in spec.channels:
+        channel = channel_spec.make()
+        if isinstance(channel, KafkaBackedChannel) and channel.kafka.stream(None).topic == name:
             return (
-                f"{channel.path} reads a topic {name}, though not the one that this id is of: that is of another "
-                "cluster, was deleted and made again, or has fewer partitions now"
+                f"{channel_spec.path} reads a topic {name}, but not the topic of this ID, which is in another "
+                "cluster, was deleted and recreated, or has fewer partitions now"
             )
-    return (
-        "no channel of this configuration has ids of that kind; those of a channel in memory end with the agent's run"
-    )
+    return "no channel of this configuration has such IDs; IDs of a channel in memory are valid until the agent ends"
 
 
-def _at(
-    spec: SinkSpec, id: EventId, found: EventLocation, batch: Batch | None, letters: tuple[StoredDeadLetter, ...]
+def _trace_at_sink(
+    spec: SinkSpec,
+    id: EventId,
+    location: EventLocation,
+    batch: Batch | None,
+    dead_letters: tuple[StoredDeadLetter, ...],
 ) -> SinkTrace:
-    """What became of it at one sink: first what the store says, then what the group's offset lets expect."""
-    committed = found.committed[spec.group]
+    """Return the state of an event at one sink, by the store first, and by the group's offset otherwise."""
+    committed = location.committed[spec.group]
     offset = committed.next_offset or 0
     type_name = spec.cls.type_name
     if not issubclass(spec.cls, Sink):
-        why = "its queries read the topic without a group, and what they make of events has no ids"
+        why = "its queries read the topic without a group, and their results have no event IDs"
         return SinkTrace(spec.path, type_name, "unknown", why)
-    refused = next((one for one in letters if one.component == spec.path), None)
+    dead_letter = next((one for one in dead_letters if one.component == spec.path), None)
     rejected: dict[EventId, str] = {}
     if batch is not None:
         try:
-            with opened(spec.interceptors) as interceptors:
-                batch = intercepted(batch, interceptors, rejected=by_id(rejected))
+            with open_interceptors(spec.interceptors) as interceptors:
+                batch = intercept(batch, interceptors, rejected=collect_reasons(rejected))
         except FlafkaError as e:
             return SinkTrace(spec.path, type_name, "unknown", f"its interceptors do not work here: {e}")
-        if not (len(batch) or rejected or refused):
-            return SinkTrace(spec.path, type_name, "filtered", "the sink's interceptors drop it, as they are now")
-    told = _asked(spec, committed, id, batch) if batch is None or len(batch) else []
-    places = tuple(one for one in told if not one.keys() & {"missing", "unknown"})
-    said = next((str(one[word]) for word in ("unknown", "missing") for one in told if word in one), "")
+        if not (len(batch) or rejected or dead_letter):
+            return SinkTrace(spec.path, type_name, "filtered", "the sink's present interceptors drop it")
+    answers = _query_sink(spec, committed, id, batch) if batch is None or len(batch) else []
+    places = tuple(answer for answer in answers if not answer.keys() & {"missing", "unknown"})
+    why = next((str(answer[word]) for word in ("unknown", "missing") for answer in answers if word in answer), "")
     if rejected:
-        said = f"the sink's interceptors reject it: {rejected[id]}"
-    if refused is not None and all("first" in one for one in places):
-        # A place of records has those that were rejected in its range, too; a replay's has it, or another letter.
-        again = ", and replayed since" if refused.replayed else ""
-        replays = tuple(one for one in places if one.get("replay"))
-        return SinkTrace(spec.path, type_name, "dead letter", f"{refused.reason}{again}", replays)
+        why = f"the sink's interceptors reject it: {rejected[id]}"
+    if dead_letter is not None and all("first" in place for place in places):
+        # A place that is a range of records includes rejected ones; only the range of a replay may have the event.
+        replayed = ", and replayed since" if dead_letter.replayed else ""
+        replays = tuple(place for place in places if place.get("replay"))
+        return SinkTrace(spec.path, type_name, "dead letter", f"{dead_letter.reason}{replayed}", replays)
     if places:
-        late = "" if offset > id.offset else "it is there ahead of the group's position"
-        return SinkTrace(spec.path, type_name, "delivered", said or late, places)
+        ahead = "" if offset > id.offset else "it is there ahead of the group's committed offset"
+        return SinkTrace(spec.path, type_name, "delivered", why or ahead, places)
     if offset <= id.offset:
         behind = f"group {committed.group} is at record {offset}, {id.offset - offset} before it"
         return SinkTrace(spec.path, type_name, "waiting", behind)
     passed = f"group {committed.group} is past it, at record {offset}"
-    if any("unknown" in one for one in told):
-        left = {word: value for one in told for word, value in one.items() if word != "unknown"}
-        return SinkTrace(spec.path, type_name, "unknown", f"{passed}; {said}", (left,) if left else ())
-    return SinkTrace(spec.path, type_name, "missing", f"{passed}; {said}")
+    if any("unknown" in answer for answer in answers):
+        details = {word: value for answer in answers for word, value in answer.items() if word != "unknown"}
+        return SinkTrace(spec.path, type_name, "unknown", f"{passed}; {why}", (details,) if details else ())
+    return SinkTrace(spec.path, type_name, "missing", f"{passed}; {why}")
 
 
-def _once_a_group(sinks: list[SinkSpec], found: list[SinkTrace]) -> Iterator[SinkTrace]:
-    """Sinks of one consumer group compete for events: what one has, the others do not get."""
-    has = {spec.group: one.sink for spec, one in zip(sinks, found, strict=True) if one.state in DECIDED}
-    for spec, one in zip(sinks, found, strict=True):
-        if one.state not in DECIDED and (other := has.get(spec.group)) is not None:
-            yield replace(one, state="elsewhere", why=f"{other}, of the same consumer group, got it", places=())
+def _resolve_groups(sinks: list[SinkSpec], states: list[SinkTrace]) -> Iterator[SinkTrace]:
+    """Mark the event as `elsewhere` at sinks of a consumer group in which another sink got it."""
+    recipients = {spec.group: state.sink for spec, state in zip(sinks, states, strict=True) if state.state in DECIDED}
+    for spec, state in zip(sinks, states, strict=True):
+        if state.state not in DECIDED and (other := recipients.get(spec.group)) is not None:
+            yield replace(state, state="elsewhere", why=f"{other}, of the same consumer group, got it", places=())
         else:
-            yield one
+            yield state
 
 
-def _asked(spec: SinkSpec, committed: Assignment, id: EventId, batch: Batch | None) -> list[Mapping[str, Any]]:
+def _query_sink(spec: SinkSpec, committed: Assignment, id: EventId, batch: Batch | None) -> list[Mapping[str, Any]]:
     sink: Sink[Any] = spec.make()
     try:
         return list(sink.trace(committed, id, batch))
-    except ANY_FAILURE as e:  # a plugin's own, too: other sinks can still be asked
-        return [{"unknown": told(e)}]
+    except ANY_FAILURE as e:  # an unexpected error of one plugin must not hide the other sinks
+        return [{"unknown": describe_error(e)}]

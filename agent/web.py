@@ -1,12 +1,12 @@
-"""Pages of servers on this network, read by HTTP."""
+"""HTTP GET without a proxy, for pages of servers on this network."""
 
 from __future__ import annotations
 
 import http.client
 
 
-def page(host: str, port: int, path: str, seconds: float = 5) -> tuple[int, bytes]:
-    """Return status and body of a page, without any proxy; `(0, b"")` without an answer in `seconds`."""
+def fetch_page(host: str, port: int, path: str, seconds: float = 5) -> tuple[int, bytes]:
+    """Return status code and body of a page; `(0, b"")` if there is no answer within `seconds`."""
     connection = http.client.HTTPConnection(host, port, timeout=seconds)
     try:
         connection.request("GET", path)

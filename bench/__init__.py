@@ -1,1 +1,1 @@
-"""`./dev bench`: this project beside what a user would take instead; `bench/frame` is what all benchmarks share."""
+"""Benchmarks of Flafka and its alternatives, run by `./dev bench`; `bench/frame` is their framework."""

@@ -1,4 +1,4 @@
-"""`./dev bench`: measure this project beside what a user would take instead; see docs/performance.md."""
+"""Command line of `./dev bench`, which measures Flafka and its alternatives."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import json
 import signal
 
 from bench.frame import ROUNDS, Bench
-from bench.frame.kept import keep
-from bench.frame.report import as_json, show
+from bench.frame.report import as_json, print_table
+from bench.frame.results import keep_result
 
 NAMES = (
     "intake",
@@ -28,20 +28,22 @@ NAMES = (
     "filechannel",
     "staging",
 )
-"""All benchmarks, in the order in which docs/performance.md has them: a module of `bench` each, with its `run`."""
+"""Benchmarks in their order: modules of `bench` with a function `run`."""
 
 
 def main() -> None:
-    """Run those that are named, or all."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # what `timeout` ends still stops its servers
-    parser = argparse.ArgumentParser(prog="./dev bench", description="Measure. Names: " + " ".join(NAMES))
+    """Run those that are describe_machine, or all."""
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # an end by `timeout` still stops the servers
+    parser = argparse.ArgumentParser(prog="./dev bench", description="Run benchmarks: " + " ".join(NAMES))
     parser.add_argument("names", nargs="*", metavar="NAME", help="a benchmark (default: all)")
     parser.add_argument("--rounds", type=int, default=ROUNDS, help=f"rounds that count (default: {ROUNDS})")
     parser.add_argument("--events", type=int, help="events of a run (default: each benchmark's own)")
     parser.add_argument("--only", default="", metavar="TEXT", help="measures with that text in their name")
-    parser.add_argument("--smoke", action="store_true", help="one round with few events: does it work?")
-    parser.add_argument("--json", action="store_true", help="print JSON, one line a benchmark, and no table")
-    parser.add_argument("--keep", action="store_true", help="keep the result in bench/results, and draw it")
+    parser.add_argument("--smoke", action="store_true", help="run one round with few events, as a test")
+    parser.add_argument("--json", action="store_true", help="print JSON, one line per benchmark, and no table")
+    parser.add_argument(
+        "--keep", action="store_true", help="write the result and its picture into bench/results and docs/pictures"
+    )
     arguments = parser.parse_args()
     for name in arguments.names:
         if name not in NAMES:
@@ -59,18 +61,18 @@ def main() -> None:
                 module.run(bench)
             finally:
                 if bench.rows:
-                    tell(bench, arguments)
+                    report(bench, arguments)
 
 
-def tell(bench: Bench, arguments: argparse.Namespace) -> None:
-    """Print, and keep."""
+def report(bench: Bench, arguments: argparse.Namespace) -> None:
+    """Print the result of a benchmark, and keep it with `--keep`."""
     result = as_json(bench)
     if arguments.json:
         print(json.dumps(result, ensure_ascii=False), flush=True)
     else:
-        show(result, bench.skipped)
+        print_table(result, bench.skipped)
     if arguments.keep:
-        keep(result)
+        keep_result(result)
 
 
 if __name__ == "__main__":

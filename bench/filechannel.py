@@ -1,7 +1,7 @@
-"""The channel `file` beside Flume's own, and beside a bare write and fdatasync.
+"""The channel `file`, in comparison with Flume's file channel, and with a bare write and fdatasync.
 
-All on the same disk, in turns, each put durable before the next one of its thread. Flume's is its own class in a JVM
-of its own, after a warm-up. What was put is taken out again, committed, and compared.
+All use the same disk, in turns. Each put is durable before the next one of its thread. Flume's class runs in a JVM of
+its own, after a warm-up. All events are taken out again, committed and compared.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from bench.frame import Bench, Figures, simply
+from bench.frame import Bench, Figures, without_setup
 from flafka.agent.jvm.java import find_java
 from flafka.agent.services.cluster import java_command
 from flafka.channels.file import FileChannel
@@ -25,11 +25,11 @@ from tests.interop.jvm import compiled
 BODY = "Failed password for invalid user admin from 10.1.2.3 port 4022 ssh2 id=000000000 " * 2
 HEADERS = {"timestamp": "1700000000000", "host": "web-1"}
 SHAPES = ((8, 1000, 60), (1, 100, 500))
-"""Writers, events a put, puts of each writer."""
+"""Number of writers, events per put, and puts per writer."""
 
 
 def run(bench: Bench) -> None:
-    """Many writers, and one."""
+    """Compare with many writers, and with one."""
     java = compiled(Path(__file__).parent / "java/FileChannelPuts.java", "flume", bench.directory("classes"))
     for writers, events, puts in SHAPES:
         puts = 5 if bench.smoke else puts
@@ -45,18 +45,18 @@ def run(bench: Bench) -> None:
             return once
 
         peers = {
-            "Apache Flume file channel": simply(rates(partial(flumes, java, batch, writers, puts))),
-            "bare write and fdatasync": simply(rates(partial(bare, batch, puts))),
+            "Apache Flume file channel": without_setup(rates(partial(by_flume, java, batch, writers, puts))),
+            "bare write and fdatasync": without_setup(rates(partial(bare, batch, puts))),
         }
         if writers > 1:
             del peers["bare write and fdatasync"]
         bench.compare(
-            f"file channel, {writers} × {events:,}", simply(rates(partial(ours, batch, writers, puts))), peers
+            f"file channel, {writers} × {events:,}", without_setup(rates(partial(ours, batch, writers, puts))), peers
         )
 
 
 def ours(batch: Batch, writers: int, puts: int, directory: Path) -> tuple[float, float]:
-    """Seconds of the puts, and of the takes."""
+    """Return the seconds of all puts, and of all takes."""
     channel = conformance.make(
         FileChannel,
         {"checkpointDir": str(directory / "c"), "dataDirs": str(directory / "d"), "capacity": "10000000"},
@@ -77,37 +77,37 @@ def ours(batch: Batch, writers: int, puts: int, directory: Path) -> tuple[float,
         thread.join()
     stored = time.perf_counter()
     _take(channel, writers * puts * len(batch), batch)
-    over = time.perf_counter()
+    finished = time.perf_counter()
     assert not channel.metrics.get("ChannelSize")
     channel.close()
-    return stored - started, over - stored
+    return stored - started, finished - stored
 
 
-def _take(channel: FileChannel, all: int, batch: Batch) -> None:
+def _take(channel: FileChannel, total: int, batch: Batch) -> None:
     owner = conformance.AssignmentListener()
     reader = channel.reader(owner, group=None, member="sink")
     count = 0
-    while count < all:
+    while count < total:
         taken = reader.take(1)
         assert taken is not None, "events are missing"
         assert taken.batch.bodies[:: len(batch)].unique().to_pylist() == batch.bodies[:1].to_pylist()
         count += len(taken.batch)
-        reader.commit([taken.assignment.at(taken.offsets.end)])
+        reader.commit([taken.assignment.with_offset(taken.offsets.end)])
     reader.close()
 
 
-def flumes(path: list[Path], batch: Batch, writers: int, puts: int, directory: Path) -> tuple[float, float]:
-    """Seconds of the puts, and of the takes."""
+def by_flume(path: list[Path], batch: Batch, writers: int, puts: int, directory: Path) -> tuple[float, float]:
+    """Return the seconds of all puts, and of all takes."""
     command = java_command(find_java(), path, "FileChannelPuts", heap_mb=1024, options=[])
-    told = [directory, writers, puts, len(batch), BODY]
-    run = subprocess.run([*command, *map(str, told)], capture_output=True, text=True, check=True)
-    found = re.search(r"seconds (\S+) (\S+)", run.stdout)
-    assert found is not None, run.stdout
-    return float(found[1]), float(found[2])
+    arguments = [directory, writers, puts, len(batch), BODY]
+    run = subprocess.run([*command, *map(str, arguments)], capture_output=True, text=True, check=True)
+    match = re.search(r"seconds (\S+) (\S+)", run.stdout)
+    assert match is not None, run.stdout
+    return float(match[1]), float(match[2])
 
 
 def bare(batch: Batch, puts: int, directory: Path) -> tuple[float, float]:
-    """Seconds for as many writes of the same size, each with an fdatasync."""
+    """Return the seconds of as many writes of the same size, each with an fdatasync, and 0."""
     data = batch.to_ipc().to_pybytes()
     file = os.open(directory / "bare", os.O_CREAT | os.O_WRONLY)
     started = time.perf_counter()

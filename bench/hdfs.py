@@ -1,9 +1,11 @@
-"""A Kafka channel into text and Parquet on HDFS, on threads of an agent, beside a loop by hand and Flume's hdfs sink.
+"""A Kafka channel into text and Parquet on HDFS, by threads of an agent, a handwritten loop, and Flume's hdfs sink.
 
-The sink `hdfs` with `runner = local` delivers a channel of Arrow batches; the loop, a process of a confluent-kafka
-consumer and uploads by WebHDFS, has the same bodies from a topic with a record for each. Flume's sink has them from
-its KafkaChannel, 10,000 events a transaction, and writes text. Time runs from when a program is ready until its
-last file is closed and the position is committed; every file is read back and compared.
+The sink `hdfs` with `runner = local` delivers a channel of Arrow batches. The loop is a process of a confluent-kafka
+consumer and WebHDFS uploads, with the same bodies, one per record. Flume's sink reads its KafkaChannel, with 10,000
+events per transaction, and writes text.
+
+Time runs from the readiness of a program until its last file is closed and the offsets are committed. Every file is
+read back and verified.
 """
 
 from __future__ import annotations
@@ -15,13 +17,13 @@ import sys
 import time
 from collections.abc import Callable
 
-from bench.frame import CPU, RATE, Bench, Figures, simply
-from bench.frame.delivery import ARROW, FLUMES, FORMS, INTO_HDFS, PLAIN, Stored, drain
+from bench.frame import CPU, RATE, Bench, Figures, without_setup
+from bench.frame.delivery import ARROW, FLUME_FORMAT, FORMS, INTO_HDFS, PLAIN, StoredEvents, drain
 from bench.frame.peers import flume
 from bench.frame.processes import cpu_seconds
 from flafka.agent.audit.reconciliation import HdfsReader
 from flafka.agent.services.running import until
-from flafka.agent.web import page
+from flafka.agent.web import fetch_page
 from tests.fixtures.ports import free_port
 
 BARE, FLUME = "bare consumer and upload", "Apache Flume hdfs sink"
@@ -45,17 +47,17 @@ a1.sinks.k.hdfs.rollCount = 0
 
 
 def run(bench: Bench) -> None:
-    """Both forms."""
-    stored = Stored(bench.kafka, bench.events(2_000_000, 20_000))
+    """Compare both formats."""
+    stored = StoredEvents(bench.kafka, bench.events(2_000_000, 20_000))
     for form in FORMS:
-        peers = {BARE: simply(bare(bench, stored, form))}
+        peers = {BARE: without_setup(bare(bench, stored, form))}
         if form == "text":
-            peers[FLUME] = simply(by_flume(bench, stored, max(stored.events // 20, 1_000)))
-        bench.compare(f"channel to HDFS, {form}", simply(ours(bench, stored, form)), peers, warm=0)
+            peers[FLUME] = without_setup(by_flume(bench, stored, max(stored.events // 20, 1_000)))
+        bench.compare(f"channel to HDFS, {form}", without_setup(ours(bench, stored, form)), peers, warm_up_rounds=0)
 
 
-def ours(bench: Bench, stored: Stored, form: str) -> Callable[[], Figures]:
-    """The sink on a thread of an agent that ends once all is committed."""
+def ours(bench: Bench, stored: StoredEvents, form: str) -> Callable[[], Figures]:
+    """Return a run of the sink on a thread of an agent, which exits once all events are committed."""
     reader = HdfsReader(bench.hdfs.webhdfs)
 
     def once() -> Figures:
@@ -76,39 +78,41 @@ def ours(bench: Bench, stored: Stored, form: str) -> Callable[[], Figures]:
     return once
 
 
-def bare(bench: Bench, stored: Stored, form: str) -> Callable[[], Figures]:
-    """`bench/frame/uploader.py`."""
+def bare(bench: Bench, stored: StoredEvents, form: str) -> Callable[[], Figures]:
+    """Return a run of `bench/frame/bare_upload.py`."""
     reader = HdfsReader(bench.hdfs.webhdfs)
 
     def once() -> Figures:
         root, topic = f"/{bench.directory('bare').name}", stored.topic(PLAIN)
-        told = [topic.servers, topic.name, bench.hdfs.webhdfs, root, form, str(stored.events)]
-        done = subprocess.run([sys.executable, "-m", "bench.frame.uploader", *told], check=True, capture_output=True)
-        answer = json.loads(done.stdout)
+        arguments = [topic.servers, topic.name, bench.hdfs.webhdfs, root, form, str(stored.events)]
+        result = subprocess.run(
+            [sys.executable, "-m", "bench.frame.bare_upload", *arguments], check=True, capture_output=True
+        )
+        answer = json.loads(result.stdout)
         stored.check(reader, root, form, masked=False)
         return {RATE: stored.events / answer["seconds"], CPU: answer["cpu"] / stored.events * 1e6}
 
     return once
 
 
-def by_flume(bench: Bench, stored: Stored, events: int) -> Callable[[], Figures]:
-    """Its hdfs sink behind its KafkaChannel, from its first event to its last transaction."""
+def by_flume(bench: Bench, stored: StoredEvents, events: int) -> Callable[[], Figures]:
+    """Return a run of Flume's hdfs sink and KafkaChannel, from its first event to its last transaction."""
     reader = HdfsReader(bench.hdfs.webhdfs)
 
     def once() -> Figures:
         home, port = bench.directory("flume"), free_port()
-        topic, root = stored.topic(FLUMES, events), f"/{home.name}"
+        topic, root = stored.topic(FLUME_FORMAT, events), f"/{home.name}"
         text = FLUME_CONFIGURATION.format(
             servers=topic.servers, topic=topic.name, rpc=bench.hdfs.rpc, root=root, group=root[1:]
         )
         options = ("-Dflume.monitoring.type=http", f"-Dflume.monitoring.port={port}", "-DHADOOP_USER_NAME=flafka")
 
         def drained() -> int:
-            sink = json.loads(page("127.0.0.1", port, "/metrics")[1] or b"{}").get("SINK.k", {})
+            sink = json.loads(fetch_page("127.0.0.1", port, "/metrics")[1] or b"{}").get("SINK.k", {})
             return int(sink.get("EventDrainAttemptCount", 0) and sink.get("EventDrainSuccessCount", 0))
 
         with flume(home, text, "hdfs", options=options) as pid:
-            until(lambda: page("127.0.0.1", port, "/metrics")[0], "Flume's metrics")
+            until(lambda: fetch_page("127.0.0.1", port, "/metrics")[0], "Flume's metrics")
             cpu, started = cpu_seconds(pid), time.perf_counter()
             until(lambda: drained() >= events, "Flume's sink to be done")
             seconds, cpu = time.perf_counter() - started, cpu_seconds(pid) - cpu

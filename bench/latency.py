@@ -1,10 +1,12 @@
-"""The time from a source until an event can be read from the durable channel, and until it is in Solr.
+"""Latency from a source to the durable channel, and to Solr.
 
-Lines of syslog come at a steady rate: few, as most machines write them, and 10 % and 50 % of what the agent takes at
-full speed; every millisecond's lines are sent together, with the time in them. For the channel a consumer of the
-topic, which gets what all in-sync replicas have, takes the time when it has the event. For Solr a request for the
-newest document, which sees what is not committed yet, is made again and again. rsyslog has all rates but the highest
-and the same consumer, which could not follow a record for each event at that one.
+Syslog lines arrive at a steady rate: few, as most machines write, and 10 % and 50 % of the agent's capacity. The
+lines of each millisecond are sent together and carry their time.
+
+- Channel: a consumer of the topic, which sees the records below the high watermark, compares times on receipt.
+- Solr: requests for the newest document, which see uncommitted documents, are repeated until they find it.
+
+rsyslog runs at all rates but the highest, at which the consumer could not keep up with one record per event.
 """
 
 from __future__ import annotations
@@ -37,29 +39,29 @@ from flafka.agent.services.running import until
 from tests.fixtures.cores import create_core
 
 LINE = b"<134>%s web-1 sshd[4721]: Failed password for invalid user admin from 10.1.2.3 port 4022 ssh2 at=%019d"
-TICK = 0.001
-FEW = (100, 1_000)
-"""Events a second of most machines."""
-SHARES = (10, 50)
-"""Per cent of the capacity."""
-WARM = 4
-"""Rounds that do not count: for a minute brokers compile what small batches have them do, and events wait for it."""
-TO_SOLR = 500
-"""Events a second: a document costs a hundred times what an event does, and searches need Solr as well."""
+SEND_INTERVAL_SECONDS = 0.001
+LOW_RATES = (100, 1_000)
+"""Events per second of most machines."""
+CAPACITY_PERCENTAGES = (10, 50)
+"""Rates in percent of the capacity."""
+WARM_UP_ROUNDS = 4
+"""Number of rounds that do not count: for a minute, compilation for small batches delays the brokers."""
+SOLR_RATE = 500
+"""Events per second: a document costs a hundred times as much as an event, and searches load Solr too."""
 TEXT = r"sshd\[4721\]: Failed password for invalid user admin from (\*\*\*|10\.1\.2\.3) port 4022 ssh2 at=\d{19}$"
 
 
-def of_lines(messages: Sequence[Message]) -> pa.Array:
-    """Records that are lines."""
+def decode_lines(messages: Sequence[Message]) -> pa.Array:
+    """Return the bodies of records that are lines."""
     return pa.array([message.value() for message in messages], pa.binary())
 
 
 Ages = np.ndarray[Any, np.dtype[np.float64]]
-"""Milliseconds."""
+"""Ages of events on receipt, in milliseconds."""
 
 
 def run(bench: Bench) -> None:
-    """Measure the capacity, then both loads."""
+    """Measure the capacity, then latencies at each rate, then latencies to Solr."""
     servers = bench.kafka.bootstrap_servers
     lines = Lines(bench, bench.events(2_000_000, 20_000))
     with ours(bench, Topic(servers, "latency-capacity")) as receiver:
@@ -68,16 +70,16 @@ def run(bench: Bench) -> None:
     bench.rows.append(Row("capacity", RATE, None, [(rate, None) for rate in rates]))
     capacity = statistics.median(rates)
     seconds = 1.0 if bench.smoke else 10.0
-    loads = {f"{rate:,} events/s": rate for rate in FEW}
-    loads |= {f"{share} %": int(capacity * share / 100) for share in SHARES}
+    loads = {f"{rate:,} events/s": rate for rate in LOW_RATES}
+    loads |= {f"{share} %": int(capacity * share / 100) for share in CAPACITY_PERCENTAGES}
     for load, rate in loads.items():
-        topics = [Topic(servers, f"latency-{rate}-{who}") for who in "ab"]
-        peers = {RSYSLOG: steady(topics[1], by_rsyslog(bench, topics[1]), rate, seconds, of_lines)}
+        topics = [Topic(servers, f"latency-{rate}-{contestant}") for contestant in "ab"]
+        peers = {RSYSLOG: steady_rate(topics[1], by_rsyslog(bench, topics[1]), rate, seconds, decode_lines)}
         bench.compare(
             f"source to channel at {load}",
-            steady(topics[0], ours(bench, topics[0]), rate, seconds, topics[0].decoded),
-            peers if load != f"{SHARES[-1]} %" else {},
-            warm=WARM,
+            steady_rate(topics[0], ours(bench, topics[0]), rate, seconds, topics[0].decoded),
+            peers if load != f"{CAPACITY_PERCENTAGES[-1]} %" else {},
+            warm_up_rounds=WARM_UP_ROUNDS,
         )
     core = create_core(bench.solr, bench.directory("latency").name)
     sink = (
@@ -88,31 +90,31 @@ def run(bench: Bench) -> None:
         "a.sinks.solr.documentId = %[body]",
     )
     topic = Topic(servers, "latency-solr")
-    bench.compare(f"source to Solr, {TO_SOLR} events/s", to_solr(core, ours(bench, topic, *sink), seconds), {})
+    bench.compare(f"source to Solr, {SOLR_RATE} events/s", to_solr(core, ours(bench, topic, *sink), seconds), {})
 
 
 @contextlib.contextmanager
-def steady(
+def steady_rate(
     topic: Topic,
     receiver: AbstractContextManager[Receiver],
     rate: int,
     seconds: float,
     decode: Callable[[Sequence[Message]], pa.Array],
 ) -> Iterator[Callable[[], Figures]]:
-    """A contestant that takes lines at that rate for so long."""
-    with receiver as it:
+    """Yield a contestant that receives lines at this rate for this time."""
+    with receiver as running:
 
         def once() -> Figures:
-            waiting = _Waiting(topic, decode)
-            cpu = cpu_seconds(it.pid)
-            gc.disable()  # a collection would go through all records that came, and hold up what takes their time
+            consumer = _LatencyConsumer(topic, decode)
+            cpu = cpu_seconds(running.pid)
+            gc.disable()  # a collection scans all received records, and delays the consumer
             try:
-                sent = send(it.port, rate, seconds)
+                sent = send(running.port, rate, seconds)
             finally:
                 gc.enable()
-            used = cpu_seconds(it.pid) - cpu
-            until(lambda: waiting.seen() >= sent, f"{sent:,} events to be there", seconds=120)
-            times = waiting.end()
+            used = cpu_seconds(running.pid) - cpu
+            until(lambda: consumer.seen() >= sent, f"{sent:,} events to be there", seconds=120)
+            times = consumer.end()
             assert len(times) == sent
             return {**percentiles(times), CPU: used / sent * 1e6}
 
@@ -120,35 +122,36 @@ def steady(
 
 
 def percentiles(milliseconds: Ages) -> Figures:
-    """Three of them."""
+    """Return the median, 95th and 99th percentile."""
     return {f"ms, p{share}": float(np.percentile(milliseconds, share)) for share in (50, 95, 99)}
 
 
 def send(port: int, rate: int, seconds: float) -> int:
-    """Lines at that rate; how many."""
+    """Send lines at this rate for this time, and return their number."""
     stamp = time.strftime("%b %e %H:%M:%S").encode()
     sent = 0
     with socket.create_connection(("127.0.0.1", port)) as client:
-        began = time.monotonic()
-        while (passed := time.monotonic() - began) < seconds:
-            wanted = int(passed * rate) - sent
-            if wanted > 0:
+        started = time.monotonic()
+        while (elapsed := time.monotonic() - started) < seconds:
+            count = int(elapsed * rate) - sent
+            if count > 0:
                 line = LINE % (stamp, time.time_ns())
-                client.sendall((line + b"\n") * wanted)
-                sent += wanted
-            time.sleep(TICK)
+                client.sendall((line + b"\n") * count)
+                sent += count
+            time.sleep(SEND_INTERVAL_SECONDS)
     return sent
 
 
-class _Waiting(threading.Thread):
-    """Consumes the topic from now on, and keeps when each record came. What is in them is looked at later: here it
-    would take time from what is measured.
+class _LatencyConsumer(threading.Thread):
+    """Consumer of a topic from its current end, which records the arrival time of each record.
+
+    Records are decoded later, as decoding would delay the measurement.
     """
 
     def __init__(self, topic: Topic, decode: Callable[[Sequence[Message]], pa.Array]) -> None:
         super().__init__(daemon=True)
-        self._decode, self._over = decode, threading.Event()
-        self._came = queue.SimpleQueue[tuple[Sequence[Message], int]]()
+        self._decode, self._is_stopped = decode, threading.Event()
+        self._received = queue.SimpleQueue[tuple[Sequence[Message], int]]()
         self._ages: list[Ages] = []
         self._consumer = Consumer(
             {
@@ -160,33 +163,34 @@ class _Waiting(threading.Thread):
         )
         ends = topic.ends()
         self._consumer.assign([TopicPartition(topic.name, partition, end) for partition, end in ends.items()])
-        self._consumer.poll(0.5)  # connected
+        self._consumer.poll(0.5)  # connects
         self.start()
 
     def run(self) -> None:
-        """Until `end`."""
-        while not self._over.is_set():
+        """Consume until `end`."""
+        while not self._is_stopped.is_set():
             first = self._consumer.poll(0.05)
             now = time.time_ns()
             if first is not None:
-                self._came.put(([first, *self._consumer.consume(10_000, 0)], now))  # those that came with it
+                fetched = [first, *self._consumer.consume(10_000, 0)]
+                self._received.put((fetched, now))
 
     def seen(self) -> int:
-        """How many events have come by now."""
-        while not self._came.empty():
-            messages, now = self._came.get()
-            self._ages.append(_ages(self._decode(messages), now))
+        """Decode the received records, and return the number of events so far."""
+        while not self._received.empty():
+            messages, now = self._received.get()
+            self._ages.append(_decode_ages(self._decode(messages), now))
         return sum(map(len, self._ages))
 
     def end(self) -> Ages:
-        """How old each event was when it came; all had their text."""
-        self._over.set()
+        """Stop, and return the age of each event on receipt."""
+        self._is_stopped.set()
         self.join()
         self._consumer.close()
         return np.concatenate(self._ages)
 
 
-def _ages(bodies: pa.Array, now: int) -> Ages:
+def _decode_ages(bodies: pa.Array, now: int) -> Ages:
     texts = bodies.cast(pa.string())
     assert pc.all(pc.match_substring_regex(texts, TEXT)).as_py(), "contents differ"
     ages: Ages = (now - pc.utf8_slice_codeunits(texts, -19).cast(pa.int64()).to_numpy()) / 1e6
@@ -195,29 +199,31 @@ def _ages(bodies: pa.Array, now: int) -> Ages:
 
 @contextlib.contextmanager
 def to_solr(core: str, receiver: AbstractContextManager[Receiver], seconds: float) -> Iterator[Callable[[], Figures]]:
-    """An agent with a sink; a document is looked for by its id, which Solr knows before it is committed."""
-    with receiver as it:
+    """Yield an agent with a Solr sink. Its documents are requested by ID, which Solr serves before the commit."""
+    with receiver as running:
 
         def once() -> Figures:
             times = []
             stamp = time.strftime("%b %e %H:%M:%S").encode()
-            with socket.create_connection(("127.0.0.1", it.port)) as client:
+            with socket.create_connection(("127.0.0.1", running.port)) as client:
                 for _ in range(int(seconds * 10)):
-                    at = time.time_ns()
-                    line = LINE % (stamp, at)
-                    filler = b"".join(LINE % (stamp, at + more) + b"\n" for more in range(1, TO_SOLR // 10))
+                    sent_at = time.time_ns()
+                    line = LINE % (stamp, sent_at)
+                    filler = b"".join(
+                        LINE % (stamp, sent_at + offset) + b"\n" for offset in range(1, SOLR_RATE // 10)
+                    )
                     client.sendall(line + b"\n" + filler)
                     body = line[line.index(b"sshd") :].replace(b"10.1.2.3", b"***").decode()
-                    while not _known(core, body):
+                    while not _is_indexed(core, body):
                         pass
-                    times.append((time.time_ns() - at) / 1e6)
+                    times.append((time.time_ns() - sent_at) / 1e6)
                     time.sleep(max(0.0, 0.1 - times[-1] / 1e3))
             return percentiles(np.array(times))
 
         yield once
 
 
-def _known(core: str, id: str) -> bool:
+def _is_indexed(core: str, id: str) -> bool:
     query = urllib.parse.urlencode({"id": id, "wt": "json", "fl": "id"})
     with urllib.request.urlopen(f"{core}/get?{query}", timeout=30) as answer:
         return json.load(answer).get("doc") is not None

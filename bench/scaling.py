@@ -1,8 +1,8 @@
-"""How the agent's cost for an event grows: with its bytes, with files, with masks, and with partitions.
+"""Growth of the agent's CPU time per event with bytes, files, masks and partitions.
 
-CPU time of the agent for an event, over a range of each. Files are beside rsyslog and Flume, the start of each
-included; those that grow are beside rsyslog. Sizes are beside a bare producer of the same lines, and both get a line
-a + b · bytes fitted to their medians, of which b is a row of its own; so is the cost of one more mask.
+Peers are rsyslog and Flume for files that exist at the start, rsyslog for files that grow, and a bare producer for
+sizes. A line a + b · bytes is fitted to the medians of sizes, and b is a row of its own. So is the cost of one more
+mask.
 """
 
 from __future__ import annotations
@@ -11,89 +11,92 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from bench.frame import CPU, Bench, Row, simply
+from bench.frame import CPU, Bench, Row, without_setup
 from bench.frame.kafka import Topic, bare_producer
 from bench.frame.peers import BARE
-from bench.frame.syslog import Lines, ours, taking
-from bench.taildir import arriving, compare, growing
+from bench.frame.syslog import Lines, ours, syslog_contestant
+from bench.taildir import compare, compare_growing_files, compare_new_files
 
-SIZES = (100, 1_000, 10_000, 100_000)
-FILES = (1, 100, 10_000)
-GROWTH = 10_000
-"""Lines a second, of all files together."""
-ARRIVALS, LENGTH = 20, 10
-"""New files a second, and how many lines each has."""
-MASKS = (1, 5, 20)
-PARTITIONS = (1, 6, 60)
+EVENT_BYTES = (100, 1_000, 10_000, 100_000)
+FILE_COUNTS = (1, 100, 10_000)
+LINES_PER_SECOND = 10_000
+"""Rate of all files together."""
+NEW_FILES_PER_SECOND, LINES_PER_FILE = 20, 10
+"""Rate and size of new files."""
+MASK_COUNTS = (1, 5, 20)
+PARTITION_COUNTS = (1, 6, 60)
 CODECS = {"zstd": (), "lz4": ("a.channels.kafka.kafka.producer.compression.type = lz4",)}
-"""Both have the same. The channel's own is zstd, of level 1 as Arrow has it; librdkafka's is of level 3, which takes
-a tenth more."""
-SHORTEST = 110
-"""Bytes of a line without filling, about: the smallest size has none."""
-BYTE = "µs CPU/KB"
+"""Codec of both contestants → options of the agent.
+
+The default of the channel is zstd of level 1, by Arrow. That of librdkafka has level 3, which takes a tenth more.
+"""
+MIN_LINE_BYTES = 110
+"""Approximate size of a line without filling; the smallest size has none."""
+CPU_PER_KB = "µs CPU/KB"
 Costs = dict[int, Sequence[tuple[float, float | None]]]
-"""Of so many bytes or masks: those of ours and of the peer in each round."""
+"""Number of bytes or masks → CPU time of Flafka and of the peer in each round."""
 
 
 def run(bench: Bench) -> None:
-    """One after the other."""
-    sizes(bench)
-    files(bench)
-    masks(bench)
-    partitions(bench)
+    """Compare all kinds of growth."""
+    compare_sizes(bench)
+    compare_files(bench)
+    compare_masks(bench)
+    compare_partitions(bench)
 
 
-def sizes(bench: Bench) -> None:
-    """Events of 100 B to 100 KB, of words: LZ4 halves them."""
-    budget = bench.events(200_000, 2_000) * 1_000  # bytes of a run
-    text = _text(budget // 20)
-    larger = f"a.sources.syslog.eventSize = {2 * SIZES[-1]}"
+def compare_sizes(bench: Bench) -> None:
+    """Compare events of 100 B to 100 KB, of words, which LZ4 compresses to half their size."""
+    run_bytes = bench.events(200_000, 2_000) * 1_000
+    text = _text(run_bytes // 20)
+    larger = f"a.sources.syslog.eventSize = {2 * EVENT_BYTES[-1]}"
     measured: dict[str, Costs] = {codec: {} for codec in CODECS}
-    for size in SIZES[:2] if bench.smoke else SIZES:
-        filling = max(0, size - SHORTEST)
-        starts = range(0, len(text) - filling, filling or len(text))  # no two the same within several batches
+    for size in EVENT_BYTES[:2] if bench.smoke else EVENT_BYTES:
+        filling = max(0, size - MIN_LINE_BYTES)
+        starts = range(0, len(text) - filling, filling or len(text))  # no repetition within several batches
         fillings = [text[start : start + filling] for start in starts]
-        lines = Lines(bench, max(100, min(budget // size, budget // 200)), fillings)
+        lines = Lines(bench, max(100, min(run_bytes // size, run_bytes // 200)), fillings)
         for codec, option in CODECS.items():
-            topics = [Topic(bench.kafka.bootstrap_servers, f"size-{size}-{codec}-{who}") for who in "ab"]
+            topics = [
+                Topic(bench.kafka.bootstrap_servers, f"size-{size}-{codec}-{contestant}") for contestant in "ab"
+            ]
             rows = bench.compare(
                 f"events of {size:,} bytes, {codec}",
-                taking(ours(bench, topics[0], larger, *option), lines),
-                {BARE: simply(bare_producer(topics[1], lines.path, lines.whole, f"compression.type={codec}"))},
+                syslog_contestant(ours(bench, topics[0], larger, *option), lines),
+                {BARE: without_setup(bare_producer(topics[1], lines.path, lines.lines, f"compression.type={codec}"))},
             )
             for row in rows:
                 if row.unit == CPU:
                     measured[codec][size] = row.runs
     for codec, costs in measured.items():
         if costs:
-            slopes = [(1000 * mine, 1000 * bare) for mine, bare in zip(slope(costs, 0), slope(costs, 1), strict=True)]
-            bench.rows.append(Row(f"events, {codec}: b of a + b · bytes", BYTE, BARE, slopes))
+            slopes = [(1000 * own, 1000 * bare) for own, bare in zip(slope(costs, 0), slope(costs, 1), strict=True)]
+            bench.rows.append(Row(f"events, {codec}: b of a + b · bytes", CPU_PER_KB, BARE, slopes))
 
 
 def _text(size: int) -> bytes:
-    """Words, some of them frequent, as in any language."""
+    """Return words with the frequencies of a natural language."""
     chance = np.random.default_rng(1)
-    letters = np.frombuffer(b"etaoinshrdlucmfwypvbgk", np.uint8)
-    words = [chance.choice(letters, length).tobytes() for length in chance.integers(2, 11, 5_000)]
+    characters = np.frombuffer(b"etaoinshrdlucmfwypvbgk", np.uint8)
+    words = [chance.choice(characters, length).tobytes() for length in chance.integers(2, 11, 5_000)]
     picked = chance.zipf(1.2, size // 4) % len(words)
     return b" ".join(words[number] for number in picked)[:size]
 
 
-def slope(measured: Costs, whose: int) -> list[float]:
-    """b of a + b · number in each round; every point counts by its share of the cost, so that small ones do."""
-    found = []
+def slope(measured: Costs, contestant: int) -> list[float]:
+    """Return b of a + b · number in each round. Points are weighted by 1/cost, so that small ones count."""
+    slopes = []
     for runs in zip(*measured.values(), strict=True):
-        costs = np.array([run[whose] for run in runs], float)
-        found.append(float(np.polyfit(list(measured), costs, 1, w=1 / costs)[0]))
-    return found
+        costs = np.array([run[contestant] for run in runs], float)
+        slopes.append(float(np.polyfit(list(measured), costs, 1, w=1 / costs)[0]))
+    return slopes
 
 
-def files(bench: Bench) -> None:
-    """The same lines in so many files, which are all there when the program starts, beside rsyslog and Flume; then
-    files that grow while they are followed, and new ones beside those."""
+def compare_files(bench: Bench) -> None:
+    """Compare numbers of files that exist at the start, then files that grow, then new files."""
     lines = Lines(bench, bench.events(1_000_000, 10_000))
-    data, size = lines.path.read_bytes(), lines.bytes
-    for count in FILES[:2] if bench.smoke else FILES:
+    data, size = lines.path.read_bytes(), lines.line_bytes
+    for count in FILE_COUNTS[:2] if bench.smoke else FILE_COUNTS:
         directory = bench.directory("files")
         share = lines.events // count
         for number in range(count):
@@ -101,19 +104,23 @@ def files(bench: Bench) -> None:
             (directory / f"{number}.log").write_bytes(data[number * share * size : end * size])
         compare(bench, f"{count:,} file{'s' * (count > 1)}", lines, directory)
     fewer, count = lines.fewer(10), 10 if bench.smoke else 1_000
-    growing(bench, f"{count:,} files, a line at a time", fewer, count, GROWTH)
+    compare_growing_files(bench, f"{count:,} files, a line at a time", fewer, count, LINES_PER_SECOND)
     few, many = lines.fewer(500), 100 if bench.smoke else 5_000
-    arriving(bench, f"{many:,} files, new ones of {LENGTH} lines", few, many, ARRIVALS, LENGTH)
+    compare_new_files(
+        bench, f"{many:,} files, new ones of {LINES_PER_FILE} lines", few, many, NEW_FILES_PER_SECOND, LINES_PER_FILE
+    )
 
 
-def masks(bench: Bench) -> None:
-    """So many patterns of which one finds something."""
+def compare_masks(bench: Bench) -> None:
+    """Compare numbers of patterns, of which one matches."""
     lines = Lines(bench, bench.events(1_000_000, 10_000))
     measured: Costs = {}
-    for count in MASKS[:2] if bench.smoke else MASKS:
+    for count in MASK_COUNTS[:2] if bench.smoke else MASK_COUNTS:
         topic = Topic(bench.kafka.bootstrap_servers, f"masks-{count}")
-        more = [f"a.sources.syslog.interceptors.mask.patterns.p{n} = secret{n}=[a-z]+" for n in range(count - 1)]
-        rows = bench.compare(f"{count} mask{'s' * (count > 1)}", taking(ours(bench, topic, *more), lines), {})
+        options = [f"a.sources.syslog.interceptors.mask.patterns.p{n} = secret{n}=[a-z]+" for n in range(count - 1)]
+        rows = bench.compare(
+            f"{count} mask{'s' * (count > 1)}", syslog_contestant(ours(bench, topic, *options), lines), {}
+        )
         for row in rows:
             if row.unit == CPU:
                 measured[count] = row.runs
@@ -121,9 +128,9 @@ def masks(bench: Bench) -> None:
         bench.rows.append(Row("one more mask", CPU, None, [(cost, None) for cost in slope(measured, 0)]))
 
 
-def partitions(bench: Bench) -> None:
-    """Topics with so many partitions."""
+def compare_partitions(bench: Bench) -> None:
+    """Compare numbers of partitions."""
     lines = Lines(bench, bench.events(1_000_000, 10_000))
-    for count in PARTITIONS[:2] if bench.smoke else PARTITIONS:
+    for count in PARTITION_COUNTS[:2] if bench.smoke else PARTITION_COUNTS:
         topic = Topic(bench.kafka.bootstrap_servers, f"partitions-{count}", count)
-        bench.compare(f"{count} partition{'s' * (count > 1)}", taking(ours(bench, topic), lines), {})
+        bench.compare(f"{count} partition{'s' * (count > 1)}", syslog_contestant(ours(bench, topic), lines), {})

@@ -1,11 +1,11 @@
-"""What `agent size` computes, beside what one agent takes of the same load: syslog, a mask, Kafka, text on HDFS.
+"""The figures of `agent size`, in comparison with one agent under the same load: syslog, a mask, Kafka, text on HDFS.
 
-Lines come at a steady rate, far below what the machine could take, so that nothing waits. The peer is the model, with
-the costs of agent/sizing/costs.toml and machines that are used in full: a ratio of 1.1 says that the load took a
-tenth more than the model had computed. Disks are not compared, as numbered lines are smaller there than any log.
+Lines arrive at a steady rate, far below the capacity of the machine, so that nothing waits. The peer is the model,
+with the costs of agent/sizing/costs.toml and fully used machines: a ratio of 1.1 means that the load took a tenth
+more than the model computed. Disks are not compared, as numbered lines compress better than real logs.
 
-The same again with the sink on Spark: a standalone master and two workers of one core. The driver counts as the
-agent's, whose child it is. A small part of the load goes first, so that executors run when it is measured.
+A second comparison has the sink on Spark: a standalone master and two workers of one core. The driver counts as the
+agent's, as its child process. A small part of the load precedes the measurement, so that executors are running.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ import socket
 import time
 from functools import partial
 
-from bench.frame import Bench, Figures, simply
+from bench.frame import Bench, Figures, without_setup
 from bench.frame.kafka import Topic
 from bench.frame.processes import cpu_seconds
 from bench.frame.syslog import CONFIGURATION, Lines
 from flafka.agent.audit.reconciliation import HdfsReader
 from flafka.agent.services.running import RunningAgent
 from flafka.agent.services.spark import MASTER, WORKERS
-from flafka.agent.sizing import Load, costs, needs
+from flafka.agent.sizing import Load, read_costs, requirements
 
 MODEL = "agent size"
 RATE = 50_000
-SECONDS = 20.0
-ROLL = 5
+LOAD_SECONDS = 20.0
+ROLL_SECONDS = 5
 FILLING = b"session opened for user root by the scheduler after 31 ms, next one in 900 s; host is healthy; "
 SINK = """
 a.sinks = files
@@ -45,38 +45,38 @@ a.spark.conf.spark.master.ui.port = {page}
 a.spark.triggerInterval = {roll}
 """
 EXECUTORS = "cores of executors"
-FIRST = 20
-"""The share of the load that goes before it."""
+WARM_UP_SHARE = 20
+"""Divisor of the number of lines that precede the measurement."""
 
 
 def run(bench: Bench) -> None:
-    """One comparison for each runner, of all that can be seen on one machine."""
-    seconds = 3.0 if bench.smoke else SECONDS
+    """Compare for each runner."""
+    seconds = 3.0 if bench.smoke else LOAD_SECONDS
     rate = bench.events(RATE, 1_000)
     lines = Lines(bench, int(rate * seconds), (FILLING,))
     for runner in ("local",) if bench.smoke else ("local", "spark"):
-        model = computed(load(lines, rate, seconds, runner))
+        model = computed_needs(load_of(lines, rate, seconds, runner))
         bench.compare(
             f"{rate:,} events/s for {seconds:.0f} s, runner = {runner}",
-            simply(partial(taken, bench, lines, rate, int(model["partitions"]), runner)),
-            {MODEL: simply(partial(seen, model, seconds))},
-            warm=0,
+            without_setup(partial(measure, bench, lines, rate, int(model["partitions"]), runner)),
+            {MODEL: without_setup(partial(model_figures, model, seconds))},
+            warm_up_rounds=0,
         )
 
 
-def load(lines: Lines, rate: int, seconds: float, runner: str) -> Load:
-    """As `agent size` is asked for it."""
+def load_of(lines: Lines, rate: int, seconds: float, runner: str) -> Load:
+    """Return the input of `agent size`."""
     size = len(lines.masked[0].as_py())
-    return Load(events=rate, bytes=size, masks=1, runner=runner, busy=1, retention=seconds / 3600, roll=ROLL)
+    return Load(events=rate, bytes=size, masks=1, runner=runner, busy=1, retention=seconds / 3600, roll=ROLL_SECONDS)
 
 
-def computed(load: Load) -> dict[str, float]:
-    """What the model says."""
-    return {need.what: need.amount for need in needs(load, costs())}
+def computed_needs(load: Load) -> dict[str, float]:
+    """Return the amounts that the model computes."""
+    return {need.resource: need.amount for need in requirements(load, read_costs())}
 
 
-def seen(amounts: dict[str, float], seconds: float) -> Figures:
-    """That of it which a run shows."""
+def model_figures(amounts: dict[str, float], seconds: float) -> Figures:
+    """Return the amounts of the model that a run can measure."""
     return {
         "cores of the agent": amounts["cores of agents"] + amounts.get("cores of the driver", 0.0),
         "cores of brokers": amounts["cores of brokers"],
@@ -85,53 +85,53 @@ def seen(amounts: dict[str, float], seconds: float) -> Figures:
     }
 
 
-def taken(bench: Bench, lines: Lines, rate: int, partitions: int, runner: str) -> Figures:
-    """An agent of its own, until all is on HDFS, compared."""
-    home, few = bench.directory("sizing"), lines.fewer(FIRST)
+def measure(bench: Bench, lines: Lines, rate: int, partitions: int, runner: str) -> Figures:
+    """Run an agent until all lines are on HDFS, verify them, and return its figures."""
+    home, warm_up_lines = bench.directory("sizing"), lines.fewer(WARM_UP_SHARE)
     topic = Topic(bench.kafka.bootstrap_servers, home.name, partitions)
     text = CONFIGURATION.format(servers=topic.servers, topic=topic.name)
-    text += SINK.format(webhdfs=bench.hdfs.webhdfs, root=home.name, roll=ROLL)
+    text += SINK.format(webhdfs=bench.hdfs.webhdfs, root=home.name, roll=ROLL_SECONDS)
     if runner == "spark":
-        text += ON_SPARK.format(master=bench.spark.address, page=bench.spark.ports[f"{MASTER}-ui"], roll=ROLL)
+        text += ON_SPARK.format(master=bench.spark.address, page=bench.spark.ports[f"{MASTER}-ui"], roll=ROLL_SECONDS)
     reader = HdfsReader(bench.hdfs.webhdfs)
     with RunningAgent(home, text) as agent:
         port = agent.port("syslog")
 
-        def deliver(lines: Lines, together: int) -> None:
-            paced(port, lines, rate)
-            agent.until(
-                lambda: agent.count("SINK.files", "EventDrainSuccessCount") >= together, "all to be delivered"
-            )
+        def deliver(lines: Lines, total: int) -> None:
+            send(port, lines, rate)
+            agent.until(lambda: agent.count("SINK.files", "EventDrainSuccessCount") >= total, "all to be delivered")
 
-        deliver(few, few.events)  # what executors take to begin is no part of a load
-        before = len(written(reader, home.name))
+        deliver(warm_up_lines, warm_up_lines.events)  # the start of executors is no part of the load
+        before = len(finished_files(reader, home.name))
         pids = {"cores of the agent": [agent.process.pid]}
         if runner == "spark":
             pids[EXECUTORS] = [pid for name in WORKERS if (pid := bench.spark.server(name).pid)]
-        cpu = {what: sum(map(cpu_seconds, some)) for what, some in pids.items()}
-        brokers, began = bench.broker_cpu(), time.perf_counter()
-        deliver(lines, few.events + lines.events)
+        cpu = {what: sum(map(cpu_seconds, group)) for what, group in pids.items()}
+        brokers, started = bench.broker_cpu(), time.perf_counter()
+        deliver(lines, warm_up_lines.events + lines.events)
         seconds = lines.events / rate
-        figures = {what: (sum(map(cpu_seconds, some)) - cpu[what]) / seconds for what, some in pids.items()}
+        figures = {what: (sum(map(cpu_seconds, group)) - cpu[what]) / seconds for what, group in pids.items()}
         figures["cores of brokers"] = (bench.broker_cpu() - brokers) / seconds
-        bench.say(f"took {time.perf_counter() - began:.1f} s for {seconds:.1f} s")
+        bench.log_progress(f"took {time.perf_counter() - started:.1f} s for {seconds:.1f} s")
         agent.stop()
-    files = written(reader, home.name)
-    found = sum(reader.read(path).count(b"\n") for path in files)
-    assert found == few.events + lines.events, f"{found:,} events of {few.events + lines.events:,}"
+    files = finished_files(reader, home.name)
+    count = sum(reader.read(path).count(b"\n") for path in files)
+    assert count == warm_up_lines.events + lines.events, (
+        f"{count:,} events of {warm_up_lines.events + lines.events:,}"
+    )
     return {**figures, "files": float(len(files) - before)}
 
 
-def written(reader: HdfsReader, root: str) -> list[str]:
-    """The finished files."""
+def finished_files(reader: HdfsReader, root: str) -> list[str]:
+    """Return the finished files below a directory."""
     return [path for path in reader.walk(f"/{root}") if "/_" not in path and "/." not in path]
 
 
-def paced(port: int, lines: Lines, rate: int) -> None:
-    """The lines at that rate, those of a hundredth of a second together."""
+def send(port: int, lines: Lines, rate: int) -> None:
+    """Send lines at this rate, in one piece per 10 ms."""
     data, piece = lines.path.read_bytes(), max(1, rate // 100)
-    began = time.monotonic()
+    started = time.monotonic()
     with socket.create_connection(("127.0.0.1", port)) as client:
         for start in range(0, lines.events, piece):
-            time.sleep(max(0.0, began + start / rate - time.monotonic()))
-            client.sendall(data[start * lines.bytes : (start + piece) * lines.bytes])
+            time.sleep(max(0.0, started + start / rate - time.monotonic()))
+            client.sendall(data[start * lines.line_bytes : (start + piece) * lines.line_bytes])

@@ -1,11 +1,12 @@
-"""Events out of Kafka, masked, into text and Parquet on HDFS, on Spark with two cores, beside Structured Streaming.
+"""Events out of Kafka, masked, into text and Parquet on HDFS: Spark with two cores, and plain Structured Streaming.
 
-The same events lie in two topics of the same brokers: ours (a record is an Arrow batch) and a plain one (a record for
-each event, as most producers write it). The sink `hdfs` with `runner = spark` delivers the one; Structured Streaming
-as one writes it by hand, with a regular expression in the place of the mask, the other. Both run in one session,
-`local[2]`, in which no checkpoint is gone on from. Time runs from the start of a query, which is a new one in each
-round, to its last commit. Every file is read back and compared. Memory is the highest sum of resident sets seen, of
-the JVM and its Python workers.
+The same events are in two topics of the same brokers: Flafka's, in which a record is an Arrow batch, and a plain one
+with a record per event. The sink `hdfs` with `runner = spark` delivers the first. A handwritten query delivers the
+other, with a regular expression in place of the mask. Both run in one session, `local[2]`, without checkpoints to
+continue from.
+
+Time runs from the start of a query, a new one in each round, to its last commit. Every file is read back and
+verified. Memory is the peak of the resident sets of the JVM and its Python workers.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
-from bench.frame import RATE, Bench, Figures, simply
-from bench.frame.delivery import ARROW, FORMS, INTO_HDFS, PLAIN, Stored, configuration, peak_memory
+from bench.frame import RATE, Bench, Figures, without_setup
+from bench.frame.delivery import ARROW, FORMS, INTO_HDFS, PLAIN, StoredEvents, configuration, peak_memory
 from flafka.agent.audit.reconciliation import HdfsReader
 from flafka.agent.config import load
 from flafka.agent.options import AgentOptions
-from flafka.agent.runner.deadletters.letters import dead_letters_of
+from flafka.agent.runner.commitlogmove import CommitLogMove
 from flafka.agent.runner.deadletters.rejections import Rejections
-from flafka.agent.runner.moving import CommitLogMove
+from flafka.agent.runner.deadletters.store import dead_letter_store
 from flafka.agent.runner.spark.job import Job, SinkJob
 from flafka.agent.runner.spark.query import Query
 from flafka.agent.runner.spark.session import start_session, stop_session
@@ -32,7 +33,7 @@ from flafka.agent.services.running import until
 from flafka.plugins import Components, Retry
 
 ADDRESS = r"[0-2]?[0-9]{1,2}\.[0-2]?[0-9]{1,2}\.[0-2]?[0-9]{1,2}\.[0-2]?[0-9]{1,2}"
-"""As the interceptor `mask` has it."""
+"""Regular expression of the interceptor `mask`."""
 PEER = "plain Structured Streaming"
 MEMORY = "MB at most"
 CONFIGURATION = (
@@ -48,21 +49,21 @@ a.spark.triggerInterval = 1
 
 
 def run(bench: Bench) -> None:
-    """Both forms, in one session."""
-    stored = Stored(bench.kafka, bench.events(4_000_000, 20_000))
+    """Compare both formats, in one session."""
+    stored = StoredEvents(bench.kafka, bench.events(4_000_000, 20_000))
     with _Deliveries(bench, stored) as deliveries:
         for form in ("text",) if bench.smoke else FORMS:
             bench.compare(
                 f"channel, mask, {form} on Spark",
-                simply(deliveries.each(deliveries.ours, form)),
-                {PEER: simply(deliveries.each(deliveries.plain, form))},
+                without_setup(deliveries.contestant(deliveries.ours, form)),
+                {PEER: without_setup(deliveries.contestant(deliveries.plain, form))},
             )
 
 
 class _Deliveries:
-    """One Spark session and what is delivered in it."""
+    """Deliveries in one Spark session."""
 
-    def __init__(self, bench: Bench, stored: Stored) -> None:
+    def __init__(self, bench: Bench, stored: StoredEvents) -> None:
         self.bench, self.stored = bench, stored
         self.reader = HdfsReader(bench.hdfs.webhdfs)
         self.home = bench.directory("spark")
@@ -71,7 +72,7 @@ class _Deliveries:
     def __enter__(self) -> _Deliveries:
         conf = {
             "spark.driver.memory": "1g",
-            f"spark.hadoop.{CLOSE_DELAY}": "10",  # as the DataNode has it, which writes for our sink
+            f"spark.hadoop.{CLOSE_DELAY}": "10",  # as for the DataNode, which writes for the sink `hdfs`
         }
         self.spark, self.gateway = start_session(
             "bench", AgentOptions(spark_conf=conf), self.log, keeps_checkpoints=False
@@ -81,8 +82,8 @@ class _Deliveries:
     def __exit__(self, *_: object) -> None:
         stop_session(self.spark, self.gateway)
 
-    def each(self, deliver: Callable[[str, str], Iterator[None]], form: str) -> Callable[[], Figures]:
-        """Deliver into a directory of its own, with all that there is to measure between its two steps."""
+    def contestant(self, deliver: Callable[[str, str], Iterator[None]], form: str) -> Callable[[], Figures]:
+        """Return a contestant with a directory of its own, which measures between the steps of `deliver`."""
 
         def once() -> Figures:
             root = f"/{self.bench.directory('spark').name}"
@@ -99,7 +100,7 @@ class _Deliveries:
         return once
 
     def ours(self, root: str, form: str) -> Iterator[None]:
-        """The sink on Spark, as the driver of an agent runs it."""
+        """Deliver by the sink on Spark, as the driver of an agent runs it."""
         topic = self.stored.topic(ARROW)
         text = CONFIGURATION.format(
             servers=topic.servers,
@@ -113,17 +114,17 @@ class _Deliveries:
         assert spec is not None, diagnostics
         sink, channel = spec.sinks[0], spec.channels[0]
         job = SinkJob(sink, channel)
-        rejections = Rejections(dead_letters_of("a", channel, channel.make(), spec.options), sink.tolerance)
+        rejections = Rejections(dead_letter_store("a", channel, channel.make(), spec.options), sink.tolerance)
         move = CommitLogMove()
         query = Query(Job("a", (job,), spec.options, str(self.log), str(self.home)), job, rejections, move)
         ends, stopping = topic.ends(), threading.Event()
-        until(lambda: _answered(query), "brokers that look after groups")
+        until(lambda: _has_coordinator(query), "a group coordinator")
         yield
-        # What the driver tells the agent on its standard output is heard by nobody here.
+        # No agent reads the messages of the driver on standard output.
         with contextlib.redirect_stdout(io.StringIO()):
             thread = threading.Thread(target=query.run, args=(self.spark, stopping))
             thread.start()
-            while query.expected() != ends:
+            while query.next_offsets() != ends:
                 assert thread.is_alive(), f"the query ended; its log: {self.log}"
                 time.sleep(0.01)
             yield
@@ -131,7 +132,7 @@ class _Deliveries:
             thread.join()
 
     def plain(self, root: str, form: str) -> Iterator[None]:
-        """Structured Streaming alone."""
+        """Deliver by plain Structured Streaming."""
         topic = self.stored.topic(PLAIN)
         options = {
             "kafka.bootstrap.servers": topic.servers,
@@ -146,8 +147,8 @@ class _Deliveries:
         writer.start().awaitTermination()
 
 
-def _answered(query: Query) -> bool:
-    """Whether its group has a coordinator, as it has soon after the first group was asked for."""
+def _has_coordinator(query: Query) -> bool:
+    """Return True if the group of a query has a coordinator, as it has soon after its first request."""
     try:
         query.channel.kafka.committed(query.job.sink.group)
     except Retry:

@@ -1,7 +1,7 @@
-"""Events of 110 bytes into files on the local disk, in every format of the hdfs sink.
+"""Events of 110 bytes into files on the local disk, in every format of the sink `hdfs`.
 
-One partition, batches of 10,000 events with four headers; once into one file, once into twenty at a time. Given is
-the CPU time of this process, upload not included.
+One partition, batches of 10,000 events with four headers, into one file, and into twenty at a time. The figure is the
+CPU time of this process, without the upload.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.frame import CPU, Bench, Figures, simply
+from bench.frame import CPU, Bench, Figures, without_setup
 from flafka.plugins import Batch, Event, Origin
 from flafka.sinks.hdfs import HdfsConfig
 from flafka.sinks.hdfs.formats import format_of
 from flafka.sinks.hdfs.sink import HdfsSink
 from flafka.sinks.hdfs.staging import Staging
-from flafka.sinks.serializers import fetch
+from flafka.sinks.serializers import fetch_schema
 
 BATCHES, EVENTS, HOSTS = 20, 10_000, 20
 WORDS = [
@@ -59,7 +59,7 @@ FORMATS = {
 
 
 def batch(number: int) -> Batch:
-    """The n-th batch."""
+    """Return the batch of this number."""
     first = number * EVENTS
     events = [
         Event(
@@ -78,28 +78,30 @@ def batch(number: int) -> Batch:
 
 
 def measure(batches: list[Batch], path: str, options: dict[str, str]) -> Figures:
-    """CPU time and bytes for an event."""
+    """Measure CPU time and bytes per event."""
     properties = {"hdfs.path": path, "hdfs.webhdfs": "none:1", "hdfs.rollInterval": "0", **options}
     config, problems = HdfsConfig.parse(properties)
     assert config is not None, problems
     sink = HdfsSink(config)
     with tempfile.TemporaryDirectory() as directory:
-        sink._staging = staging = Staging(Path(directory), format_of(config, fetch))
-        began = time.process_time()
-        for one in batches:
-            sink.write(one)
+        sink._staging = staging = Staging(Path(directory), format_of(config, fetch_schema))
+        started = time.process_time()
+        for each in batches:
+            sink.write(each)
         files = staging.partitions[0].files.values()
         for file in files:
             staging.close_file(file)
-        seconds = time.process_time() - began
+        seconds = time.process_time() - started
         events, size = sum(file.events for file in files), sum(file.length for file in files)
         staging.close()
     return {CPU: seconds / events * 1e6, "bytes": size / events}
 
 
 def run(bench: Bench) -> None:
-    """Format by format."""
+    """Measure all formats."""
     batches = [batch(number) for number in range(2 if bench.smoke else BATCHES)]
     for name, options in FORMATS.items():
-        bench.compare(f"{name}, one file", simply(partial(measure, batches, "/logs", options)), {})
-        bench.compare(f"{name}, {HOSTS} files", simply(partial(measure, batches, "/logs/%{host}", options)), {})
+        bench.compare(f"{name}, one file", without_setup(partial(measure, batches, "/logs", options)), {})
+        bench.compare(
+            f"{name}, {HOSTS} files", without_setup(partial(measure, batches, "/logs/%{host}", options)), {}
+        )

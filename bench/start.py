@@ -1,7 +1,7 @@
-"""Starting: an agent with a Kafka channel until it listens, beside Flume; and a check of 60 components.
+"""Start of an agent with a Kafka channel, in comparison with Flume, and `agent check` of 60 components.
 
-Time runs from the start of the process until its port of syslog is open, and CPU time is all that the process has
-taken until then. `agent check` is given a file of 20 sources, 20 channels and 20 sinks of many types.
+Time runs from the start of the process until its syslog port is open. CPU time is that of the process until then.
+`agent check` reads a file of 20 sources, 20 channels and 20 sinks of many types.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import time
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 
-from bench.frame import Bench, Figures, simply
+from bench.frame import Bench, Figures, without_setup
 from bench.frame.kafka import Topic
 from bench.frame.peers import FLUME, flume
-from bench.frame.processes import cpu_seconds, listening
+from bench.frame.processes import cpu_seconds, wait_for_listener
 from bench.frame.syslog import CONFIGURATION, FLUME_CONFIGURATION
 from flafka.agent.services.running import RunningAgent
 from tests.fixtures.ports import free_port
 
-KINDS = 20
+COMPONENTS_PER_KIND = 20
 SOURCES = ("syslogtcp", "avro", "http", "netcat", "taildir")
 SINKS = ("hdfs", "solr", "file_roll", "kafka", "hbase")
-NEEDED = {
+REQUIRED_OPTIONS = {
     "syslogtcp": ("port = {port}", "host = 127.0.0.1"),
     "avro": ("port = {port}", "bind = 127.0.0.1"),
     "http": ("port = {port}", "bind = 127.0.0.1"),
@@ -43,16 +43,16 @@ NEEDED = {
 
 
 def run(bench: Bench) -> None:
-    """Both."""
+    """Measure both."""
     topic = Topic(bench.kafka.bootstrap_servers, "start")
     bench.compare(
         "start to listening",
-        simply(lambda: started(topic, *_ours(bench, topic))),
-        {FLUME: simply(lambda: started(topic, *_flume(bench, topic)))},
+        without_setup(lambda: measure_start(topic, *_ours(bench, topic))),
+        {FLUME: without_setup(lambda: measure_start(topic, *_flume(bench, topic)))},
     )
     home = bench.directory("check")
-    (home / "agent.conf").write_text(sixty())
-    bench.compare("agent check of 60 components", simply(lambda: checked(str(home / "agent.conf"))), {})
+    (home / "agent.conf").write_text(sixty_components())
+    bench.compare("agent check of 60 components", without_setup(lambda: measure_check(str(home / "agent.conf"))), {})
 
 
 def _ours(bench: Bench, topic: Topic) -> tuple[AbstractContextManager[int], int]:
@@ -74,34 +74,37 @@ def _flume(bench: Bench, topic: Topic) -> tuple[AbstractContextManager[int], int
     return flume(bench.directory("flume"), text), port
 
 
-def started(topic: Topic, process: AbstractContextManager[int], port: int) -> Figures:
-    """From the start of a process until it listens."""
-    began = time.perf_counter()
+def measure_start(topic: Topic, process: AbstractContextManager[int], port: int) -> Figures:
+    """Measure from the start of a process until it listens."""
+    started = time.perf_counter()
     with process as pid:
-        listening(port)
-        return {"s": time.perf_counter() - began, "s CPU": cpu_seconds(pid)}
+        wait_for_listener(port)
+        return {"s": time.perf_counter() - started, "s CPU": cpu_seconds(pid)}
 
 
-def checked(file: str) -> Figures:
-    """`agent check`, which finds nothing wrong."""
-    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
-    done = subprocess.run(
+def measure_check(file: str) -> Figures:
+    """Measure `agent check` of a valid configuration."""
+    before, started = resource.getrusage(resource.RUSAGE_CHILDREN), time.perf_counter()
+    result = subprocess.run(
         [sys.executable, "-m", "flafka", "check", "-c", file], capture_output=True, text=True, check=False
     )
-    seconds, after = time.perf_counter() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
-    assert done.returncode == 0, done.stdout + done.stderr
+    seconds, after = time.perf_counter() - started, resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert result.returncode == 0, result.stdout + result.stderr
     return {"s": seconds, "s CPU": after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime}
 
 
-def sixty() -> str:
-    """The file: each source has a channel, which has a sink."""
-    lines = [f"a.{kind}s = " + " ".join(f"{kind}{n}" for n in range(KINDS)) for kind in ("source", "channel", "sink")]
-    for number in range(KINDS):
+def sixty_components() -> str:
+    """Return a configuration in which each source has a channel, and each channel a sink."""
+    lines = [
+        f"a.{kind}s = " + " ".join(f"{kind}{n}" for n in range(COMPONENTS_PER_KIND))
+        for kind in ("source", "channel", "sink")
+    ]
+    for number in range(COMPONENTS_PER_KIND):
         for kind, types in (("source", SOURCES), ("sink", SINKS)):
             type = types[number % len(types)]
             channel = "channels" if kind == "source" else "channel"
-            wanted = (f"type = {type}", f"{channel} = channel{number}", *NEEDED[type])
-            lines += [f"a.{kind}s.{kind}{number}.{line}" for line in wanted]
+            options = (f"type = {type}", f"{channel} = channel{number}", *REQUIRED_OPTIONS[type])
+            lines += [f"a.{kind}s.{kind}{number}.{line}" for line in options]
         lines.append(f"a.channels.channel{number}.type = memory")
         lines = [line.format(port=20_000 + number, number=number) for line in lines]
     return "\n".join(lines)

@@ -1,8 +1,8 @@
-"""A Kafka channel into HBase and into Solr, beside a loop of the same client with the same batches.
+"""A Kafka channel into HBase and into Solr, in comparison with a loop of the same client with equal batches.
 
-The sinks deliver a channel of Arrow batches on threads of an agent; the loop, a process of a confluent-kafka consumer
-and happybase or pysolr, has the same bodies from a topic with a record for each. Both write a row with one column, or
-a document with one field beside its id. Every row and document is read back and compared.
+The sinks deliver a channel of Arrow batches on threads of an agent. The loop is a process of a confluent-kafka
+consumer and happybase or pysolr, with the same bodies, one per record. Both write a row with one column, or a
+document with one field and its ID. Every row and document is read back and verified.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from collections.abc import Iterable
 import happybase
 import pyarrow as pa
 
-from bench.frame import CPU, RATE, Bench, Figures, simply
-from bench.frame.delivery import ARROW, DELIVERY, PLAIN, Stored, drain
-from bench.frame.kafka import same
+from bench.frame import CPU, RATE, Bench, Figures, without_setup
+from bench.frame.delivery import ARROW, DELIVERY, PLAIN, StoredEvents, drain
+from bench.frame.kafka import assert_equal_bodies
 from flafka.agent.audit.reconciliation import hbase_rows, solr_documents
 from tests.fixtures.cores import create_core
 
@@ -26,13 +26,13 @@ BARE = {"hbase": "bare consumer and happybase", "solr": "bare consumer and pysol
 
 
 class Store:
-    """One of the two: a table or a core for each run, and what is in it afterwards."""
+    """HBase or Solr, with a table or core per run, and verification of its contents."""
 
-    def __init__(self, bench: Bench, kind: str, stored: Stored) -> None:
+    def __init__(self, bench: Bench, kind: str, stored: StoredEvents) -> None:
         self.bench, self.kind, self.stored = bench, kind, stored
 
-    def new(self) -> list[str]:
-        """Where to write: address and table, or URL."""
+    def create_target(self) -> list[str]:
+        """Create a table or a core, and return its address and name, or its URL."""
         name = self.bench.directory(self.kind).name
         if self.kind == "solr":
             return [create_core(self.bench.solr, name)]
@@ -42,23 +42,23 @@ class Store:
             connection.create_table(name, {"cf": {}})
         return [address, name]
 
-    def check(self, place: list[str]) -> None:
-        """All is there once."""
+    def check(self, target: list[str]) -> None:
+        """Verify that every event is stored exactly once."""
         bodies: Iterable[bytes]
         if self.kind == "solr":
-            bodies = [document["body_t"].encode() for document in solr_documents(place[0]).values()]
+            bodies = [document["body_t"].encode() for document in solr_documents(target[0]).values()]
         else:
-            bodies = [cells["pCol"] for cells in hbase_rows(*place).values()]
-        same(pa.array(bodies, pa.binary()), self.stored.bodies, place[-1])
+            bodies = [cells["pCol"] for cells in hbase_rows(*target).values()]
+        assert_equal_bodies(pa.array(bodies, pa.binary()), self.stored.bodies, target[-1])
 
     def ours(self) -> Figures:
-        """The sink on a thread of an agent that ends once all is committed."""
-        place, home = self.new(), self.bench.directory("agent")
+        """Run the sink on a thread of an agent, which exits once all events are committed."""
+        target, home = self.create_target(), self.bench.directory("agent")
         topic = self.stored.topic(ARROW)
         if self.kind == "solr":
-            options = [f"url = {place[0]}", "indexHeaders = false"]
+            options = [f"url = {target[0]}", "indexHeaders = false"]
         else:
-            options = [f"thrift = {place[0]}", f"table = {place[1]}", "columnFamily = cf"]
+            options = [f"thrift = {target[0]}", f"table = {target[1]}", "columnFamily = cf"]
         text = DELIVERY.format(
             servers=topic.servers,
             topic=topic.name,
@@ -66,27 +66,29 @@ class Store:
             group=home.name,
             options="\n".join(f"a.sinks.k.{line}" for line in options),
         )
-        with topic.following(home.name) as delivered:
+        with topic.group_progress(home.name) as delivered:
             drained = drain(home, text, self.stored.events, delivered)
-        self.check(place)
+        self.check(target)
         return drained.figures
 
     def bare(self) -> Figures:
-        """`bench/frame/storer.py`."""
-        place, topic = self.new(), self.stored.topic(PLAIN)
-        told = [topic.servers, topic.name, str(self.stored.events), self.kind, *place]
-        done = subprocess.run([sys.executable, "-m", "bench.frame.storer", *told], check=True, capture_output=True)
-        answer = json.loads(done.stdout)
-        self.check(place)
+        """Run `bench/frame/bare_store.py`."""
+        target, topic = self.create_target(), self.stored.topic(PLAIN)
+        arguments = [topic.servers, topic.name, str(self.stored.events), self.kind, *target]
+        result = subprocess.run(
+            [sys.executable, "-m", "bench.frame.bare_store", *arguments], check=True, capture_output=True
+        )
+        answer = json.loads(result.stdout)
+        self.check(target)
         return {RATE: self.stored.events / answer["seconds"], CPU: answer["cpu"] / self.stored.events * 1e6}
 
 
 def run(bench: Bench) -> None:
-    """One after the other."""
+    """Compare for each store."""
     kinds = {"hbase": ("HBase", 600_000), "solr": ("Solr", 200_000)}
-    stored: dict[int, Stored] = {}  # two of as many events would have the same topics
+    stored: dict[int, StoredEvents] = {}  # equal numbers of events share topics
     for kind, (name, usual) in kinds.items():
         events = bench.events(usual, 2_000)
-        stored[events] = stored.get(events) or Stored(bench.kafka, events)
+        stored[events] = stored.get(events) or StoredEvents(bench.kafka, events)
         store = Store(bench, kind, stored[events])
-        bench.compare(f"channel to {name}", simply(store.ours), {BARE[kind]: simply(store.bare)})
+        bench.compare(f"channel to {name}", without_setup(store.ours), {BARE[kind]: without_setup(store.bare)})

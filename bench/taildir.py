@@ -1,7 +1,7 @@
-"""Lines of a file into the replicated channel, beside rsyslog's imfile and Flume's TAILDIR.
+"""Lines of a file into the replicated channel, in comparison with rsyslog's imfile and Flume's TAILDIR.
 
-Every round starts the program anew and has it read the same files from their beginning, so that figures include the
-start. Time runs from the start of the process until all in-sync replicas have the last line.
+Every round starts a new process, which reads the same files from their beginning: figures include the start. Time
+runs from the start of the process until all in-sync replicas have the last line.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from bench.frame import CPU, RATE, Bench, Figures, Missing, simply
-from bench.frame.kafka import Topic, same
+from bench.frame import CPU, RATE, Bench, Figures, PeerMissing, without_setup
+from bench.frame.kafka import Topic, assert_equal_bodies
 from bench.frame.peers import FLUME, FLUME_TUNED, RSYSLOG, TUNED, flume, rsyslog
 from bench.frame.processes import cpu_seconds
 from bench.frame.syslog import Lines
@@ -53,33 +53,33 @@ a1.channels.kafka.kafka.producer.acks = all
 
 
 def run(bench: Bench) -> None:
-    """One comparison."""
+    """Compare all contestants on one file."""
     lines = Lines(bench, bench.events(5_000_000, 20_000))
     compare(bench, "files to Kafka channel, from the start", lines, lines.path.parent, tuned=True)
 
 
 def compare(bench: Bench, measure: str, lines: Lines, directory: Path, *, tuned: bool = False) -> None:
-    """These lines, which are all that the files in the directory have; `tuned` adds Flume with a tuned producer."""
+    """Compare all contestants on a directory that holds these lines. `tuned` adds Flume with a tuned producer."""
     contestants: dict[str, Callable[[Bench, Lines, Path, Topic], Figures]] = {RSYSLOG: by_rsyslog, FLUME: by_flume}
     if tuned:
-        contestants[FLUME_TUNED] = partial(by_flume, more=TUNED)
+        contestants[FLUME_TUNED] = partial(by_flume, extra_lines=TUNED)
 
-    def topic(who: str) -> Topic:
-        return Topic(bench.kafka.bootstrap_servers, f"{directory.name}-{who}")
+    def topic(contestant: str) -> Topic:
+        return Topic(bench.kafka.bootstrap_servers, f"{directory.name}-{contestant}")
 
     bench.compare(
         measure,
-        simply(partial(ours, bench, lines, directory, topic("ours"))),
+        without_setup(partial(ours, bench, lines, directory, topic("ours"))),
         {
-            name: simply(partial(contestant, bench, lines, directory, topic(str(number))))
+            name: without_setup(partial(contestant, bench, lines, directory, topic(str(number))))
             for number, (name, contestant) in enumerate(contestants.items())
         },
-        warm=0,
+        warm_up_rounds=0,
     )
 
 
 def ours(bench: Bench, lines: Lines, directory: Path, topic: Topic) -> Figures:
-    """An agent with the source `taildir`."""
+    """Run an agent with the source `taildir`."""
     started = time.perf_counter()
     with _agent(bench, directory, topic) as agent:
 
@@ -100,14 +100,14 @@ def _accepted(agent: RunningAgent) -> int:
 
 
 def by_rsyslog(bench: Bench, lines: Lines, directory: Path, topic: Topic) -> Figures:
-    """imfile and omkafka."""
+    """Run rsyslog with imfile and omkafka."""
     return _by_peer(lines, topic, _rsyslog(bench, directory, topic), topic.values)
 
 
 def _rsyslog(bench: Bench, directory: Path, topic: Topic) -> AbstractContextManager[int]:
     files, limit = len(list(directory.iterdir())), resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if 2 * files + 100 > limit:
-        raise Missing(f"it keeps two descriptors for each of {files:,} files, and may have {limit:,}")
+        raise PeerMissing(f"rsyslog needs two descriptors for each of {files:,} files, and the limit is {limit:,}")
     input = (
         f'module(load="imfile" mode="inotify")\n'
         f'input(type="imfile" file="{directory}/*" tag="x" ruleset="to-kafka" readTimeout="0")'
@@ -115,11 +115,11 @@ def _rsyslog(bench: Bench, directory: Path, topic: Topic) -> AbstractContextMana
     return rsyslog(bench.directory("rsyslog"), topic.servers, topic.name, input=input, template="%msg%")
 
 
-def by_flume(bench: Bench, lines: Lines, directory: Path, topic: Topic, more: str = "") -> Figures:
-    """TAILDIR and KafkaChannel; `more` are more lines of the configuration."""
+def by_flume(bench: Bench, lines: Lines, directory: Path, topic: Topic, extra_lines: str = "") -> Figures:
+    """Run Flume with TAILDIR and KafkaChannel. `extra_lines`: more lines of its configuration."""
     home = bench.directory("flume")
     text = FLUME_CONFIGURATION.format(home=home, directory=directory, servers=topic.servers, topic=topic.name)
-    return _by_peer(lines, topic, flume(home, text + more), topic.bodies)
+    return _by_peer(lines, topic, flume(home, text + extra_lines), topic.bodies)
 
 
 def _by_peer(lines: Lines, topic: Topic, peer: AbstractContextManager[int], read: Callable[[], pa.Array]) -> Figures:
@@ -133,47 +133,47 @@ def _measured(
 ) -> Figures:
     until(arrived, f"all {lines.events:,} lines to arrive")
     seconds, cpu = time.perf_counter() - started, cpu_seconds(pid)
-    same(read(), lines.whole, name)
+    assert_equal_bodies(read(), lines.lines, name)
     return {RATE: lines.events / seconds, CPU: cpu / lines.events * 1e6}
 
 
-Written = Callable[[Path, Lines], None]
-"""Writes these lines into files of a directory."""
+LineWriter = Callable[[Path, Lines], None]
+"""Function that writes lines into files of a directory."""
 
 
-def growing(bench: Bench, measure: str, lines: Lines, files: int, rate: int) -> None:
-    """So many files that are followed grow by these lines, a line at a time and so many lines a second."""
+def compare_growing_files(bench: Bench, measure: str, lines: Lines, files: int, rate: int) -> None:
+    """Compare CPU time while tailed files grow, one line at a time, by `rate` lines per second in total."""
 
     def write(directory: Path, lines: Lines) -> None:
-        began = time.perf_counter()
+        started = time.perf_counter()
         with contextlib.ExitStack() as stack:
             logs = [stack.enter_context(path.open("ab", buffering=0)) for path in directory.iterdir()]
             written = stack.enter_context(lines.path.open("rb"))
             for number, (log, line) in enumerate(zip(itertools.cycle(logs), written, strict=False)):
                 log.write(line)
                 if not number % 100:
-                    time.sleep(max(0.0, began + number / rate - time.perf_counter()))
+                    time.sleep(max(0.0, started + number / rate - time.perf_counter()))
 
-    _followed(bench, measure, lines, files, write)
+    _compare_tailed_files(bench, measure, lines, files, write)
 
 
-def arriving(bench: Bench, measure: str, lines: Lines, files: int, rate: int, length: int) -> None:
-    """Beside so many files that are followed come new ones, so many a second, with so many lines each."""
+def compare_new_files(bench: Bench, measure: str, lines: Lines, files: int, rate: int, length: int) -> None:
+    """Compare CPU time while `rate` new files per second appear beside tailed ones, with `length` lines each."""
 
     def write(directory: Path, lines: Lines) -> None:
-        began, there = time.perf_counter(), len(list(directory.iterdir()))
+        started, existing = time.perf_counter(), len(list(directory.iterdir()))
         with lines.path.open("rb") as written:
             for number in itertools.count():
                 if not (content := b"".join(itertools.islice(written, length))):
                     return
-                (directory / f"{there + number}.log").write_bytes(content)
-                time.sleep(max(0.0, began + number / rate - time.perf_counter()))
+                (directory / f"{existing + number}.log").write_bytes(content)
+                time.sleep(max(0.0, started + number / rate - time.perf_counter()))
 
-    _followed(bench, measure, lines, files, write)
+    _compare_tailed_files(bench, measure, lines, files, write)
 
 
-def _followed(bench: Bench, measure: str, lines: Lines, files: int, write: Written) -> None:
-    """What a line costs that is written while so many files are followed, beside rsyslog."""
+def _compare_tailed_files(bench: Bench, measure: str, lines: Lines, files: int, write: LineWriter) -> None:
+    """Compare the CPU time per line while `files` files are tailed, with rsyslog."""
 
     @contextlib.contextmanager
     def by_agent() -> Iterator[Callable[[], Figures]]:
@@ -185,10 +185,10 @@ def _followed(bench: Bench, measure: str, lines: Lines, files: int, write: Writt
     def by_rsyslog() -> Iterator[Callable[[], Figures]]:
         directory, topic = empty("rsyslog")
         with _rsyslog(bench, directory, topic) as pid:
-            yield lambda: once(directory, pid, topic.records_ever, topic.values)
+            yield lambda: once(directory, pid, topic.total_records, topic.values)
 
-    def empty(who: str) -> tuple[Path, Topic]:
-        directory = bench.directory(f"followed-{who}")
+    def empty(contestant: str) -> tuple[Path, Topic]:
+        directory = bench.directory(f"followed-{contestant}")
         for number in range(files):
             (directory / f"{number}.log").touch()
         return directory, Topic(bench.kafka.bootstrap_servers, directory.name)
@@ -198,7 +198,7 @@ def _followed(bench: Bench, measure: str, lines: Lines, files: int, write: Writt
         write(directory, lines)
         until(lambda: arrived() - before >= lines.events, f"all {lines.events:,} lines to arrive")
         cpu = cpu_seconds(pid) - cpu
-        same(read(), lines.whole, measure)
+        assert_equal_bodies(read(), lines.lines, measure)
         return {CPU: cpu / lines.events * 1e6}
 
     bench.compare(measure, by_agent(), {RSYSLOG: by_rsyslog()})

@@ -1,11 +1,11 @@
-"""Channels: what holds events between sources and sinks."""
+"""Channels, which store events between sources and sinks."""
 
 from flafka.plugins import Component, hookimpl
 
 
 @hookimpl
 def components() -> list[type[Component]]:
-    """The built-in channels."""
+    """Return the built-in channels."""
     from flafka.channels.file import FileChannel
     from flafka.channels.kafka import KafkaChannel
     from flafka.channels.memory import MemoryChannel

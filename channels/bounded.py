@@ -1,4 +1,4 @@
-"""Options of channels inside the agent, which hold so many events at most."""
+"""Options of channels inside the agent, whose capacity is limited."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ import pydantic
 
 from flafka.plugins import Config, cross_field_validator, option
 
-_BY_DEFAULT = ("capacity", "overflowCapacity", "transactionCapacity")
+_DEFAULTED_OPTIONS = ("capacity", "overflowCapacity", "transactionCapacity")
 
 
 class BoundedConfig(Config):
-    """How many events the channel holds, and how many are put at once."""
+    """Capacity of the channel, and maximum size of a put."""
 
     capacity: int = option(
         10_000,
@@ -26,15 +26,16 @@ class BoundedConfig(Config):
         10_000,
         name="transactionCapacity",
         unit="events",
-        description="Maximum number of events that are put at once. A larger batch is put in pieces. 0 or less is "
-        "the default.",
+        description="Maximum number of events in one put. A larger batch is split. 0 or less is the default.",
     )
 
     @pydantic.model_validator(mode="before")
     @classmethod
-    def _by_default(cls, values: dict[str, Any]) -> dict[str, Any]:
+    def _use_defaults(cls, values: dict[str, Any]) -> dict[str, Any]:
         return {
-            n: v for n, v in values.items() if not (n in _BY_DEFAULT and re.fullmatch(r"[+-]?0+|-[0-9]+", str(v)))
+            n: v
+            for n, v in values.items()
+            if not (n in _DEFAULTED_OPTIONS and re.fullmatch(r"[+-]?0+|-[0-9]+", str(v)))
         }
 
     @cross_field_validator("transaction_capacity", "capacity")

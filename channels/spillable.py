@@ -1,4 +1,4 @@
-"""The spillable memory channel: for configurations that name it, in files that need not wait for the disk."""
+"""Spillable memory channel, for configurations of Flume: a file channel that does not wait for the disk."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flafka.channels.file.channel import LOST, METRICS
 from flafka.channels.file.compatibility import FILES, SPILLABLE
 from flafka.plugins import option
 
-MEMORY = "all events are written to files at once; what was written lately is read from memory"
+MEMORY = "all events are written to files at once; recent ones are read from the page cache"
 
 
 class SpillableMemoryConfig(FileChannelConfig):
@@ -37,11 +37,11 @@ class SpillableMemoryConfig(FileChannelConfig):
 
 
 class SpillableMemoryChannel(FileChannel):
-    """Holds events in files on this host without waiting for the disk: as fast as memory, and not lost by a kill.
+    """Stores events in files on this host without waiting for the disk: as fast as memory, but safe from kills.
 
-    Flume's channel of this name holds events in memory until that is full, and loses them with the process. Here only
-    a loss of power loses events: those of the last seconds, which the system had not written yet. All else is as in
-    the channel `file`.
+    Flume's channel of this name stores events in memory until that is full, and loses them with the process. Here,
+    only a power failure loses events: the ones of the last seconds, which the system had not written to the disk.
+    Otherwise, the channel is a channel `file`.
     """
 
     type_name = "SPILLABLEMEMORY"

@@ -1,7 +1,7 @@
-"""`./dev docs`: writes the pages that are made of what components declare, and builds the site from docs/.
+"""Generator of reference pages, of tables in other pages, and of the documentation site: `./dev docs`.
 
-The site is in build/site, and needs no network to be made or to be read. Whatever Sphinx warns of (a dead link, an
-anchor that is missing, a page outside of the navigation) is an error.
+The site is in build/site. Neither its build nor its pages need the network. Every warning of Sphinx is an error: a
+dead link, a missing anchor, a page outside the navigation.
 """
 
 from __future__ import annotations
@@ -19,28 +19,30 @@ from typing import Any
 import click
 
 import flafka
-from bench.frame import kept
+from bench.frame import results as kept_results
 from flafka.agent import explain
 from flafka.agent.cli import main as cli
 from flafka.agent.config import catalogue
-from flafka.agent.config.runners import TABLE
+from flafka.agent.config.runners import CAPABILITIES
 from flafka.agent.config.sinkgroups import OPTIONS as PROCESSORS
 from flafka.agent.monitoring import definitions
 from flafka.agent.monitoring.definitions import UP
 from flafka.agent.options import AgentOptions, SinkErrors
 from flafka.plugins import CompatibilityNote, Component, Components, Config, Metric, UnknownType
+from flafka.plugins.java.classes import FAMILIES
 from flafka.plugins.kafka.clients import Role
-from flafka.plugins.shared.javaclass import FAMILIES
 
 DOCS = Path(__file__).parent
 REFERENCE = DOCS / "reference"
 SAMPLES = DOCS / "samples"
 SITE = DOCS.parent / "build" / "site"
 KINDS = explain.KINDS
-MADE = "This page is made by `./dev docs` from what the components declare; `agent explain` prints the same."
+GENERATED_NOTE = (
+    "This page is made by `./dev docs` from what the components declare; `agent explain` prints the same."
+)
 
 INTRODUCTIONS = {
-    "source": "A source takes events in and puts them into one or more channels.",
+    "source": "A source receives events and puts them into one or more channels.",
     "channel": "A channel keeps events until every sink that drains it has delivered them.",
     "interceptor": "An interceptor changes, drops or marks events, on a source before the channels or on a sink "
     "behind its channel: `a1.sources.s1.interceptors = i1 i2`. They act in that order.",
@@ -49,17 +51,17 @@ INTRODUCTIONS = {
 
 
 def main() -> None:
-    """Write the pages, and build the site. Exit code 1 if anything is wrong with it."""
+    """Write the pages and build the site; exit with code 1 after a warning."""
     REFERENCE.mkdir(exist_ok=True)
-    wanted = pages()
-    for name, text in wanted.items():
+    expected_pages = reference_pages()
+    for name, text in expected_pages.items():
         (REFERENCE / name).write_text(text, "utf-8")
-    for there in REFERENCE.glob("*.md"):
-        if there.name not in wanted:
-            there.unlink()
-    for page, made in FILLED.items():
-        page.write_text(filled(page.read_text("utf-8"), made()), "utf-8")
-    warnings = site(SITE)
+    for file in REFERENCE.glob("*.md"):
+        if file.name not in expected_pages:
+            file.unlink()
+    for page, make_tables in FILLED_PAGES.items():
+        page.write_text(fill_tables(page.read_text("utf-8"), make_tables()), "utf-8")
+    warnings = build_site(SITE)
     if warnings:
         sys.exit(f"{warnings}docs: {len(warnings.splitlines())} lines of errors")
     print(f"{SITE / 'index.html'}")
@@ -68,40 +70,40 @@ def main() -> None:
 # --- the site
 
 
-def site(target: Path) -> str:
-    """Build the site in that directory; what is wrong with it, a line each."""
+def build_site(target: Path) -> str:
+    """Build the site into a directory, and return the warnings, one per line."""
     from sphinx.application import Sphinx
     from sphinx.util.docutils import docutils_namespace, patch_docutils
 
     warnings = io.StringIO()
     with patch_docutils(str(DOCS)), docutils_namespace():
-        made = Sphinx(DOCS, DOCS, target, target / ".doctrees", "html", status=None, warning=warnings, freshenv=True)
-        made.build(force_all=True)
+        app = Sphinx(DOCS, DOCS, target, target / ".doctrees", "html", status=None, warning=warnings, freshenv=True)
+        app.build(force_all=True)
     return re.sub(r"\x1b\[[0-9;]*m", "", warnings.getvalue())
 
 
 # --- the reference
 
 
-def pages() -> dict[str, str]:
-    """The pages of reference/, by name."""
+def reference_pages() -> dict[str, str]:
+    """Return the pages of reference/ by name."""
     components = Components()
     made = {f"{kind}s.md": kind_page(kind, components) for kind in KINDS}
-    made["sinks.md"] = made["sinks.md"].rstrip() + "\n\n" + joined(every_sink())
-    made["sink-groups.md"] = joined(sink_groups())
-    made["agent.md"] = joined(whole_agent())
-    made["metrics.md"] = joined(every_metric(components))
+    made["sinks.md"] = made["sinks.md"].rstrip() + "\n\n" + join_paragraphs(every_sink())
+    made["sink-groups.md"] = join_paragraphs(sink_groups())
+    made["agent.md"] = join_paragraphs(whole_agent())
+    made["metrics.md"] = join_paragraphs(every_metric(components))
     return made
 
 
-def joined(parts: Iterable[str]) -> str:
-    """Paragraphs as a text."""
+def join_paragraphs(parts: Iterable[str]) -> str:
+    """Return paragraphs as one text."""
     return "\n\n".join(parts) + "\n"
 
 
 def kind_page(kind: str, components: Components) -> str:
-    """All components of a kind."""
-    parts = [f"# {kind.capitalize()}s", f"{INTRODUCTIONS[kind]} {MADE}"]
+    """Return the page of all components of a kind."""
+    parts = [f"# {kind.capitalize()}s", f"{INTRODUCTIONS[kind]} {GENERATED_NOTE}"]
     classes = list(components.all(kind))
     rows = [
         f"| [`{cls.type_name}`](#{slug(cls.type_name)}) | {explain.first_sentence(explain.guarantee(cls))} |"
@@ -110,16 +112,16 @@ def kind_page(kind: str, components: Components) -> str:
     parts.append("\n".join(["| type | |", "|---|---|", *rows]))
     for cls in classes:
         parts += component(kind, cls)
-    return joined(parts)
+    return join_paragraphs(parts)
 
 
 def slug(heading: str) -> str:
-    """The anchor of a heading, as GitHub and the site make it."""
+    """Return the anchor of a heading, as on GitHub and on the site."""
     return re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
 
 
 def component(kind: str, cls: type[Component[Any]]) -> list[str]:
-    """One component: its guarantee, a sample, its other names, its options."""
+    """Return the section of a component: guarantee, sample, aliases, options and metrics."""
     parts = [f"## `{cls.type_name}`", explain.guarantee(cls)]
     parts += explain.notes(cls)
     parts += sample(kind, cls.type_name)
@@ -131,12 +133,15 @@ def component(kind: str, cls: type[Component[Any]]) -> list[str]:
         parts.append(f"Metrics of its own: {names} ([what they mean](metrics.md#{kind}s)).")
     for alias in cls.aliases:
         if (other := cls.config_class.for_type(alias)) is not cls.config_class:
-            parts += [f"With the type `{alias}`, {differences(cls.config_class, other)}.", *apart(other)]
+            parts += [
+                f"With the type `{alias}`, {default_differences(cls.config_class, other)}.",
+                *other_names(other),
+            ]
     return parts
 
 
 def sample(kind: str, name: str) -> list[str]:
-    """Lines of a configuration with this component; tests complete, check and run them."""
+    """Return the sample configuration of a component, which tests complete, check and run."""
     file = SAMPLES / f"{kind}-{name}.conf"
     assert file.exists(), f"{kind} {name} needs a sample: docs/samples/{file.name}"
     parts = [f"```properties\n{file.read_text('utf-8').rstrip()}\n```"]
@@ -148,21 +153,21 @@ def sample(kind: str, name: str) -> list[str]:
 
 
 def every_sink() -> list[str]:
-    """Options that all sinks have."""
+    """Return the section of options of all sinks."""
     return [
         "## Options of every sink",
         "Besides its own options: `a1.sinks.k1.errors.tolerance = 10`. "
-        "[Dead letters](../dead-letters.md#when-nearly-everything-is-rejected) says what they are for.",
+        "[Dead letters](../dead-letters.md#when-nearly-everything-is-rejected) explains them.",
         *options(SinkErrors),
     ]
 
 
 def sink_groups() -> Iterator[str]:
-    """The page of sink groups."""
+    """Yield the page of sink groups."""
     yield "# Sink groups"
     yield (
         "The sinks of a group drain one channel, each batch by one of them, at least once. The group's processor "
-        f"says by which. {MADE}"
+        f"selects it. {GENERATED_NOTE}"
     )
     for name, config in PROCESSORS.items():
         if name != "default":
@@ -173,23 +178,23 @@ def sink_groups() -> Iterator[str]:
 
 
 def whole_agent() -> Iterator[str]:
-    """The page of what is not one component's."""
+    """Yield the page of the agent's own options."""
     yield "# The agent as a whole"
-    yield f"These options stand directly under the agent's name: `a1.runner = spark`. {MADE}"
+    yield f"These options stand directly under the agent's name: `a1.runner = spark`. {GENERATED_NOTE}"
     yield "```properties\na1.runner = spark\na1.spark.triggerInterval = 30\na1.monitoring.port = 14242\n```"
     yield from options(AgentOptions)
     yield "## What each runner supports"
-    yield "[Two runners](../concepts.md#two-runners) says what they are. `agent check` enforces this table."
+    yield "[Two runners](../concepts.md#two-runners) describes them. `agent check` enforces this table."
     yield from runners()
 
 
 def every_metric(components: Components) -> Iterator[str]:
-    """The page of metrics."""
+    """Yield the page of metrics."""
     yield "# Metrics"
     yield (
         "Flume's JSON on `/metrics` and Prometheus on `/metrics/prometheus` have these metrics. In Prometheus each "
         "has the labels `agent`, `kind` and `name`, the last for the name of the component. "
-        "[Operations](../operations.md#what-an-agent-serves) says which figures to watch. "
+        "[Operations](../operations.md#what-an-agent-serves) lists the figures to watch. "
         "This page is made by `./dev docs` from what components declare; `agent explain` prints the metrics of one."
     )
     yield (
@@ -197,7 +202,7 @@ def every_metric(components: Components) -> Iterator[str]:
         "of a plugin that does not declare it is shown, too, once it has a value."
     )
     yield (
-        f"Prometheus also has the gauge `{definitions.series(UP)}` of each component: "
+        f"Prometheus also has the gauge `{definitions.series_name(UP)}` of each component: "
         f"{UP.help[0].lower()}{UP.help[1:]} In JSON each component also has `Type`, `StartTime` (milliseconds since "
         "the Unix epoch), `StopTime` (always 0) and, after a failure, `LastError`."
     )
@@ -209,57 +214,65 @@ def every_metric(components: Components) -> Iterator[str]:
 
 
 def metrics(kind: str, components: Components) -> str:
-    """A table of the metrics that components of a kind may have: metrics of all of them first, then by name."""
-    where: dict[Metric, dict[str, str]] = {}
+    """Return the table of the metrics of a kind of components: common metrics first, then the others by name."""
+    shown_by_metric: dict[Metric, dict[str, str]] = {}
     for group in definitions.GROUPS:
         for metric in group.metrics if group.kind == kind.upper() else ():
-            where.setdefault(replace(metric, shown="always"), {})[group.where] = metric.shown
-    of_all = len(where)
+            shown_by_metric.setdefault(replace(metric, shown="always"), {})[group.condition] = metric.shown
+    common = len(shown_by_metric)
     for cls in components.all(kind) if kind in KINDS else ():
         for metric in cls.declared_metrics:
-            where.setdefault(replace(metric, shown="always"), {})[f"`{cls.type_name}`"] = metric.shown
-    rows = [*where.items()]
-    rows[of_all:] = sorted(rows[of_all:], key=lambda row: row[0].name)
+            shown_by_metric.setdefault(replace(metric, shown="always"), {})[f"`{cls.type_name}`"] = metric.shown
+    rows = [*shown_by_metric.items()]
+    rows[common:] = sorted(rows[common:], key=lambda row: row[0].name)
     heads = ("metric", "in Prometheus", "kind", "unit", "", "from the start", "components")
     return table(
         heads,
         (
-            (f"`{one.name}`", f"`{definitions.series(one)}`", one.kind, one.unit, one.help, since(of), ", ".join(of))
-            for one, of in rows
+            (
+                f"`{metric.name}`",
+                f"`{definitions.series_name(metric)}`",
+                metric.kind,
+                metric.unit,
+                metric.help,
+                shown_from_start(shown),
+                ", ".join(shown),
+            )
+            for metric, shown in rows
         ),
     )
 
 
-def since(shown: Mapping[str, str]) -> str:
-    """Components with which a metric is shown from the start; `shown` is `Metric.shown` by component."""
+def shown_from_start(shown: Mapping[str, str]) -> str:
+    """Return the components whose metric is shown from the start. `shown`: `Metric.shown` by component."""
     if len({*shown.values()}) > 1:
-        return ", ".join(of for of, one in shown.items() if one == "always")
+        return ", ".join(components for components, value in shown.items() if value == "always")
     return {"always": "yes", "prometheus": "in Prometheus", "known": ""}[next(iter(shown.values()))]
 
 
 def options(config: type[Config]) -> list[str]:
-    """Tables of the options that have an effect, those that are required first, and what else is accepted."""
+    """Return tables of the options, required ones first, and paragraphs of deprecated and ineffective ones."""
     shared = explain.sections(config)
     own = (*shared.pop(explain.REQUIRED, ()), *shared.pop(explain.OWN, ()))
-    parts = [facts(own)] if own else []
-    for headline, some in shared.items():
-        parts += [f"**{headline}**", facts(some)]
-    return [*(parts or ["It has no options."]), *apart(config)]
+    parts = [option_table(own)] if own else []
+    for headline, descriptions in shared.items():
+        parts += [f"**{headline}**", option_table(descriptions)]
+    return [*(parts or ["It has no options."]), *other_names(config)]
 
 
-def facts(some: Iterable[explain.Fact]) -> str:
-    """A table of options."""
-    rows = [f"| `{one.name}` | {one.kind} | {default(one)} | {text(one)} |" for one in some]
+def option_table(descriptions: Iterable[explain.OptionDescription]) -> str:
+    """Return a table of options."""
+    rows = [f"| `{each.name}` | {each.kind} | {default(each)} | {text(each)} |" for each in descriptions]
     return "\n".join(["| option | kind | default | |", "|---|---|---|---|", *rows])
 
 
-def apart(config: type[Config]) -> list[str]:
-    """Older names of options, and options without effect."""
+def other_names(config: type[Config]) -> list[str]:
+    """Return paragraphs of the deprecated aliases and of the options without effect."""
     parts = []
     if config.deprecated_aliases:
         renamed = ", ".join(f"`{older}` (now `{newer}`)" for newer, older in config.deprecated_aliases.items())
-        parts.append(f"Older names that are accepted: {renamed}.")
-    if without := config.without_effect():
+        parts.append(f"Deprecated aliases: {renamed}.")
+    if without := config.list_options_without_effect():
         names = {name + "*" * name.endswith("."): why for name, why in without.items()}
         reasons = {why: ", ".join(f"`{name}`" for name in names if names[name] == why) for why in names.values()}
         listed = "; ".join(f"{names} ({why})" for why, names in reasons.items())
@@ -267,56 +280,59 @@ def apart(config: type[Config]) -> list[str]:
     return parts
 
 
-def differences(ours: type[Config], other: type[Config]) -> str:
-    """Which defaults another configuration of a component has."""
-    known = {o.name: o.default for o in ours.options()}
-    found = [o for o in other.options() if not o.without_effect and o.default != known[o.name]]
-    required = [f"`{o.name}` is required" for o in found if o.required]
-    defaults = [f"the default of `{o.name}` is {default(explain.fact(o))}" for o in found if not o.required]
+def default_differences(ours: type[Config], other: type[Config]) -> str:
+    """Return the differences of defaults between two configuration classes of a component."""
+    defaults_of_ours = {o.name: o.default for o in ours.options()}
+    different = [o for o in other.options() if not o.without_effect and o.default != defaults_of_ours[o.name]]
+    required = [f"`{o.name}` is required" for o in different if o.is_required]
+    optional = [o for o in different if not o.is_required]
+    defaults = [f"the default of `{o.name}` is {default(explain.describe_option(o))}" for o in optional]
     return ", ".join([*required, *defaults])
 
 
-def default(fact: explain.Fact) -> str:
-    """How a default is shown."""
-    if fact.required:
+def default(described: explain.OptionDescription) -> str:
+    """Return the text of a default."""
+    if described.required:
         return "**required**"
-    return f"`{fact.default}` {fact.unit}".rstrip() if fact.default else ""
+    return f"`{described.default}` {described.unit}".rstrip() if described.default else ""
 
 
-def text(fact: explain.Fact) -> str:
-    """What an option means, with its unit and bounds."""
-    limits = re.sub(r"matches (\S+)", r"matches `\1`", fact.limits)
-    return (fact.text + (f" ({limits})" if limits else "")).replace("|", "\\|")
+def text(described: explain.OptionDescription) -> str:
+    """Return the description of an option, with its bounds."""
+    limits = re.sub(r"matches (\S+)", r"matches `\1`", described.limits)
+    return (described.text + (f" ({limits})" if limits else "")).replace("|", "\\|")
 
 
 def runners() -> list[str]:
-    """The table that `agent check` enforces."""
+    """Return the table of runners that `agent check` enforces."""
     rows = [
-        f"| {row.what} | {'yes' if 'local' in row.runners else 'no'} | {'yes' if 'spark' in row.runners else 'no'} |"
-        for row in TABLE
+        f"| {row.feature} | "
+        + " | ".join("yes" if name in row.runners else "no" for name in ("local", "spark"))
+        + " |"
+        for row in CAPABILITIES
     ]
     return ["\n".join(["| | local | spark |", "|---|---|---|", *rows])]
 
 
-# --- tables within pages that are written by hand
+# --- tables in handwritten pages
 
 
-def filled(text: str, tables: Mapping[str, str]) -> str:
-    """The page `text`, with these tables as they are now, each between its two comments."""
+def fill_tables(text: str, tables: Mapping[str, str]) -> str:
+    """Return a page with current tables between their comments. Each has to occur exactly once."""
     for name, rows in tables.items():
         between = re.compile(rf"(<!-- {name}: .*? -->\n).*?(<!-- end -->)", re.DOTALL)
         text, count = between.subn(lambda match, rows=rows: f"{match[1]}\n{rows}\n\n{match[2]}", text)
-        assert count == 1, f"the table {name} has no place, or several"
+        assert count == 1, f"the table {name} has no comments, or several pairs"
     return text
 
 
-def of_commands() -> dict[str, str]:
-    """What there is on the command line."""
+def command_tables() -> dict[str, str]:
+    """Return the table of commands."""
     return {"commands": table(("command", ""), commands(cli, "agent"))}
 
 
 def commands(group: click.Group, path: str) -> Iterator[tuple[str, ...]]:
-    """Each command with the first sentence of its help; of a group, its own."""
+    """Yield each command with the first paragraph of its help; of a group, its own commands."""
     context = click.Context(group)
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -328,20 +344,20 @@ def commands(group: click.Group, path: str) -> Iterator[tuple[str, ...]]:
             yield (f"`{path} {name}`", first.replace("|", "\\|"))
 
 
-def of_differences() -> dict[str, str]:
-    """What those who come from Flume have to know."""
+def migration_tables() -> dict[str, str]:
+    """Return the tables of the migration guide."""
     components = Components()
     return {
-        "differences": table(("", "Flume", "Flafka"), otherwise(components)),
+        "differences": table(("", "Flume", "Flafka"), compatibility_rows(components)),
         "classes": table(
-            ("Java classes", "what takes their place"), ((one.examples, one.instead) for one in FAMILIES)
+            ("Java classes", "what takes their place"), ((family.examples, family.replacement) for family in FAMILIES)
         ),
-        "unbuilt": table(("Flume's", "what to write instead"), unbuilt(components)),
+        "unbuilt": table(("Flume's", "what to write instead"), alternative_rows(components)),
     }
 
 
 def table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
-    """A table in Markdown."""
+    """Return a table in Markdown."""
     lines = [heads, ("---",) * len(heads), *rows]
     return (
         "\n".join("| " + " | ".join(cells) + " |" for cells in lines)
@@ -350,45 +366,80 @@ def table(heads: tuple[str, ...], rows: Iterable[tuple[str, ...]]) -> str:
     )
 
 
-def otherwise(components: Components) -> Iterator[tuple[str, ...]]:
-    """What components do otherwise than Flume's, each with all that do so."""
+def compatibility_rows(components: Components) -> Iterator[tuple[str, ...]]:
+    """Yield the compatibility notes, each with all its components."""
     named: dict[CompatibilityNote, list[str]] = {}
     for kind in KINDS:
         for cls in components.all(kind):
             name = f"{kind} `{cls.type_name}`"
-            for one in cls.compatibility_notes:
-                named.setdefault(one, []).append(name)
-    for one, names in named.items():
-        told = "**" if one.seen else ""
-        flume, here = (text.replace("|", "\\|") for text in (one.flume, one.here))
-        yield (", ".join(names), f"{told}{flume}{told}", here)
+            for note in cls.compatibility_notes:
+                named.setdefault(note, []).append(name)
+    for note, names in named.items():
+        bold = "**" if note.is_common else ""
+        flume, here = (text.replace("|", "\\|") for text in (note.flume, note.here))
+        yield (", ".join(names), f"{bold}{flume}{bold}", here)
 
 
-def unbuilt(components: Components) -> Iterator[tuple[str, ...]]:
-    """Flume's types that are not here, and what takes their place."""
-    for kind, types in catalogue.FLUME.items():
-        for one in types:
-            if not one.instead:
+def alternative_rows(components: Components) -> Iterator[tuple[str, ...]]:
+    """Yield Flume's types that are not built in, and their alternatives."""
+    for kind, types in catalogue.FLUME_TYPES.items():
+        for flume_type in types:
+            if not flume_type.alternative:
                 continue
             try:
-                components.get(kind, one.java)
+                components.get(kind, flume_type.java)
             except (UnknownType, KeyError):
-                yield (f"{kind} `{one.name}`", one.instead)
+                yield (f"{kind} `{flume_type.name}`", flume_type.alternative)
 
 
-def of_measurements() -> dict[str, str]:
-    """What the benchmarks that are kept found, with their pictures."""
-    results = kept.results()
+DECISIVE = (
+    ("intake", "syslog TCP to Kafka channel", "rsyslog → omkafka"),
+    ("intake", "syslog TCP to Kafka channel", "bare confluent-kafka"),
+    ("intake", "the same, format = flume", "the same, with linger and lz4"),
+    ("taildir", "files to Kafka channel, from the start", "rsyslog → omkafka"),
+    ("hdfs", "channel to HDFS, text", "bare consumer and upload"),
+    ("hdfs", "channel to HDFS, Parquet", "bare consumer and upload"),
+    ("spark", "channel, mask, Parquet on Spark", "plain Structured Streaming"),
+    ("stores", "channel to HBase", "bare consumer and happybase"),
+    ("stores", "channel to Solr", "bare consumer and pysolr"),
+    ("latency", "source to channel at 10 %", "rsyslog → omkafka"),
+    ("start", "start to listening", "Apache Flume → KafkaChannel"),
+)
+"""Benchmark, measure and peer of the rows that docs/performance.md shows."""
+
+
+def decisive_tables() -> dict[str, str]:
+    """Return the table of decisive benchmark rows, without CPU time of brokers and late percentiles."""
+    units = ("events/s", "µs CPU/event", "ms, p50", "ms, p99", "s")
     columns = ("benchmark", "measure", "unit", "Flafka", "peer", "peer is", "ratio")
-    pictures = [f"![Bars of the results of {one['name']}](pictures/bench-{one['name']}.svg)" for one in results]
+    chosen = (
+        row
+        for row in kept_results.table_rows(kept_results.load_results())
+        if (row[0].strip("`"), row[1], row[5]) in DECISIVE and row[2] in units
+    )
+    return {"decisive": table(columns, chosen)}
+
+
+def measurement_tables() -> dict[str, str]:
+    """Return the results of all benchmarks with their pictures."""
+    results = kept_results.load_results()
+    columns = ("benchmark", "measure", "unit", "Flafka", "peer", "peer is", "ratio")
+    pictures = [
+        f"![Bars of the results of {result['name']}](../docs/pictures/bench-{result['name']}.svg)"
+        for result in results
+    ]
     return {
         "measured": "\n\n".join(
-            [table(("benchmarks", "machine"), kept.machines(results)), table(columns, kept.rows(results)), *pictures]
+            [
+                table(("benchmarks", "machine"), kept_results.machines(results)),
+                table(columns, kept_results.table_rows(results)),
+                *pictures,
+            ]
         )
     }
 
 
-def of_rights() -> dict[str, str]:
+def rights_tables() -> dict[str, str]:
     """Make the table of the rights that the agent's user needs on a Kafka cluster with ACLs."""
     return {"rights": table(("on", "rights", "for"), rights())}
 
@@ -401,7 +452,7 @@ def rights() -> Iterator[tuple[str, ...]]:
         for access in role.access:
             operations.setdefault(access.resource, {}).update(dict.fromkeys(access.operations))
             purposes.setdefault(access.resource, {})[role.purpose] = None
-    for resource in sorted(operations, key=lambda one: -len(purposes[one])):
+    for resource in sorted(operations, key=lambda resource: -len(purposes[resource])):
         named = [f"`{name}`" for name in ("Read", "Write", "Describe") if name in operations[resource]]
         create = ", and `Create` unless it exists" if "Create" in operations[resource] else ""
         yield resource, ", ".join(named) + create, ", ".join(purposes[resource])
@@ -409,21 +460,22 @@ def rights() -> Iterator[tuple[str, ...]]:
 
 def roles() -> list[Role]:
     """Return the roles that the project's modules declare."""
-    found: dict[Role, None] = {}
+    result: dict[Role, None] = {}
     for info in pkgutil.walk_packages(flafka.__path__, "flafka."):
         if not info.name.endswith("__main__"):
             module = importlib.import_module(info.name)
-            found |= {one: None for one in vars(module).values() if isinstance(one, Role)}
-    return [*found]
+            result |= {value: None for value in vars(module).values() if isinstance(value, Role)}
+    return [*result]
 
 
-FILLED = {
-    DOCS / "production.md": of_rights,
-    DOCS / "performance.md": of_measurements,
-    DOCS / "migrating-from-flume.md": of_differences,
-    DOCS / "command-line.md": of_commands,
+FILLED_PAGES = {
+    DOCS / "production.md": rights_tables,
+    DOCS / "performance.md": decisive_tables,
+    DOCS.parent / "bench/NOTES.md": measurement_tables,
+    DOCS / "migrating-from-flume.md": migration_tables,
+    DOCS / "command-line.md": command_tables,
 }
-"""Pages with tables, and what makes those."""
+"""Page → function that returns its tables."""
 
 
 if __name__ == "__main__":

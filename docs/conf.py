@@ -1,4 +1,4 @@
-"""How Sphinx makes the site of docs/. `./dev docs` calls it."""
+"""Sphinx configuration of the documentation site, which `./dev docs` builds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ project = "Flafka"
 version = release = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["version"]
 html_title = f"Flafka {version}"
 extensions = ["myst_parser"]
-myst_heading_anchors = 4  # as GitHub makes them, so that links work here and there
+myst_heading_anchors = 4  # the anchors of GitHub: links work on both
 root_doc = "index"
 exclude_patterns = ["samples"]
 nitpicky = True
@@ -30,30 +30,30 @@ pygments_style, pygments_dark_style = "default", "github-dark"
 
 
 def setup(app: Sphinx) -> dict[str, bool]:
-    """Called by Sphinx."""
-    app.connect("source-read", adapted)
+    """Register the extension. Called by Sphinx."""
+    app.connect("source-read", adapt)
     return {"parallel_read_safe": True, "parallel_write_safe": True}
 
 
-def adapted(app: Sphinx, document: str, source: list[str]) -> None:
-    """What plain Markdown cannot say to Sphinx.
+def adapt(app: Sphinx, document: str, source: list[str]) -> None:
+    """Adapt a page for Sphinx, beyond plain Markdown.
 
-    The lists of links in index.md are the navigation, too: a page that none of them names is an error. Texts that lie
-    outside of docs/ are handed out as they are.
+    The lists of links in index.md become the navigation: a page missing there is an error. Links to texts outside
+    docs/ become downloads.
     """
-    source[0] = re.sub(r"\]\((?=(\.\./)+[A-Z]+\.md\))", "](path:", source[0])
+    source[0] = re.sub(r"\]\((?=(\.\./)+(?:[a-z]+/)?[A-Z]+\.md\))", "](path:", source[0])
     if document == app.config.root_doc:
         source[0] += "".join(toctree(heading, rest) for heading, rest in sections(source[0]))
 
 
 def sections(text: str) -> list[tuple[str, str]]:
-    """Second headings, each with what stands below it."""
+    """Return the second-level headings with their sections."""
     parts = re.split(r"^## (.+)$", text, flags=re.MULTILINE)[1:]
     return list(zip(parts[::2], parts[1::2], strict=True))
 
 
 def toctree(caption: str, text: str) -> str:
-    """The pages that items of lists begin with, as Sphinx wants them."""
+    """Return a toctree of the pages that begin list items."""
     pages = re.findall(r"^- \[[^]]+\]\(([^)#:]+)\.md\)", text, re.MULTILINE)
     if not pages:
         return ""

@@ -1,4 +1,4 @@
-"""Wraps paragraphs and list items of the documentation that have a line of more than 118 columns: `./dev fmt`."""
+"""Wrapping of paragraphs and list items of the documentation at 118 columns: `./dev fmt`."""
 
 from __future__ import annotations
 
@@ -11,37 +11,44 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 WIDTH = 118
 ITEM = re.compile(r"^( *)([-*+]|\d+[.)]) +")
-OTHER = re.compile(r"^(\||#|>|<|```|~~~|    |\[[^\]]+\]: )")
-"""How lines begin that are no paragraph's: tables, headings, quotes, HTML, code, targets of links."""
-MARK = re.compile(r"^([-*+>#|]|\d+[.)]) ?")
-"""What would mean something else at the beginning of a line."""
-GLUE = "\0"
+NO_PARAGRAPH = re.compile(r"^(\||#|>|<|```|~~~|    |\[[^\]]+\]: )")
+"""Start of a line outside paragraphs: table, heading, quote, HTML, code, link target."""
+LINE_MARKUP = re.compile(r"^([-*+>#|]|\d+[.)]) ?")
+"""Text with a meaning in Markdown at the start of a line."""
+NO_BREAK = "\0"
 
 
 def pages() -> list[Path]:
-    """All that people write; docs/reference is generated."""
-    return [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
+    """Return the handwritten pages."""
+    return [
+        ROOT / "README.md",
+        ROOT / "CONTRIBUTING.md",
+        *sorted((ROOT / "docs").glob("*.md")),
+        *sorted((ROOT / "docs/internals").glob("*.md")),
+    ]
 
 
-def wrapped(text: str) -> str:
-    """The same text, with no line too long but tables, code and words without a blank."""
+def wrap(text: str) -> str:
+    """Return a text with wrapped paragraphs; tables, code and long words stay."""
     return "".join(
-        f"{line}\n" for block, prose in _blocks(text.splitlines()) for line in (_fitting(block) if prose else block)
+        f"{line}\n"
+        for block, is_prose in _blocks(text.splitlines())
+        for line in (_wrap_block(block) if is_prose else block)
     )
 
 
 def _blocks(lines: list[str]) -> Iterator[tuple[list[str], bool]]:
-    """A paragraph or an item of a list, and True; or a line that is neither."""
+    """Yield each paragraph and list item with True, and each other line with False."""
     block: list[str] = []
     fenced = False
     for line in lines:
         fence = line.lstrip().startswith(("```", "~~~"))
-        if fence or fenced or not line.strip() or (OTHER.match(line) and not block):
+        if fence or fenced or not line.strip() or (NO_PARAGRAPH.match(line) and not block):
             if block:
                 yield block, True
             yield [line], False
             block, fenced = [], fenced != fence
-        elif block and (ITEM.match(line) or OTHER.match(line.lstrip())):
+        elif block and (ITEM.match(line) or NO_PARAGRAPH.match(line.lstrip())):
             yield block, True
             block = [line]
         else:
@@ -50,14 +57,14 @@ def _blocks(lines: list[str]) -> Iterator[tuple[list[str], bool]]:
         yield block, True
 
 
-def _fitting(block: list[str]) -> list[str]:
+def _wrap_block(block: list[str]) -> list[str]:
     if all(len(line) <= WIDTH for line in block):
         return block
     item = ITEM.match(block[0])
     indent = item[0] if item else " " * (len(block[0]) - len(block[0].lstrip()))
     text = " ".join(line.strip() for line in block)[len(indent.strip()) :].strip()
-    glued = re.sub(r"`[^`]{1,60}`", lambda code: code[0].replace(" ", GLUE), text)
-    made = textwrap.wrap(
+    glued = re.sub(r"`[^`]{1,60}`", lambda code: code[0].replace(" ", NO_BREAK), text)
+    lines = textwrap.wrap(
         glued,
         WIDTH,
         initial_indent=indent,
@@ -65,19 +72,19 @@ def _fitting(block: list[str]) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
-    made = [line.replace(GLUE, " ") for line in made]
-    return block if any(MARK.match(line.strip()) for line in made[1:]) else made
+    lines = [line.replace(NO_BREAK, " ") for line in lines]
+    return block if any(LINE_MARKUP.match(line.strip()) for line in lines[1:]) else lines
 
 
 def main() -> None:
-    """Wrap them all; with `--check`, name those that are not and exit with 1."""
-    left = [page for page in pages() if wrapped(page.read_text("utf-8")) != page.read_text("utf-8")]
-    for page in left:
+    """Wrap all pages; with `--check`, list unwrapped ones and exit with code 1."""
+    unwrapped = [page for page in pages() if wrap(page.read_text("utf-8")) != page.read_text("utf-8")]
+    for page in unwrapped:
         if "--check" in sys.argv:
             print(f"{page.relative_to(ROOT)} has lines of more than {WIDTH} columns: ./dev fmt")
         else:
-            page.write_text(wrapped(page.read_text("utf-8")), "utf-8")
-    sys.exit("--check" in sys.argv and bool(left))
+            page.write_text(wrap(page.read_text("utf-8")), "utf-8")
+    sys.exit("--check" in sys.argv and bool(unwrapped))
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Flafka: the names that authors of plugins import, such as `from flafka import Source, hookimpl`.
+"""Names for authors of plugins, as in `from flafka import Source, hookimpl`.
 
-All are defined in `flafka.plugins`, which is imported only when one of them is asked for.
+The package `flafka.plugins` defines the names. It is imported at the first access to one of them.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # a checker that sees `__getattr__` takes every misspelt name for one that there is
+if TYPE_CHECKING:  # a type checker would accept every misspelt name because of `__getattr__`
     from flafka.plugins import *  # noqa: F403  # all of `__all__`, for type checkers
 else:
 

@@ -9,32 +9,32 @@ import sys
 
 
 def main() -> None:
-    """Run the command."""
-    ending = Ending()
-    atexit.register(ending.leave)  # before others are: the first that is registered is called last
+    """Run the command `agent`."""
+    process_exit = ProcessExit()
+    atexit.register(process_exit.exit)  # the first registered handler is called last
     from flafka.agent.cli import main as command
 
     try:
         command()
-        ending.code = 0
+        process_exit.code = 0
     except SystemExit as e:
-        ending.code = e.code if isinstance(e.code, int) else int(e.code is not None)
+        process_exit.code = e.code if isinstance(e.code, int) else int(e.code is not None)
         raise
 
 
-class Ending:
-    """End of this process, without the exit handlers of C where a Kafka client may be at work.
+class ProcessExit:
+    """Exit of this process without C's exit handlers if a Kafka client may be running.
 
-    OpenSSL's handler frees what a client's thread uses that is in a TLS handshake at that moment: SIGSEGV. A client
-    lives on where the thread that uses it is not waited for, such as one that looks for brokers.
+    OpenSSL's exit handler frees memory that a client's thread may use in a TLS handshake: SIGSEGV. A client survives
+    the end of `main` if no one waits for its thread, such as that of a connectivity check.
     """
 
     def __init__(self) -> None:
         self.code = 1
-        """Exit code of the process; 1 for an exception, which Python has shown by then."""
+        """Exit code of the process; 1 after an exception, which Python has printed by then."""
 
-    def leave(self) -> None:
-        """Write what is buffered, and end the process."""
+    def exit(self) -> None:
+        """Flush standard output and error, and end the process; do nothing if no Kafka client was imported."""
         if "confluent_kafka" not in sys.modules:
             return
         for stream in (sys.stdout, sys.stderr):

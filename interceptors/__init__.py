@@ -1,11 +1,11 @@
-"""Interceptors: what changes or drops events on their way, one module each, named by its type."""
+"""Interceptors, which change or drop events, each in a module named by its type."""
 
 from flafka.plugins import Component, hookimpl
 
 
 @hookimpl
 def components() -> list[type[Component]]:
-    """The built-in interceptors."""
+    """Return the built-in interceptors."""
     from flafka.interceptors.filter import FilterInterceptor
     from flafka.interceptors.host import HostInterceptor
     from flafka.interceptors.json import JsonInterceptor

@@ -1,7 +1,7 @@
-"""Finds and hides payment card numbers.
+"""Search and masking of payment card numbers.
 
-RE2 and Python look only at bodies that may hold a card, which `may_hold` tells of a whole column by where digits are:
-numbers of 13 to 19 digits are in many logs, as times in nanoseconds or ids, and nearly none of them is a card's.
+`rows_with_candidates` selects rows of a column by the positions of digits, and only these go through RE2 and Python.
+Many logs contain numbers of 13 to 19 digits, such as ids and times in nanoseconds, and hardly any is a card number.
 """
 
 from __future__ import annotations
@@ -13,19 +13,18 @@ import numpy as np
 import numpy.typing as npt
 
 from flafka.plugins.columns import Array
-from flafka.plugins.shared.octets import Ints, bytes_of, rows_at
+from flafka.plugins.wire.octets import Ints, bytes_and_bounds, rows_of_offsets
 
 _SEPARATOR = r"\t +./_%\x{a0}\x{ad}\x{2000}-\x{2015}\x{202f}\x{205f}\x{2060}\x{2212}\x{3000}\x{feff}-"
 PATTERN = (
     rf"[0-9{_SEPARATOR}]*(?:[0-9]{{13}}|[0-9]{{4}}[{_SEPARATOR}]+[0-9]{{3,8}}[{_SEPARATOR}]+[0-9]{{3}})"
     rf"[0-9{_SEPARATOR}]*"
 )
-"""Digits and separators as far as they go, with something among them that may be a card: `masked` looks closer."""
+"""Longest run of digits and separators that may contain a card number. `mask_cards` checks it."""
 
-_FEWEST, _MOST = 13, 19
-"""Digits of a card."""
+_MIN_DIGITS, _MAX_DIGITS = 13, 19
 _GROUPINGS = {
-    *((digits,) for digits in range(_FEWEST, _MOST + 1)),
+    *((digits,) for digits in range(_MIN_DIGITS, _MAX_DIGITS + 1)),
     *((4, 4, 4, last) for last in range(1, 5)),
     *((4, 4, 4, 4, last) for last in range(1, 4)),
     *((4, 4, 5), (4, 3, 3, 3), (4, 6, 4), (4, 6, 5), (6, 13)),
@@ -35,17 +34,17 @@ _DIGITS = re.compile("%20|([0-9]+)")
 _DOUBLED = bytes.maketrans(b"0123456789", b"0246813579")
 
 _ZERO = np.uint8(ord("0"))
-_TWICE = np.array([0, 2, 4, 6, 8, 1, 3, 5, 7, 9], np.int64)
+_DOUBLED_DIGIT_SUMS = np.array([0, 2, 4, 6, 8, 1, 3, 5, 7, 9], np.int64)
 _MAY_SEPARATE = np.zeros(256, np.bool_)
 _MAY_SEPARATE[[*b"\t +./_%-", *range(0x80, 0x100)]] = True
-"""Bytes that a separator may begin or end with."""
+"""Index: byte; True if a separator may begin or end with it."""
 
 
-def masked(text: str, substitute: Callable[[str], str]) -> str:
-    """The text, which consists of digits and separators, with its card numbers substituted."""
+def mask_cards(text: str, substitute: Callable[[str], str]) -> str:
+    """Return a text of digits and separators with its card numbers replaced by `substitute`."""
     groups = [match for match in _DIGITS.finditer(text) if match[1]]
     lengths = tuple(len(group[1]) for group in groups)
-    out, end = [], 0
+    pieces, end = [], 0
     for first, group in enumerate(groups):
         if group.start() < end or lengths[first] not in _FIRST_GROUPS:
             continue
@@ -53,69 +52,74 @@ def masked(text: str, substitute: Callable[[str], str]) -> str:
             if lengths[first:last] in _GROUPINGS:
                 number = "".join([part[1] for part in groups[first:last]])
                 if _is_card(number):
-                    out += [text[end : group.start()], substitute(number)]
+                    pieces += [text[end : group.start()], substitute(number)]
                     end = groups[last - 1].end()
                     break
-    return "".join(out) + text[end:]
+    return "".join(pieces) + text[end:]
 
 
 def _is_card(number: str) -> bool:
-    """Whether a network may have issued it: by its first digits, and the check digit."""
+    """Return True if the first digits belong to a card network and the Luhn check digit is right."""
     if not (number[0] in "3456789" or "22" <= number[:2] <= "27" or (number[0] == "1" and len(number) == 15)):
         return False
     digits = number.encode()
     return (sum(digits[-1::-2]) + sum(digits[-2::-2].translate(_DOUBLED)) - 48 * len(digits)) % 10 == 0
 
 
-def may_hold(column: Array) -> npt.NDArray[np.bool_]:
-    """The rows in which `masked` may find a card, and few others. `column` is binary, without nulls."""
-    data, bounds = bytes_of(column)
-    starts, ends = _numbers(data, bounds)
-    # Of %20, which is a blank, the digits are no part of a number.
-    begins = starts + 2 * (
-        (_at(data, starts - 1) == ord("%")) & (_at(data, starts) == ord("2")) & (_at(data, starts + 1) == ord("0"))
+def rows_with_candidates(column: Array) -> npt.NDArray[np.bool_]:
+    """Return a mask of the rows that may contain a card number. `column` is binary, without nulls.
+
+    No row with a card number is missing, and few others are included.
+    """
+    data, bounds = bytes_and_bounds(column)
+    starts, ends = _digit_runs(data, bounds)
+    # The digits of %20, an encoded blank, belong to no number.
+    number_starts = starts + 2 * (
+        (_bytes_at(data, starts - 1) == ord("%"))
+        & (_bytes_at(data, starts) == ord("2"))
+        & (_bytes_at(data, starts + 1) == ord("0"))
     )
-    if (kept := begins < ends).all():
-        kept = slice(None)
-    starts, begins, ends = starts[kept], begins[kept], ends[kept]
-    lengths = ends - begins
-    long = np.flatnonzero((lengths >= _FEWEST) & (lengths <= _MOST))
-    found = [begins[long[_are_cards(data, begins[long], ends[long])]]]
-    # In groups: of 4, then 3, 4 or 6, then 3 to 5 digits, or of 6 and 13.
-    near = _MAY_SEPARATE[_at(data, ends[:-1])] & _MAY_SEPARATE[_at(data, starts[1:] - 1)]
+    if (is_number := number_starts < ends).all():
+        is_number = slice(None)
+    starts, number_starts, ends = starts[is_number], number_starts[is_number], ends[is_number]
+    lengths = ends - number_starts
+    long = np.flatnonzero((lengths >= _MIN_DIGITS) & (lengths <= _MAX_DIGITS))
+    candidates = [number_starts[long[_are_cards(data, number_starts[long], ends[long])]]]
+    # Groups of 4, then 3, 4 or 6, then 3 to 5 digits; or groups of 6 and 13 digits.
+    adjacent = _MAY_SEPARATE[_bytes_at(data, ends[:-1])] & _MAY_SEPARATE[_bytes_at(data, starts[1:] - 1)]
     second = lengths[1:]
-    two = near & (lengths[:-1] == 4) & ((second == 3) | (second == 4) | (second == 6))
+    two_groups = adjacent & (lengths[:-1] == 4) & ((second == 3) | (second == 4) | (second == 6))
     third = lengths[2:]
-    found.append(begins[:-2][two[:-1] & near[1:] & (third >= 3) & (third <= 5)])
-    found.append(begins[:-1][near & (lengths[:-1] == 6) & (second == 13)])
+    candidates.append(number_starts[:-2][two_groups[:-1] & adjacent[1:] & (third >= 3) & (third <= 5)])
+    candidates.append(number_starts[:-1][adjacent & (lengths[:-1] == 6) & (second == 13)])
     rows = np.zeros(len(column), np.bool_)
-    rows[rows_at(bounds, np.concatenate(found))] = True
+    rows[rows_of_offsets(bounds, np.concatenate(candidates))] = True
     return rows
 
 
-def _numbers(data: npt.NDArray[np.uint8], bounds: Ints) -> tuple[Ints, Ints]:
-    """Where each run of digits starts and ends; none reaches over rows."""
-    digit = np.zeros(len(data) + 2, np.bool_)
-    digit[1:-1] = data - _ZERO < 10
-    edges = np.flatnonzero(digit[1:] != digit[:-1])
+def _digit_runs(data: npt.NDArray[np.uint8], bounds: Ints) -> tuple[Ints, Ints]:
+    """Return start and end of each run of digits. A run ends at the end of its row."""
+    is_digit = np.zeros(len(data) + 2, np.bool_)
+    is_digit[1:-1] = data - _ZERO < 10
+    edges = np.flatnonzero(is_digit[1:] != is_digit[:-1])
     starts, ends = edges[::2], edges[1::2]
     inner = bounds[1:-1]
-    if len(within := np.unique(inner[digit[inner] & digit[inner + 1]])):
-        starts, ends = np.sort(np.concatenate((starts, within))), np.sort(np.concatenate((ends, within)))
+    if len(splits := np.unique(inner[is_digit[inner] & is_digit[inner + 1]])):
+        starts, ends = np.sort(np.concatenate((starts, splits))), np.sort(np.concatenate((ends, splits)))
     return starts, ends
 
 
 def _are_cards(data: npt.NDArray[np.uint8], starts: Ints, ends: Ints) -> npt.NDArray[np.bool_]:
-    """`_is_card` of each of these numbers."""
-    places = ends[:, None] - np.arange(1, _MOST + 1)
-    digits = (_at(data, places) - _ZERO) * (places >= starts[:, None])
-    total = digits[:, ::2].sum(axis=1, dtype=np.int64) + _TWICE[digits[:, 1::2]].sum(axis=1)
-    first, two = _at(data, starts) - _ZERO, _at(data, starts + 1) - _ZERO
-    begins = (first >= 3) | (first == 2) & (two >= 2) & (two <= 7) | (first == 1) & (ends - starts == 15)
-    good: npt.NDArray[np.bool_] = begins & (total % 10 == 0)
-    return good
+    """Return `_is_card` of each number."""
+    offsets = ends[:, None] - np.arange(1, _MAX_DIGITS + 1)
+    digits = (_bytes_at(data, offsets) - _ZERO) * (offsets >= starts[:, None])
+    total = digits[:, ::2].sum(axis=1, dtype=np.int64) + _DOUBLED_DIGIT_SUMS[digits[:, 1::2]].sum(axis=1)
+    first, second = _bytes_at(data, starts) - _ZERO, _bytes_at(data, starts + 1) - _ZERO
+    is_network = (first >= 3) | (first == 2) & (second >= 2) & (second <= 7) | (first == 1) & (ends - starts == 15)
+    result: npt.NDArray[np.bool_] = is_network & (total % 10 == 0)
+    return result
 
 
-def _at(data: npt.NDArray[np.uint8], places: Ints) -> npt.NDArray[np.uint8]:
-    """The bytes there; beyond the end, the last one."""
-    return data.take(places, mode="clip")
+def _bytes_at(data: npt.NDArray[np.uint8], offsets: Ints) -> npt.NDArray[np.uint8]:
+    """Return the bytes at these offsets; the last byte for an offset after the end."""
+    return data.take(offsets, mode="clip")

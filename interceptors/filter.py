@@ -1,58 +1,58 @@
-"""The interceptor `filter`: keeps or drops events by their body or a header."""
+"""Interceptor `filter`: keeps or drops events by their body or a header."""
 
 from __future__ import annotations
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flafka.interceptors.patterns import PatternConfig, PatternInterceptor, compilable
+from flafka.interceptors.patterns import PatternConfig, PatternInterceptor, regex_validator
 from flafka.plugins import Batch, cross_field_validator, option
 
 
 class FilterConfig(PatternConfig):
-    """Options of the interceptor `filter`. Exactly one of `match` and `equals` says what it looks for."""
+    """Options of the interceptor `filter`. Exactly one of `match` and `equals` must be set."""
 
-    on: str = option("body", name="on", min_length=1, description="What to look at: `body`, or a header's name.")
+    on: str = option("body", name="on", min_length=1, description="Value to match: `body`, or a header's name.")
     match: str | None = option(
-        None, name="match", description="Regular expression to find anywhere in it: RE2, in Java's syntax."
+        None, name="match", description="Regular expression to search in the value: RE2, in Java's syntax."
     )
     equals: list[str] = option(
-        [], name="equals", description="Words, separated by blanks, one of which it has to equal."
+        [], name="equals", description="Words, separated by blanks. The value matches if it equals one of them."
     )
     drop: bool = option(
         False,
         name="drop",
-        description="Drop the events that match and keep the others; otherwise it is the other way round. An event "
-        "without the header does not match.",
+        description="Drop the events that match and keep the others. If false, keep the events that match and drop "
+        "the others. An event without the header does not match.",
     )
 
-    regexes = ("match",)
-    _check_match = compilable("match")
+    regex_fields = ("match",)
+    _check_match = regex_validator("match")
 
     @cross_field_validator("match", "equals")
-    def _one_criterion(self) -> None:
+    def _check_criterion(self) -> None:
         if (self.match is None) == (not self.equals):
             raise ValueError("exactly one of match (a regular expression) and equals (words) must be set")
 
 
 class FilterInterceptor(PatternInterceptor[FilterConfig]):
-    """Drops the events it is told to drop and no other; pure, and what passes is unchanged."""
+    """Drops the events that `drop` selects and no other; pure. Other events pass unchanged."""
 
     type_name = "filter"
 
     def __init__(self, config: FilterConfig, name: str = "") -> None:
         super().__init__(config, name)
-        self._regex = None if config.match is None else config.compiled(config.match)
+        self._regex = None if config.match is None else config.compile_regex(config.match)
 
-    def matched(self, batch: Batch) -> Batch:
-        """Keep what is to be kept."""
+    def apply(self, batch: Batch) -> Batch:
+        """Return the events to keep."""
         if self.config.on == "body":
             column, words = batch.bodies, pa.array([word.encode() for word in self.config.equals], pa.binary())
         else:
             column, words = batch.header(self.config.on), pa.array(self.config.equals, pa.string())
         if self._regex is not None:
-            found = self._regex.matches(column).fill_null(False)
+            matches = self._regex.matches(column).fill_null(False)
         else:
-            found = pc.is_in(column.dictionary_decode() if self.config.on != "body" else column, words)
-        kept = batch.where(pc.invert(found) if self.config.drop else found)
-        return kept if len(kept) < len(batch) else batch
+            matches = pc.is_in(column.dictionary_decode() if self.config.on != "body" else column, words)
+        remaining = batch.where(pc.invert(matches) if self.config.drop else matches)
+        return remaining if len(remaining) < len(batch) else batch

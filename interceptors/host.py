@@ -1,11 +1,11 @@
-"""The interceptor `host`: which machine the agent that got the event runs on."""
+"""Interceptor `host`: a header with the host of the agent."""
 
 from __future__ import annotations
 
 import socket
 from collections.abc import Collection
 
-from flafka.interceptors.patterns import preserve_existing
+from flafka.interceptors.patterns import preserve_existing_option
 from flafka.plugins import Batch, Config, Interceptor, option
 
 
@@ -16,16 +16,16 @@ class HostConfig(Config):
     use_ip: bool = option(
         True,
         name="useIP",
-        description="Set the address that this machine's name resolves to (often 127.0.1.1 on Debian); otherwise the "
-        "machine's full name.",
+        description="Set the address that this host's name resolves to (often 127.0.1.1 on Debian). If false, set "
+        "the host's full name.",
     )
-    preserve_existing: bool = preserve_existing(False)
+    preserve_existing: bool = preserve_existing_option(False)
 
 
 class HostInterceptor(Interceptor[HostConfig]):
-    """Sets a header to this machine's address or name; no event is lost or changed otherwise.
+    """Sets a header to this host's address or name; no event is lost or changed otherwise.
 
-    Not pure: another agent gives another value. If the machine's name does not resolve, that is logged once, and
+    Not pure: another agent gives another value. If the host's name does not resolve, the interceptor logs it once and
     events pass unchanged.
     """
 
@@ -36,7 +36,7 @@ class HostInterceptor(Interceptor[HostConfig]):
     )
     pure = False
     host: str | None = None
-    """What it sets; looked up when it is opened, unless it is known."""
+    """Value of the header. Looked up by `open` if None."""
 
     def open(self) -> None:
         """Look up the address or the name."""
@@ -44,24 +44,22 @@ class HostInterceptor(Interceptor[HostConfig]):
             try:
                 self.host = _address() if self.config.use_ip else socket.getfqdn()
             except OSError as e:
-                message = (
-                    f"the name of this machine, {socket.gethostname()!r}, does not resolve to an address ({e}): "
-                )
+                message = f"the name of this host, {socket.gethostname()!r}, does not resolve to an address ({e}): "
                 self.log.warning("%s", message + "events get no host header; useIP = false sets the name instead")
-                self.metrics.error(message + "events get no host header")
+                self.metrics.set_error(message + "events get no host header")
 
     def sets_headers(self) -> Collection[str]:
-        """Its one."""
+        """Return the name of the header."""
         return (self.config.host_header,)
 
     def intercept(self, batch: Batch) -> Batch:
         """Set the header."""
         if self.host is None:
             return batch
-        return batch.with_header(self.config.host_header, self.host, keep=self.config.preserve_existing)
+        return batch.with_header(self.config.host_header, self.host, preserve_existing=self.config.preserve_existing)
 
 
 def _address() -> str:
-    """The address of this machine by its own name; IPv4 where it has one."""
-    found = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
-    return str(min(found, key=lambda entry: entry[0] != socket.AF_INET)[4][0])
+    """Return the address of this host's name, preferably IPv4. Raises OSError."""
+    addresses = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
+    return str(min(addresses, key=lambda entry: entry[0] != socket.AF_INET)[4][0])

@@ -1,4 +1,4 @@
-"""The options that several interceptors share."""
+"""Options and base class of interceptors with regular expressions, and the option `preserveExisting`."""
 
 from __future__ import annotations
 
@@ -7,52 +7,52 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, ClassVar, TypeVar
 
 from flafka.plugins import Batch, CompatibilityNote, Config, Interceptor, Problem, cross_field_validator, option
-from flafka.plugins.shared.javaregex import NotLinear
-from flafka.plugins.shared.regex import LONGEST, Regex, TooSlow
+from flafka.plugins.java.pattern import NonLinearPattern
+from flafka.plugins.java.regex import MATCH_TIMEOUT_SECONDS, Regex, RegexTimeout
 
 
 class PatternConfig(Config):
-    """Options of an interceptor that takes regular expressions."""
+    """Options of an interceptor with regular expressions."""
 
     allow_backtracking: bool | None = option(
         None,
         name="allowBacktracking",
-        description="Which engine runs regular expressions. If unset, RE2, in time linear in the text, and "
-        "one that backtracks, event by event, for those with look-around or back-references. `false`: always RE2, "
-        f"which refuses these. `true`: always the other. An event that takes that one longer than {LONGEST:.0f} s "
-        "becomes a dead letter, as it was.",
+        description="Engine of regular expressions. If unset, RE2, in time linear in the text; and a backtracking "
+        "engine, event by event, for those with look-around or back-references. `false`: always RE2, which refuses "
+        "these. `true`: always the backtracking engine. An event that takes it longer than "
+        f"{MATCH_TIMEOUT_SECONDS:.0f} s becomes a dead letter, unchanged.",
     )
 
-    regexes: ClassVar[tuple[str, ...]] = ()
-    """Fields that hold a regular expression, or None."""
+    regex_fields: ClassVar[tuple[str, ...]] = ()
+    """Names of the fields with a regular expression or None."""
 
     def patterns_by_option(self) -> Mapping[str, str]:
-        """Regular expressions by option."""
-        options = {o.field: o.name for o in self.options() if o.field in self.regexes}
+        """Return the regular expressions by option."""
+        options = {o.field: o.name for o in self.options() if o.field in self.regex_fields}
         values = {name: getattr(self, field) for field, name in options.items()}
         return {name: pattern for name, pattern in values.items() if pattern is not None}
 
-    def compiled(self, pattern: str, *, whole: bool = False, isolate: bool = False) -> Regex:
-        """Compile a regular expression. ValueError says what is wrong with it."""
+    def compile_regex(self, pattern: str, *, whole: bool = False, isolate: bool = False) -> Regex:
+        """Compile a regular expression. Raises ValueError if it is invalid."""
         try:
             return Regex(pattern, backtracking=self.allow_backtracking, whole=whole, isolate=isolate)
-        except NotLinear as e:
-            raise ValueError(f"{e}: write it without, or leave allowBacktracking out") from None
+        except NonLinearPattern as e:
+            raise ValueError(f"{e}: write it without, or remove allowBacktracking") from None
 
     def warnings(self) -> Iterator[Problem]:
-        """Name the regular expressions that RE2 cannot run."""
+        """Yield a note for each regular expression that RE2 cannot run."""
         yield from super().warnings()
         for name, pattern in self.patterns_by_option().items():
-            yield from self.compiled(pattern).note(name)
+            yield from self.compile_regex(pattern).notes(name)
 
 
-def compilable(field: str) -> Callable[[PatternConfig], None]:
-    """Check of a PatternConfig that the regular expression in this field, if there is one, can be compiled."""
+def regex_validator(field: str) -> Callable[[PatternConfig], None]:
+    """Return a validator of a PatternConfig: the regular expression of this field must compile, if set."""
 
     @cross_field_validator(field, "allow_backtracking")
     def check(config: PatternConfig) -> None:
         if (pattern := getattr(config, field)) is not None:
-            config.compiled(pattern)
+            config.compile_regex(pattern)
 
     return check
 
@@ -61,44 +61,42 @@ P = TypeVar("P", bound=PatternConfig)
 
 
 class PatternInterceptor(Interceptor[P]):
-    """One that takes regular expressions: events that one of them is not done with become dead letters."""
+    """Base of interceptors with regular expressions. Events for which a match times out become dead letters."""
 
     def sets_headers(self) -> Collection[str]:
-        """Return no names: most of these interceptors set no headers."""
+        """Return no names. Overridden by interceptors that set headers."""
         return ()
 
     @abstractmethod
-    def matched(self, batch: Batch) -> Batch:
-        """Return the batch changed. May raise TooSlow, with rows of the batch."""
+    def apply(self, batch: Batch) -> Batch:
+        """Return the changed batch. May raise RegexTimeout with rows of the batch."""
 
     def intercept(self, batch: Batch) -> Batch:
-        """Return the batch changed."""
+        """Return the changed batch, without events for which a match times out."""
         while True:
             try:
-                return self.matched(batch)
-            except TooSlow as e:
+                return self.apply(batch)
+            except RegexTimeout as e:
                 batch = self.reject(batch, dict.fromkeys(e.rows, e.reason))
 
 
-def preserve_existing(default: bool) -> Any:
-    """The option `preserveExisting` of an interceptor that sets a header."""
-    return option(
-        default, name="preserveExisting", description="Leave the header of events that have it already as it is."
-    )
+def preserve_existing_option(default: bool) -> Any:
+    """Return the option `preserveExisting` of an interceptor that sets a header."""
+    return option(default, name="preserveExisting", description="Keep the header of events that already have it.")
 
 
-REGEX = (
+REGEX_COMPATIBILITY = (
     CompatibilityNote(
         flume="regular expressions are Java's, which some texts can hang",
-        here="RE2: the same spelling, in linear time. Those with look-around or back-references are run event by "
-        f"event by an engine that backtracks; an event that takes it longer than {LONGEST:.0f} s becomes a dead "
-        "letter. `$` is the very end of the body and `.` takes all but a newline: where lines "
-        r"end in CR LF, write `\r?$`; `\b` is the edge of a word of ASCII letters; "
-        "an empty match right behind another is not replaced, unless the other engine runs the pattern; "
+        here="RE2: the same syntax, in linear time. Those with look-around or back-references are run event by "
+        f"event by a backtracking engine; an event that takes it longer than {MATCH_TIMEOUT_SECONDS:.0f} s becomes a "
+        r"dead letter. `$` is the end of the body and `.` matches all but a newline: if lines end in CR LF, write "
+        r"`\r?$`; `\b` is a boundary of ASCII words; "
+        "an empty match right after another is not replaced, unless the backtracking engine runs the pattern; "
         r"`[[:alpha:]]`, for Java a set of these characters, is an error: write `\p{Alpha}`; "
-        "where what is repeated may match nothing, as in `(a*|b)*`, Java ends there and RE2 goes on; "
-        "some patterns that Java refuses are taken, such as `{`; a reference to a group that is not there yet, and "
-        "an intersection with nothing, are errors: for Java the one never matches, the other is ignored",
+        "if a repeated group can match an empty text, as in `(a*|b)*`, Java stops there and RE2 continues; "
+        "some patterns that Java refuses are accepted, such as `{`; a reference to a later group, and an "
+        "intersection with an empty set, are errors: for Java the former never matches, the latter is ignored",
     ),
 )
-"""Differences between the interceptors with patterns and Flume's."""
+"""Compatibility notes of interceptors with regular expressions."""

@@ -1,4 +1,4 @@
-"""The interceptor `regex_extractor`: groups of a regular expression become headers."""
+"""Interceptor `regex_extractor`: headers from groups of a regular expression."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flafka.interceptors.patterns import REGEX, PatternConfig, PatternInterceptor, compilable
+from flafka.interceptors.patterns import REGEX_COMPATIBILITY, PatternConfig, PatternInterceptor, regex_validator
 from flafka.plugins import Batch, CompatibilityNote, Metric, cross_field_validator, option
 from flafka.plugins.columns import Array
-from flafka.plugins.problems import suggestion
-from flafka.plugins.shared.javaclass import cannot_run, is_java_class
-from flafka.plugins.shared.jodatime import TimePattern
+from flafka.plugins.java.classes import is_java_class, java_class_error
+from flafka.plugins.java.jodatime import TimePattern
+from flafka.plugins.problems import suggest
 
 _PACKAGE = "org.apache.flume.interceptor."
-_AS_IT_IS = ("DEFAULT", f"{_PACKAGE}RegexExtractorInterceptorPassThroughSerializer")
+_PASS_THROUGH = ("DEFAULT", f"{_PACKAGE}RegexExtractorInterceptorPassThroughSerializer")
 _MILLIS = f"{_PACKAGE}RegexExtractorInterceptorMillisSerializer"
 
 
 class CapturingGroup(NamedTuple):
-    """What becomes of one group."""
+    """Header of one group."""
 
     header: str
     time: TimePattern | None
-    """How to read it, where the header is to hold its time in milliseconds."""
+    """Pattern of the group's time, for a header in milliseconds; None for the text unchanged."""
 
 
 class RegexExtractorConfig(PatternConfig):
@@ -34,7 +34,7 @@ class RegexExtractorConfig(PatternConfig):
     regex: str = option(
         name="regex",
         min_length=1,
-        description="Regular expression with groups to find in the body: RE2, in Java's syntax.",
+        description="Regular expression with groups to search in the body: RE2, in Java's syntax.",
     )
     serializers: list[str] = option(
         name="serializers", min_length=1, description="A name for each group, in order. Further groups are ignored."
@@ -42,37 +42,41 @@ class RegexExtractorConfig(PatternConfig):
     properties: dict[str, str] = option(
         {},
         name="serializers.",
-        description="`serializers.<name>.name` is the header that gets what the group matches. With "
+        description="`serializers.<name>.name` is the header for the match of the group. With "
         f"`serializers.<name>.type = {_MILLIS}` the header gets a time in milliseconds since the epoch, and "
-        "`serializers.<name>.pattern` is the format that the time is written in, such as yyyy-MM-dd HH:mm, in "
-        "Joda-Time's letters.",
+        "`serializers.<name>.pattern` is the format of the time in the text, such as yyyy-MM-dd HH:mm, as a "
+        "pattern of Joda-Time.",
     )
 
-    regexes = ("regex",)
-    _check_regex = compilable("regex")
+    regex_fields = ("regex",)
+    _check_regex = regex_validator("regex")
 
     @cross_field_validator("properties", "serializers")
     def _check_properties(self) -> None:
         self.groups()
 
     def groups(self) -> list[CapturingGroup]:
-        """What becomes of each group, in order."""
+        """Return the header of each group, in order."""
         return [_group(name, self.properties) for name in self.serializers]
 
 
 def _group(name: str, properties: dict[str, str]) -> CapturingGroup:
     header, kind, pattern = (properties.get(f"{name}.{key}", "") for key in ("name", "type", "pattern"))
     if not header:
-        raise ValueError(f"{name}.name: is required: the header that its group goes to")
-    if kind and kind != _MILLIS and kind not in _AS_IT_IS:
-        near = suggestion(kind, [*_AS_IT_IS, _MILLIS])
+        raise ValueError(f"{name}.name: is required: the header for its group")
+    if kind and kind != _MILLIS and kind not in _PASS_THROUGH:
+        near = suggest(kind, [*_PASS_THROUGH, _MILLIS])
         if is_java_class(kind) and not near:
-            raise ValueError(f"{name}.type: {cannot_run('serializer of regex_extractor', kind)}")
-        raise ValueError(f"{name}.type: {kind!r} cannot run here{near or f'; built are: {_AS_IT_IS[0]}, {_MILLIS}'}")
+            raise ValueError(f"{name}.type: {java_class_error('serializer of regex_extractor', kind)}")
+        raise ValueError(
+            f"{name}.type: {kind!r} cannot run here{near or f'; supported are: {_PASS_THROUGH[0]}, {_MILLIS}'}"
+        )
     if kind != _MILLIS:
         return CapturingGroup(header, None)
     if not pattern:
-        raise ValueError(f"{name}.pattern: is required: how its group writes a time, such as yyyy-MM-dd HH:mm")
+        raise ValueError(
+            f"{name}.pattern: is required: the format of the time in its group, such as yyyy-MM-dd HH:mm"
+        )
     try:
         return CapturingGroup(header, TimePattern(pattern))
     except ValueError as e:
@@ -80,10 +84,10 @@ def _group(name: str, properties: dict[str, str]) -> CapturingGroup:
 
 
 class RegexExtractorInterceptor(PatternInterceptor[RegexExtractorConfig]):
-    """Copies groups of a regular expression from the body into headers; pure, and no event is lost.
+    """Copies groups of a regular expression from the body into headers. Pure; no event is lost.
 
     If the pattern does not match, headers stay unchanged. If a group takes no part in the match, or its text is not a
-    time of the group's pattern, the event does not get that header.
+    time of its pattern, the event has no such header.
     """
 
     type_name = "regex_extractor"
@@ -95,52 +99,52 @@ class RegexExtractorInterceptor(PatternInterceptor[RegexExtractorConfig]):
         f"{_PACKAGE}RegexExtractorInterceptor",
     )
     compatibility_notes = (
-        *REGEX,
+        *REGEX_COMPATIBILITY,
         CompatibilityNote(
-            flume="one time that cannot be read fails its whole batch, for ever",
+            flume="one invalid time fails its whole batch, forever",
             here="the event passes without that header, counted as `UnparsedTimeCount`",
         ),
         CompatibilityNote(
-            flume="a group that had no part in the match sets its header to null",
+            flume="a group without part in the match sets its header to null",
             here="the event has no such header",
         ),
         CompatibilityNote(
-            flume="zones are those of Joda-Time's own table, of 2017, and a time that a clock skips is none",
-            here="those of this machine, and such a time is the one an hour later",
+            flume="time zones are of Joda-Time's table of 2017, and a time in a gap of daylight saving is invalid",
+            here="time zones are of this host, and such a time is an hour later",
         ),
         CompatibilityNote(
-            flume="years before 1 and after 9999 are read",
-            here="they are no time: the event passes without that header",
+            flume="years before 1 and after 9999 are valid",
+            here="they are invalid: the event passes without that header",
         ),
     )
 
     def __init__(self, config: RegexExtractorConfig, name: str = "") -> None:
         super().__init__(config, name)
-        self._regex = config.compiled(config.regex)
+        self._regex = config.compile_regex(config.regex)
         self._groups = config.groups()
 
     def sets_headers(self) -> Collection[str]:
-        """Those of its groups."""
+        """Return the headers of the groups."""
         return [group.header for group in self._groups]
 
-    def matched(self, batch: Batch) -> Batch:
-        """Set the headers; counts what is no time of its pattern as `UnparsedTimeCount`."""
-        found, texts = self._regex.extract(batch.bodies)
-        if not found.true_count:
+    def apply(self, batch: Batch) -> Batch:
+        """Set the headers; count invalid times as `UnparsedTimeCount`."""
+        matched, texts = self._regex.extract(batch.bodies)
+        if not matched.true_count:
             return batch
-        everywhere = found.true_count == len(batch)
+        all_matched = matched.true_count == len(batch)
         for group, text in zip(self._groups, texts, strict=False):
-            values = text if group.time is None else self._times(text, group.time.millis)
-            if not everywhere:
-                values = pc.if_else(found, values, batch.header(group.header).dictionary_decode())
+            values = text if group.time is None else self._convert_times(text, group.time.millis)
+            if not all_matched:
+                values = pc.if_else(matched, values, batch.header(group.header).dictionary_decode())
             batch = batch.with_header(group.header, values)
         return batch
 
-    def _times(self, texts: Array, millis: Callable[[str], int | None]) -> Array:
-        """Each different text is read once."""
+    def _convert_times(self, texts: Array, millis: Callable[[str], int | None]) -> Array:
+        """Convert times into milliseconds, each distinct text once."""
         encoded = texts.dictionary_encode()
         times = [millis(text) for text in encoded.dictionary.to_pylist()]
         values = pa.array([None if time is None else str(time) for time in times], pa.string()).take(encoded.indices)
-        if unread := values.null_count - texts.null_count:
-            self.metrics.add("UnparsedTimeCount", unread)
+        if invalid := values.null_count - texts.null_count:
+            self.metrics.add("UnparsedTimeCount", invalid)
         return values

@@ -1,10 +1,10 @@
-"""The interceptor `regex_filter`: keeps or drops events by their body."""
+"""Interceptor `regex_filter`: keeps or drops events by their body."""
 
 from __future__ import annotations
 
 import pyarrow.compute as pc
 
-from flafka.interceptors.patterns import REGEX, PatternConfig, PatternInterceptor, compilable
+from flafka.interceptors.patterns import REGEX_COMPATIBILITY, PatternConfig, PatternInterceptor, regex_validator
 from flafka.plugins import Batch, option
 
 
@@ -14,34 +14,35 @@ class RegexFilterConfig(PatternConfig):
     regex: str = option(
         ".*",
         name="regex",
-        description="Regular expression to find anywhere in the body: RE2, in Java's syntax.",
+        description="Regular expression to search in the body: RE2, in Java's syntax.",
     )
     exclude_events: bool = option(
         False,
         name="excludeEvents",
-        description="Drop the events that match and keep the others; otherwise it is the other way round.",
+        description="Drop the events that match and keep the others. If false, keep the events that match and drop "
+        "the others.",
     )
 
-    regexes = ("regex",)
-    _check_regex = compilable("regex")
+    regex_fields = ("regex",)
+    _check_regex = regex_validator("regex")
 
 
 class RegexFilterInterceptor(PatternInterceptor[RegexFilterConfig]):
-    """Drops the events it is told to drop and no other; pure, and what passes is unchanged."""
+    """Drops the events that `excludeEvents` selects and no other; pure. Other events pass unchanged."""
 
     type_name = "regex_filter"
     aliases = (
         "org.apache.flume.interceptor.RegexFilteringInterceptor$Builder",
         "org.apache.flume.interceptor.RegexFilteringInterceptor",
     )
-    compatibility_notes = REGEX
+    compatibility_notes = REGEX_COMPATIBILITY
 
     def __init__(self, config: RegexFilterConfig, name: str = "") -> None:
         super().__init__(config, name)
-        self._regex = config.compiled(config.regex)
+        self._regex = config.compile_regex(config.regex)
 
-    def matched(self, batch: Batch) -> Batch:
-        """Keep what is to be kept."""
-        found = self._regex.matches(batch.bodies)
-        kept = batch.where(pc.invert(found) if self.config.exclude_events else found)
-        return kept if len(kept) < len(batch) else batch
+    def apply(self, batch: Batch) -> Batch:
+        """Return the events to keep."""
+        matches = self._regex.matches(batch.bodies)
+        remaining = batch.where(pc.invert(matches) if self.config.exclude_events else matches)
+        return remaining if len(remaining) < len(batch) else batch

@@ -1,4 +1,4 @@
-"""The interceptor `remove_header`: headers taken away by name."""
+"""Interceptor `remove_header`: removes headers by name."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pydantic
 
-from flafka.interceptors.patterns import PatternConfig, PatternInterceptor, compilable
+from flafka.interceptors.patterns import PatternConfig, PatternInterceptor, regex_validator
 from flafka.plugins import Batch, option
-from flafka.plugins.shared.regex import TooSlow, backtracking
+from flafka.plugins.java.regex import RegexTimeout, compile_backtracking
 
 
 class RemoveHeaderConfig(PatternConfig):
@@ -18,7 +18,7 @@ class RemoveHeaderConfig(PatternConfig):
     separator: str = option(
         r"\s*,\s*",
         name="fromListSeparator",
-        description="Regular expression for what separates the names in `fromList`.",
+        description="Regular expression of the separator of names in `fromList`.",
     )
     from_list: str | None = option(None, name="fromList", description="Names of headers to remove.")
     matching: str | None = option(
@@ -30,21 +30,21 @@ class RemoveHeaderConfig(PatternConfig):
     @pydantic.field_validator("separator")
     @classmethod
     def _check_separator(cls, pattern: str) -> str:
-        backtracking(pattern)
+        compile_backtracking(pattern)
         return pattern
 
-    regexes = ("matching",)
-    _check_matching = compilable("matching")
+    regex_fields = ("matching",)
+    _check_matching = regex_validator("matching")
 
     def names(self) -> set[str]:
-        """The headers that `withName` and `fromList` name."""
-        listed, start = self.from_list or "", 0
-        found = {self.with_name} if self.with_name else set()
-        for separator in backtracking(self.separator).finditer(listed):
+        """Return the headers in `withName` and `fromList`."""
+        text, start = self.from_list or "", 0
+        names = {self.with_name} if self.with_name else set()
+        for separator in compile_backtracking(self.separator).finditer(text):
             if separator.end() > separator.start():
-                found.add(listed[start : separator.start()])
+                names.add(text[start : separator.start()])
                 start = separator.end()
-        return found | {listed[start:]} - {""}
+        return names | {text[start:]} - {""}
 
 
 class RemoveHeaderInterceptor(PatternInterceptor[RemoveHeaderConfig]):
@@ -55,33 +55,33 @@ class RemoveHeaderInterceptor(PatternInterceptor[RemoveHeaderConfig]):
         "org.apache.flume.interceptor.RemoveHeaderInterceptor$Builder",
         "org.apache.flume.interceptor.RemoveHeaderInterceptor",
     )
-    hides = True
+    redacts = True
 
     def __init__(self, config: RemoveHeaderConfig, name: str = "") -> None:
         super().__init__(config, name)
         self._names = config.names()
-        self._regex = None if config.matching is None else config.compiled(config.matching, whole=True)
+        self._regex = None if config.matching is None else config.compile_regex(config.matching, whole=True)
 
-    def matched(self, batch: Batch) -> Batch:
-        """Remove them."""
-        there = batch.header_names
-        named = [name for name in there if name in self._names]
-        if self._regex is not None and there:
-            named += self._matching(batch, there)
-        return batch.without_header(*named) if named else batch
+    def apply(self, batch: Batch) -> Batch:
+        """Remove the headers."""
+        names = batch.header_names
+        removed = [name for name in names if name in self._names]
+        if self._regex is not None and names:
+            removed += self._matching_names(batch, names)
+        return batch.without_header(*removed) if removed else batch
 
-    def _matching(self, batch: Batch, names: list[str]) -> list[str]:
+    def _matching_names(self, batch: Batch, names: list[str]) -> list[str]:
         assert self._regex is not None
         try:
             matching = self._regex.matches(pa.array(names, pa.string()).cast(pa.binary())).to_pylist()
-        except TooSlow as e:
-            if rows := [row for number in e.rows for row in _with_header(batch, names[number])]:
-                raise TooSlow(rows) from None
-            # Names that no event has any more.
-            return self._matching(batch, [name for number, name in enumerate(names) if number not in e.rows])
+        except RegexTimeout as e:
+            if rows := [row for number in e.rows for row in _rows_with_header(batch, names[number])]:
+                raise RegexTimeout(rows) from None
+            # No event of the batch has these names.
+            return self._matching_names(batch, [name for number, name in enumerate(names) if number not in e.rows])
         return [name for name, matches in zip(names, matching, strict=True) if matches]
 
 
-def _with_header(batch: Batch, name: str) -> list[int]:
-    found: list[int] = pc.indices_nonzero(pc.is_valid(batch.header(name).indices)).to_pylist()
-    return found
+def _rows_with_header(batch: Batch, name: str) -> list[int]:
+    rows: list[int] = pc.indices_nonzero(pc.is_valid(batch.header(name).indices)).to_pylist()
+    return rows

@@ -1,10 +1,10 @@
-"""The interceptor `static`: the same header for every event."""
+"""Interceptor `static`: a fixed header for every event."""
 
 from __future__ import annotations
 
 from collections.abc import Collection
 
-from flafka.interceptors.patterns import preserve_existing
+from flafka.interceptors.patterns import preserve_existing_option
 from flafka.plugins import Batch, Config, Interceptor, option
 
 
@@ -13,7 +13,7 @@ class StaticConfig(Config):
 
     key: str = option("key", name="key", min_length=1, description="Name of the header to set.")
     value: str = option("value", name="value", description="Value of the header.")
-    preserve_existing: bool = preserve_existing(True)
+    preserve_existing: bool = preserve_existing_option(True)
 
 
 class StaticInterceptor(Interceptor[StaticConfig]):
@@ -26,9 +26,9 @@ class StaticInterceptor(Interceptor[StaticConfig]):
     )
 
     def sets_headers(self) -> Collection[str]:
-        """Its one."""
+        """Return the name of the header."""
         return (self.config.key,)
 
     def intercept(self, batch: Batch) -> Batch:
         """Set the header."""
-        return batch.with_header(self.config.key, self.config.value, keep=self.config.preserve_existing)
+        return batch.with_header(self.config.key, self.config.value, preserve_existing=self.config.preserve_existing)

@@ -1,11 +1,11 @@
-"""The interceptor `timestamp`: when the agent got the event."""
+"""Interceptor `timestamp`: a header with the time at which the agent receives an event."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Collection
 
-from flafka.interceptors.patterns import preserve_existing
+from flafka.interceptors.patterns import preserve_existing_option
 from flafka.plugins import Batch, Config, Interceptor, option
 
 
@@ -13,13 +13,13 @@ class TimestampConfig(Config):
     """Options of the interceptor `timestamp`."""
 
     header_name: str = option("timestamp", name="headerName", min_length=1, description="Name of the header to set.")
-    preserve_existing: bool = preserve_existing(False)
+    preserve_existing: bool = preserve_existing_option(False)
 
 
 class TimestampInterceptor(Interceptor[TimestampConfig]):
     """Sets a header to the time of arrival, in milliseconds since the epoch; no event is lost or changed otherwise.
 
-    Not pure: the same event gets another time when it is sent again.
+    Not pure: a repeated event gets another time.
     """
 
     type_name = "timestamp"
@@ -29,13 +29,13 @@ class TimestampInterceptor(Interceptor[TimestampConfig]):
     )
     pure = False
     clock = staticmethod(time.time)
-    """The time in seconds since the epoch."""
+    """Function that returns the time in seconds since the epoch."""
 
     def sets_headers(self) -> Collection[str]:
-        """Its one."""
+        """Return the name of the header."""
         return (self.config.header_name,)
 
     def intercept(self, batch: Batch) -> Batch:
         """Set the header."""
         now = str(int(self.clock() * 1000))
-        return batch.with_header(self.config.header_name, now, keep=self.config.preserve_existing)
+        return batch.with_header(self.config.header_name, now, preserve_existing=self.config.preserve_existing)

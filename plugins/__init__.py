@@ -1,4 +1,4 @@
-"""What a component is made of. Built-ins and plugin authors alike write `from flafka import Source`.
+"""Contract of plugins. Built-in components and plugins use the same names, as in `from flafka import Source`.
 
 A plugin is a module with a `components()` hook, named by an entry point of the group `flafka`:
 
@@ -22,12 +22,11 @@ from flafka.plugins.channel import (
     Reader,
     RebalanceListener,
     Record,
-    Undecodable,
+    UndecodableRecord,
 )
 from flafka.plugins.columns import MAX_HEADER_COLUMNS
 from flafka.plugins.compatibility import CompatibilityNote
 from flafka.plugins.component import Component, ConnectivityWarning, PortOccupied, require
-from flafka.plugins.declared import Option
 from flafka.plugins.errors import (
     Conflict,
     FlafkaError,
@@ -43,6 +42,7 @@ from flafka.plugins.event import Event, EventId
 from flafka.plugins.interceptor import Interceptor
 from flafka.plugins.manager import Components, UnknownType, UnusableType, hookimpl
 from flafka.plugins.metrics import Metric, Metrics
+from flafka.plugins.optioninfo import Option
 from flafka.plugins.options import Config, cross_field_validator, option, with_default
 from flafka.plugins.origin import Origin
 from flafka.plugins.partitions import (
@@ -104,7 +104,7 @@ __all__ = [
     "StreamingSink",
     "TailedFile",
     "TopicPartition",
-    "Undecodable",
+    "UndecodableRecord",
     "UnknownType",
     "Unreachable",
     "UnusableType",
@@ -118,5 +118,5 @@ __all__ = [
     "with_default",
 ]
 
-if __name__ != "flafka.plugins":  # past `flafka` every class would be there twice
-    raise ImportError("import flafka.plugins: this folder is a part of the package flafka")
+if __name__ != "flafka.plugins":  # a second import under another name would define every class twice
+    raise ImportError("import flafka.plugins: this directory is part of the package flafka")

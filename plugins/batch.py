@@ -1,4 +1,4 @@
-"""Events that travel together, as one Arrow record batch."""
+"""Batches of events, as Arrow record batches."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _OVERFLOW_FIELD = pa.field("headers", OVERFLOW_TYPE)
 
 
 class Batch:
-    """Immutable events in columns.
+    """Immutable events in columns. Any thread may use a batch.
 
-    Column 0 of `records` is the body (`binary`, never null). Every other column is one header
-    (dictionary-encoded string, null where an event lacks it). Past `MAX_HEADER_COLUMNS` names, which senders choose,
-    a last column of type `map<string, string>` holds the rest. Header names are unique, but one may be called `body`:
-    go by position and type, or use `header()`.
+    Column 0 of `records` is the body (`binary`, never null). Each further column is one header (dictionary-encoded
+    string, null if an event lacks it). If a batch has more than `MAX_HEADER_COLUMNS` names of headers, a last column
+    of type `map<string, string>` holds the others. Names of headers are unique, but a header may be named `body`:
+    identify columns by position and type, or use `header()`.
 
-    `origin` is the location of the events in a channel; None before the channel. It follows the rows through
-    `where`, `slice`, `map` and `with_*`: a dropped event leaves a hole and its neighbours keep their ids.
+    `origin` is the location of the events in a channel; None before the channel. `where`, `slice`, `map` and `with_*`
+    preserve the origin of the remaining rows, and so their ids.
     """
 
     __slots__ = ("origin", "records")
@@ -40,11 +40,9 @@ class Batch:
         self.records = records
         self.origin = origin
 
-    # --- making one
-
     @classmethod
     def of(cls, events: Iterable[Event], origin: Origin | None = None) -> Batch:
-        """A batch of these events, in their order. Raises ContractViolation, a TypeError, for what is no event."""
+        """Return a batch of these events, in order. Raises ContractViolation, a TypeError, for an invalid event."""
         events = list(events)
         try:
             return cls._of(events, origin)
@@ -58,13 +56,12 @@ class Batch:
         for event in events:
             if not names.keys() >= event.headers.keys():
                 names.update(dict.fromkeys(event.headers))
-        columns = list(names)[:MAX_HEADER_COLUMNS]
+        columns = dict.fromkeys(list(names)[:MAX_HEADER_COLUMNS])
         headers = {name: [event.headers.get(name) for event in events] for name in columns}
         overflow = None
         if len(names) > MAX_HEADER_COLUMNS:
-            held = set(columns)
             overflow = pa.array(
-                [[(k, v) for k, v in event.headers.items() if k not in held] for event in events],
+                [[(k, v) for k, v in event.headers.items() if k not in columns] for event in events],
                 OVERFLOW_TYPE,
             )
         bodies = pa.array([event.body for event in events], pa.binary())
@@ -81,9 +78,11 @@ class Batch:
         *,
         overflow: Array | None = None,
     ) -> Batch:
-        """A batch of columns: `bodies` is a binary array; each header an array, a list, or one text for all rows.
+        """Return a batch of columns.
 
-        At most `MAX_HEADER_COLUMNS` headers; `overflow` is the map column with the others.
+        `bodies` is a binary array without nulls. Each header is an array, a list, or one text for all rows. Pass at
+        most `MAX_HEADER_COLUMNS` headers, and the others as the map column `overflow`. Raises ValueError for a header
+        with another number of values than `bodies`.
         """
         columns, fields = [bodies], [_BODY_FIELD]
         for name, values in headers.items():
@@ -96,7 +95,10 @@ class Batch:
 
     @classmethod
     def concat(cls, batches: Sequence[Batch]) -> Batch:
-        """One batch of all their rows, in order. Origins, where there are any, must be of one partition."""
+        """Return one batch of all rows, in order.
+
+        Raises ValueError unless all origins are of one partition, or all batches are without origin.
+        """
         if len(batches) == 1:
             return batches[0]
         origin = None
@@ -124,14 +126,12 @@ class Batch:
         bodies = pa.concat_arrays([b.bodies for b in batches]) if batches else pa.array([], pa.binary())
         return cls.of_columns(bodies, headers, origin)
 
-    # --- looking at it
-
     def __len__(self) -> int:
         return int(self.records.num_rows)
 
     def __iter__(self) -> Iterator[Event]:
-        """The events one by one. Changing an event does not change the batch."""
-        if self.is_wide:  # most columns are empty in most rows
+        """Yield the events. Changes to an event do not change the batch."""
+        if self.is_wide:  # most columns are null in most rows
             for body, pairs in zip(self.bodies.to_pylist(), self.header_maps().to_pylist(), strict=True):
                 yield Event(body, dict(pairs))
             return
@@ -144,26 +144,26 @@ class Batch:
             yield Event(body, headers)
 
     def __repr__(self) -> str:
-        where = f" from {self.origin.topic}-{self.origin.partition}" if self.origin is not None else ""
-        return f"<Batch of {len(self)} events, headers {', '.join(self.header_names) or 'none'}{where}>"
+        source = f" from {self.origin.topic}-{self.origin.partition}" if self.origin is not None else ""
+        return f"<Batch of {len(self)} events, headers {', '.join(self.header_names) or 'none'}{source}>"
 
     @property
     def nbytes(self) -> int:
-        """Bytes its rows occupy in memory, headers included."""
+        """Size of the rows in memory, headers included, in bytes."""
         return int(self.records.nbytes)
 
     @property
     def bodies(self) -> Array:
-        """The bodies: a binary array without nulls."""
+        """Bodies of the events: a binary array without nulls."""
         return self.records.column(0)
 
     @property
     def header_names(self) -> list[str]:
-        """Names of all headers that may occur in it, in first-seen order."""
+        """Names of all headers that may occur, in the order of their first occurrence."""
         return [*self._columns(), *self._overflow_names()]
 
     def header(self, name: str) -> Array:
-        """One header of each event: a dictionary-encoded string array, null where an event lacks it."""
+        """Return one header of each event: a dictionary-encoded string array, null if an event lacks the header."""
         column = self._columns_by_name().get(name)
         if column is not None:
             return column
@@ -174,20 +174,23 @@ class Batch:
 
     @property
     def is_wide(self) -> bool:
-        """True if more names than `MAX_HEADER_COLUMNS` occurred. Use `header_maps()` then: `header()` takes time in
-        proportion to the events, and senders may give each event a name of its own."""
+        """True if the batch has more than `MAX_HEADER_COLUMNS` names of headers.
+
+        Use `header_maps()` then: one call of `header()` takes time in proportion to the events, and each event may
+        have a name of its own.
+        """
         return self._overflow() is not None
 
     def header_maps(self) -> Array:
-        """The headers of each event as a map array without nulls, names in the order of `header_names`.
+        """Return the headers of each event as a map array without nulls, names in the order of `header_names`.
 
         Takes time in proportion to events and headers, whatever the number of names.
         """
         names, rows = list(self._columns()), len(self)
         columns = [self.records.column(i + 1).dictionary_decode() for i in range(len(names))]
         present = np.zeros((rows, len(names)), bool)
-        for place, column in enumerate(columns):
-            present[:, place] = column.is_valid().to_numpy(zero_copy_only=False)
+        for index, column in enumerate(columns):
+            present[:, index] = column.is_valid().to_numpy(zero_copy_only=False)
         row, number = np.nonzero(present)
         keys = pa.array(names, pa.string()).take(pa.array(number))
         texts = pa.concat_arrays(columns) if columns else pa.array([], pa.string())
@@ -202,32 +205,31 @@ class Batch:
         return pa.MapArray.from_arrays(pa.array(offsets), keys, values)
 
     def id(self, row: int) -> EventId:
-        """The id of the event in that row. Only for a batch that came from a channel."""
+        """Return the id of the event in that row. Raises ValueError for a batch before the channel."""
         if self.origin is None:
             raise ValueError("events have ids only once a channel holds them")
         return self.origin.id(row)
 
     def ids(self) -> list[EventId]:
-        """The ids of all its events, in row order."""
+        """Return the ids of all events, in row order. Raises ValueError for a batch before the channel."""
         return [self.id(row) for row in range(len(self))]
 
-    # --- making another of it
-
     def with_bodies(self, bodies: Array) -> Batch:
-        """Return a batch of the same events with other bodies (a binary array without nulls, one for each event)."""
+        """Return the batch with other bodies: a binary array without nulls, one for each event. Raises ValueError."""
         if len(bodies) != len(self) or bodies.null_count:
             raise ValueError(f"{len(self)} bodies are needed, got {len(bodies)}, {bodies.null_count} of them null")
         columns = self.records.columns
         columns[0] = bodies
         return Batch(pa.RecordBatch.from_arrays(columns, schema=self.records.schema), self.origin)
 
-    def with_header(self, name: str, values: Any, *, keep: bool = False) -> Batch:
-        """Return a batch with that header set: one text for all, or an array with null for 'absent'.
+    def with_header(self, name: str, values: Any, *, preserve_existing: bool = False) -> Batch:
+        """Return the batch with a header set to one text, or to an array with null for events without the header.
 
-        With `keep`, events that have the header already keep theirs.
+        With `preserve_existing`, the value of an event that has the header already is unchanged. Raises ValueError
+        for another number of values than events.
         """
         column = header_column(values, len(self))
-        if keep:
+        if preserve_existing:
             present = self.header(name)
             if present.null_count == 0:
                 return self
@@ -245,21 +247,21 @@ class Batch:
         return Batch.of_columns(self.bodies, headers, self.origin, overflow=overflow)
 
     def without_header(self, *names: str) -> Batch:
-        """Return a batch of the same events without these headers."""
-        overflow, gone = self._overflow(), set(names)
-        if overflow is not None and not gone.isdisjoint(self._overflow_names()):
+        """Return the batch without these headers."""
+        overflow, removed = self._overflow(), set(names)
+        if overflow is not None and not removed.isdisjoint(self._overflow_names()):
             events = list(self)
             for event in events:
-                event.headers = {name: value for name, value in event.headers.items() if name not in gone}
+                event.headers = {name: value for name, value in event.headers.items() if name not in removed}
             return Batch.of(events, self.origin)
         headers = self._columns_by_name()
-        kept = {name: column for name, column in headers.items() if name not in gone}
-        if len(kept) == len(headers):
+        remaining = {name: column for name, column in headers.items() if name not in removed}
+        if len(remaining) == len(headers):
             return self
-        return Batch.of_columns(self.bodies, kept, self.origin, overflow=overflow)
+        return Batch.of_columns(self.bodies, remaining, self.origin, overflow=overflow)
 
     def where(self, mask: Array) -> Batch:
-        """The events for which the mask (a boolean array; null counts as false) is true."""
+        """Return the events for which the mask is true: a boolean array, in which null counts as false."""
         if mask.null_count:
             mask = mask.fill_null(False)
         origin = self.origin
@@ -268,25 +270,25 @@ class Batch:
         return Batch(self.records.filter(mask), origin)
 
     def slice(self, start: int, length: int | None = None) -> Batch:
-        """A run of its events, without copying them."""
+        """Return the events from row `start` on, at most `length`, without a copy of the data."""
         stop = len(self) if length is None else start + length
         origin = self.origin.select(slice(start, stop)) if self.origin is not None else None
         return Batch(self.records.slice(start, length), origin)
 
     def map(self, function: Callable[[Event], Event | None]) -> Batch:
-        """Each event through a function; one that it turns into None is dropped."""
+        """Return the results of a function of each event; an event with the result None is dropped."""
         results = [function(event) for event in self]
-        kept = [row for row, result in enumerate(results) if result is not None]
-        origin = self.origin.select(kept) if self.origin is not None else None
+        rows = [row for row, result in enumerate(results) if result is not None]
+        origin = self.origin.select(rows) if self.origin is not None else None
         return Batch.of((result for result in results if result is not None), origin)
 
     def split(self, max_events: int, max_bytes: int) -> Iterator[Batch]:
-        """Runs of at most so many events and bytes each; a single larger event is a run of its own."""
+        """Yield consecutive parts of at most `max_events` and `max_bytes`; a larger event is a part of its own."""
         if len(self) <= 1 or (len(self) <= max_events and self.nbytes <= max_bytes):
             yield self
             return
         sizes = pc.binary_length(self.bodies).to_numpy(zero_copy_only=False).astype(np.int64)
-        # Headers are spread evenly over the rows: what they take is small, and known only as a whole.
+        # The size of headers is known for the whole batch only: it is small, and divided evenly among the rows.
         sizes += max(0, self.nbytes - int(sizes.sum())) // max(1, len(self))
         ends = np.cumsum(sizes)
         start = 0
@@ -294,13 +296,11 @@ class Batch:
             base = int(ends[start - 1]) if start else 0
             stop = int(np.searchsorted(ends, base + max_bytes, side="right"))
             stop = min(max(stop, start + 1), start + max_events, len(self))
-            yield self.slice(start, stop - start)._with_own_texts()
+            yield self.slice(start, stop - start)._with_own_dictionaries()
             start = stop
 
-    # --- travelling
-
     def to_ipc(self, compression: str | None = None) -> Any:
-        """An Arrow IPC stream of it, as a `pyarrow.Buffer`; `compression` is None, "lz4" or "zstd"."""
+        """Return the batch as an Arrow IPC stream, a `pyarrow.Buffer`; `compression` is None, "lz4" or "zstd"."""
         sink = pa.BufferOutputStream()
         options = pa.ipc.IpcWriteOptions(compression=compression, use_threads=False)
         with pa.ipc.new_stream(sink, self.records.schema, options=options) as writer:
@@ -309,7 +309,7 @@ class Batch:
 
     @classmethod
     def from_ipc(cls, data: Any) -> Batch:
-        """The batch of an IPC stream. ValueError for anything else than what `to_ipc` writes."""
+        """Return the batch of an IPC stream. Raises ValueError for data that `to_ipc` has not written."""
         try:
             with pa.ipc.open_stream(data) as reader:
                 batches = list(reader)
@@ -322,10 +322,8 @@ class Batch:
             raise ValueError(f"not an Arrow IPC stream: {e}") from e
         return batch
 
-    # --- within
-
-    def _with_own_texts(self) -> Batch:
-        """Drop the header values of rows that were sliced off, which would travel with the batch."""
+    def _with_own_dictionaries(self) -> Batch:
+        """Return a slice without the header values of other rows, which its dictionaries still hold."""
         columns = [
             column.dictionary_decode().dictionary_encode()
             if column.type == HEADER_TYPE and len(column.dictionary) > 1
@@ -335,7 +333,7 @@ class Batch:
         return Batch(pa.RecordBatch.from_arrays(columns, schema=self.records.schema), self.origin)
 
     def _check(self) -> None:
-        """Raise ValueError unless the columns are a batch's."""
+        """Raise ValueError unless the columns are as the class describes them."""
         types = self.records.schema.types
         overflow = self._overflow() if types else None
         headers = types[1:] if overflow is None else types[1:-1]
@@ -367,7 +365,7 @@ class Batch:
 
 
 def _entries(maps: Array) -> tuple[Array, Array, Any]:
-    """Names and values of all entries of a map array, and the number of entries in each row."""
+    """Return names and values of all entries of a map array, and the number of entries in each row."""
     offsets = maps.offsets.to_numpy(zero_copy_only=False)
-    start, length = int(offsets[0]), int(offsets[-1] - offsets[0])  # of a slice: the arrays are those of the whole
+    start, length = int(offsets[0]), int(offsets[-1] - offsets[0])  # a slice shares the arrays of the whole column
     return maps.keys.slice(start, length), maps.items.slice(start, length), np.diff(offsets)

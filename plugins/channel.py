@@ -1,4 +1,4 @@
-"""Interfaces of channels, and of the readers that take their events."""
+"""Interfaces of channels and of their readers."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from flafka.plugins.partitions import UNKNOWN_RECORD, Assignment, LastRecord, Of
 
 
 class FlumeDirectories(NamedTuple):
-    """Directories of one file channel of Flume."""
+    """Directories of a file channel of Flume."""
 
     checkpoint: Path
     backup: Path | None
-    """Directory of the second checkpoint."""
+    """Directory of the backup checkpoint."""
     data: tuple[Path, ...]
 
 
@@ -39,8 +39,8 @@ class Record(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Undecodable:
-    """A record that is not in the channel's format."""
+class UndecodableRecord:
+    """A record that is not in the channel's format. It becomes a dead letter."""
 
     id: EventId
     record: Record
@@ -49,19 +49,19 @@ class Undecodable:
 
 @dataclass(frozen=True)
 class PolledBatch:
-    """The records of one partition in a range of offsets, decoded."""
+    """Decoded records of one partition, in a range of offsets."""
 
     assignment: Assignment
     offsets: OffsetRange
     batch: Batch
-    undecodable: tuple[Undecodable, ...] = ()
+    undecodable: tuple[UndecodableRecord, ...] = ()
     replays: Mapping[EventId, int] = field(default_factory=dict)
-    """The offset of the record that replays it, of each event in it that is replayed."""
+    """Offset of the record with the replayed event, by the id of each replayed event of `batch`."""
     last_record: LastRecord = UNKNOWN_RECORD
-    """The last record of the range; unknown in a channel that loses none by itself."""
+    """The last record of the range; unknown in a channel whose storage cannot lose records."""
 
-    def fresh(self) -> Batch:
-        """Return the events without the replayed ones, whose ids have offsets before the range."""
+    def without_replayed(self) -> Batch:
+        """Return the events without replayed ones, whose ids have offsets before the range."""
         origin = self.batch.origin
         if origin is None or not len(self.batch) or origin.offsets.min() >= self.offsets.start:
             return self.batch
@@ -72,58 +72,65 @@ class PolledBatch:
 class EventLocation:
     """State of one event in a channel, for `agent trace`."""
 
-    place: Mapping[str, str | int]
-    """By word, such as `topic`, `partition` and `offset`: where it lies, or lay."""
+    coordinates: Mapping[str, str | int]
+    """Location of the event by keys such as `topic`, `partition` and `offset`, even if it is no longer there."""
     polled: PolledBatch | None
     """Decoded record of the event, with ids of the same prefix as the requested id; None if the channel has no such
     record."""
     missing: str
     """Reason why the event is missing, as a sentence; empty if it is present or its record is undecodable."""
     committed: Mapping[str | None, Assignment]
-    """By consumer group, as it was asked for: its committed offset in the event's partition."""
+    """Committed offset of each requested consumer group in the event's partition."""
 
 
 class RebalanceListener(Protocol):
-    """Callbacks of a `Reader` to the runner for partitions assigned, revoked or lost; only within `Reader.take`."""
+    """Callbacks of a `Reader` for partitions assigned, revoked or lost; called only within `Reader.take`."""
 
     def assigned(self, committed: Sequence[Assignment]) -> Sequence[Assignment]:
-        """Take these partitions over, given the group's committed offsets; return where to start each.
+        """Take over these partitions, given the group's committed offsets. Return where each one starts.
 
-        What is returned has the owner's own generation. It is committed before anything is taken, so that whoever has
-        a partition next knows of that commit log.
+        The returned assignments have the owner's generation. The reader commits them before it hands out any event,
+        so that the next owner of a partition finds the commit log.
         """
 
     def revoked(self, partitions: set[int]) -> None:
-        """Flush and commit these partitions: last chance before another member gets them."""
+        """Flush and commit these partitions, before another member gets them."""
 
     def lost(self, partitions: set[int]) -> None:
-        """Drop uncommitted events of these partitions, which are lost already; commit nothing."""
+        """Drop uncommitted events of these partitions, without a commit: another member may have them already."""
 
 
 class Reader(ABC):
-    """One consumer of a channel. Used by one thread."""
+    """A consumer of a channel. Not thread-safe: one thread uses it."""
 
     @abstractmethod
     def take(self, timeout: float) -> PolledBatch | None:
-        """The next records, or None after `timeout` seconds without any. Calls the owner when partitions change."""
+        """Return the next records, or None after `timeout` seconds without any.
+
+        Calls the `RebalanceListener` when partitions change, and raises its exceptions. Raises Retry for a transient
+        failure, and FlafkaError if a person must decide, as after a loss of records.
+        """
 
     @abstractmethod
     def commit(self, delivered: Collection[Assignment]) -> None:
-        """Commit the next offsets to deliver; only of partitions owned now."""
+        """Commit the next offsets of these assignments, except of partitions that are no longer assigned.
+
+        Raises Retry for a transient failure.
+        """
 
     @abstractmethod
     def rewind(self, starts: Collection[Assignment]) -> None:
-        """Go on taking from the next offsets of these."""
+        """Take from the next offset of each of these assignments on, to redeliver events."""
 
     def needs_commit(self) -> bool:
-        """Return True if uncommitted events of this reader occupy room that the channel needs.
+        """Return True if uncommitted events of this reader occupy space that the channel needs.
 
         A committing sink then commits all its events at once, whatever its batching options are.
         """
         return False
 
     def membership(self) -> Any:
-        """Return the client's `consumer_group_metadata`, for a transaction; None if there is no consumer group.
+        """Return the client's `consumer_group_metadata`, for a transaction; None without a consumer group.
 
         With this metadata, Kafka accepts offsets in a transaction only while the consumer is a member of its group.
         Raises Retry if the consumer is no longer a member.
@@ -131,71 +138,77 @@ class Reader(ABC):
         return None
 
     def stop_at(self, ends: Mapping[int, int]) -> None:
-        """Hand out, by partition, nothing from that offset on, and nothing of partitions that are not named. To be
-        called before the first `take`."""
+        """Hand out only events before the given offset of each partition, and none of other partitions.
+
+        Called before the first `take`. Raises FlafkaError if this kind of reader cannot stop at an offset.
+        """
         raise FlafkaError(f"{type(self).__name__} cannot stop at an offset")
 
     @abstractmethod
     def close(self) -> None:
-        """Leave the group. Commits nothing."""
+        """Leave the group, without a commit."""
 
 
 class Channel(Component[C]):
-    """Holds events between sources and sinks."""
+    """A component that stores events between sources and sinks."""
 
     durable: ClassVar[bool] = False
-    """True if stored events survive the agent. An agent that stops drains its other channels.
+    """True if stored events survive the end of the agent. A stopping agent drains its other channels.
 
-    A channel that does not lie in Kafka has the gauge `ChannelSize`: the events that it holds, those that are taken
-    and not committed included. A drain waits until it is 0, and it is the lag of the channel's sinks.
+    A channel outside Kafka has the gauge `ChannelSize`: the number of its events, including events that are taken but
+    not committed. It is the lag of the channel's sinks, and a drain ends when it is 0.
     """
 
     @abstractmethod
     def put(self, batch: Batch) -> None:
-        """Return when the whole batch is stored, to the channel's guarantee. Threads may call it at once.
+        """Store a batch, and return once the whole batch is stored with the channel's guarantee. Thread-safe.
 
-        Blocks while the channel is full or unreachable. Raises Retry when `stopping` is set before it is stored:
-        the batch may or may not be in the channel then.
+        Blocks while the channel is full or unreachable. Raises Retry for a transient failure, and if `stopping` is
+        set meanwhile; the put is in doubt then. Raises Rejected for events that no record can hold, with the ids
+        `EventId("", -1, -1, row)`, once all others are stored.
         """
 
     def put_in_order(self, batch: Batch, enqueued: Callable[[], None]) -> None:
-        """Put one of several concurrent batches of a source, which are to be read in the source's order.
+        """Store one of several concurrent batches of a source, in the source's order. Raises as `put`.
 
-        The source puts the next batch once `enqueued` is called or this call has ended. A channel that fixes the
-        place of a batch and then waits long, as for a disk, calls `enqueued` before it waits, on any thread.
+        The source puts the next batch once `enqueued` is called or this call has ended. A channel that enqueues a
+        batch and then waits long, as for a disk, calls `enqueued` before it waits, on any thread.
         """
         self.put(batch)
 
     @abstractmethod
     def reader(self, owner: RebalanceListener, *, group: str | None, member: str) -> Reader:
-        """A consumer. Readers of one `group` share the events; each group sees all. None is the channel's own group.
+        """Return a consumer that calls `owner` back. None as `group` is the channel's own group.
 
-        `member` names this consumer across restarts (host, agent and sink).
+        Each consumer group gets all events; its readers share the partitions. `member` names this consumer across
+        restarts: host, agent and sink.
         """
 
     def flume_directories(self) -> FlumeDirectories | None:
-        """Return where Flume's file channel with the same options keeps its files; None for other channels."""
+        """Return the directories of Flume's file channel with the same options; None for other channels."""
         return None
 
     def load(self, batches: Callable[[], Iterator[Batch]] | None, finished: Callable[[int], None]) -> bool:
-        """Store batches from elsewhere, exactly once, while no agent uses the channel; return False if none were due.
+        """Import batches exactly once, while no agent uses the channel. Return False if nothing was left to import.
 
-        Without `batches`, only end a load that was killed. `finished` is called, with a number that no other load of
-        the channel has, once all batches are durable; what it does must be idempotent. A load that was killed before
-        that stores nothing until it is called again with the same batches. Raises Retry if the channel is in use or
-        has no room, and FlafkaError if this kind of channel cannot be loaded.
+        If `batches` is None, only finish an import that was killed. `finished` must be idempotent. It is called once
+        all batches are durable, with a number unique among the imports of the channel. An import that was killed
+        before has stored nothing visible: repeat it with the same batches. Raises Retry if the channel is in use or
+        has no space, and FlafkaError if this kind of channel cannot import.
         """
         raise FlafkaError(f"channel {self.name} cannot be loaded")
 
-    def find(self, id: EventId, groups: Collection[str | None]) -> EventLocation | None:
-        """For `agent trace`: what it has of that event, and how far these groups are. None where the id is not of
-        this channel. Needs no `open`, and changes nothing; the agent may run. Raises Retry.
+    def find_event(self, id: EventId, groups: Collection[str | None]) -> EventLocation | None:
+        """Return the state of that event and the committed offsets of these groups, for `agent trace`.
+
+        None if the id is not of this channel. Needs no `open` and has no side effects; the agent may run. Raises
+        Retry for a transient failure.
         """
         return None
 
 
 class OverflowConfig(Config):
-    """Options of a channel whose events another channel of the agent may hold while its brokers are away."""
+    """Options of a channel that overflows to a file channel of the agent while its brokers are away."""
 
     section = "While brokers are away"
     overflow: str | None = option(

@@ -1,4 +1,4 @@
-"""The columns of a batch: their types, and how they are made of what a component gives."""
+"""Types of a batch's columns, and conversions to them."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ Array = Any
 """A `pyarrow.Array`; pyarrow ships no types."""
 
 MAX_HEADER_COLUMNS = 64
-"""Header names come from senders; those past this many in one batch share one map column."""
+"""Maximum number of header columns of a batch. Senders choose names of headers: further ones share one map column."""
 
 HEADER_TYPE = pa.dictionary(pa.int32(), pa.string())
 OVERFLOW_TYPE = pa.map_(pa.string(), pa.string())
 
 
 def header_column(values: Any, rows: int) -> Array:
-    """Dictionary-encoded values of one header for so many rows: of an array, a list, or one text for all of them.
+    """Return the dictionary-encoded column of one header, from an array, a list, or one text for all rows.
 
-    Raises ValueError where they are not as many.
+    Raises ValueError if the number of values is not `rows`.
     """
     if isinstance(values, str):
         return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array([values], pa.string()))
     if isinstance(values, list) and len(values) == rows:
-        return pa.array(values, HEADER_TYPE)  # in a fifth of the time, which is what a batch of one event takes
+        return pa.array(values, HEADER_TYPE)  # five times as fast, which matters for small batches
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     elif not isinstance(values, pa.Array):
@@ -42,19 +42,21 @@ def header_column(values: Any, rows: int) -> Array:
 
 
 def check_events(events: Sequence[Any]) -> None:
-    """Raises ContractViolation about the first of them of which no batch can be made."""
+    """Raise ContractViolation for the first object that is no valid event."""
     for event in events:
         if not isinstance(event, Event):
             raise ContractViolation(
-                f"Batch.of takes events, such as Event(b'…', {{'host': 'web1'}}), not {_shown(event)}"
+                f"Batch.of takes events, such as Event(b'…', {{'host': 'web1'}}), not {_describe(event)}"
             )
         if not isinstance(event.body, bytes | bytearray | memoryview | str):
-            raise ContractViolation(f"the body of an event must be bytes, not {_shown(event.body)}")
+            raise ContractViolation(f"the body of an event must be bytes, not {_describe(event.body)}")
         for name, value in event.headers.items() if isinstance(event.headers, dict) else [(event.headers, "")]:
             if not (isinstance(name, str) and isinstance(value, str | None)):
-                raise ContractViolation(f"the headers of an event must be texts by name, not {_shown(event.headers)}")
+                raise ContractViolation(
+                    f"the headers of an event must be texts by name, not {_describe(event.headers)}"
+                )
 
 
-def _shown(thing: object) -> str:
-    """A thing that is not what it should be: its type, and how it begins."""
-    return f"the {type(thing).__name__} {thing!r:.60}"
+def _describe(value: object) -> str:
+    """Return the type of a wrong value, and the beginning of its representation."""
+    return f"the {type(value).__name__} {value!r:.60}"

@@ -1,4 +1,4 @@
-"""What a component does otherwise than Flume's of the same type."""
+"""Notes on differences between a component and Flume's component of the same type."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class CompatibilityNote:
-    """One thing that a component does otherwise than Flume's component of the same type.
+    """One difference between a component and Flume's component of the same type.
 
-    `agent check -v`, `agent migrate` and the documentation show it.
+    Shown by `agent check -v`, by `agent migrate` and in the documentation.
     """
 
     flume: str
-    """What Flume does: a clause without a full stop."""
+    """Flume's behaviour: a clause without a full stop."""
     here: str
-    """What happens here: a clause without a full stop."""
+    """Behaviour of this component: a clause without a full stop."""
     option: str = ""
-    """Only a configuration that sets this option is told."""
-    seen: bool = False
-    """Whether users meet it while all goes well, and not only when something fails or is malformed."""
+    """Option to which the note applies: shown only if the configuration sets it. Empty: shown always."""
+    is_common: bool = False
+    """True if the difference shows in normal operation, not only after a failure or for malformed input."""
 
     def __str__(self) -> str:
         return f"Flume: {self.flume}. Here: {self.here}"

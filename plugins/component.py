@@ -1,4 +1,4 @@
-"""What all components share: options, a name, counters, and a life of open, work and close."""
+"""Base class of all components: options, a name, metrics, and the life cycle of open, work and close."""
 
 from __future__ import annotations
 
@@ -26,51 +26,52 @@ C = TypeVar("C", bound=Config, default=Any)
 
 
 class ConnectivityWarning(str):
-    """A sentence from `Component.check_connectivity` about what works, though less safely than it should."""
+    """A sentence from `Component.check_connectivity` about a working but unsafe setup."""
 
 
 class PortOccupied(str):
-    """A sentence from `Component.check_connectivity` about a port on which something listens already.
+    """A sentence from `Component.check_connectivity` about a port on which another process listens.
 
-    It is no error where that is the agent of the same configuration, which runs.
+    No error if that process is the running agent of the same configuration.
     """
 
     port: int
     udp: bool
 
     def __new__(cls, sentence: str, port: int, *, udp: bool = False) -> PortOccupied:
-        """The sentence, and which port it is about."""
+        """Return the sentence, with the port and its protocol."""
         self = super().__new__(cls, sentence)
         self.port, self.udp = port, udp
         return self
 
 
 class Component(ABC, Generic[C]):
-    """What all components share.
+    """Base class of sources, channels, interceptors and sinks.
 
-    Life: `__init__` (no I/O) → `open` (connects; may raise Retry) → work → `close`, which always runs, also after a
-    failed `open`, and may run twice. After a failure the runner closes the component and opens it again.
+    Life cycle: `__init__` (no I/O) → `open` (connects; may raise Retry) → work → `close`. The runner always calls
+    `close`, also after a failed `open`, and may call it twice. After a failure the runner closes the component and
+    opens it again.
 
-    The runner sets `name`, `member` and `stopping`; whatever blocks must wake soon after `stopping` is set. On
+    The runner sets `name`, `member` and `stopping`. A blocking call must return soon after `stopping` is set. On
     executors of Spark it is never set: Spark ends their tasks.
     """
 
     type_name: ClassVar[str] = ""
-    """The name in the configuration: `a1.sources.s1.type = <type_name>`."""
+    """Name in the configuration: `a1.sources.s1.type = <type_name>`."""
     aliases: ClassVar[tuple[str, ...]] = ()
-    """Other names for it, Flume's class names among them. Aliases ignore case."""
+    """Other names of the type, such as Flume's class name. Case is ignored."""
     declared_metrics: ClassVar[tuple[Metric, ...]] = ()
-    """Metrics of the component itself. Those that all components of its kind have are the agent's business."""
+    """Metrics of this component. The agent declares the metrics that all components of a kind have."""
     libraries: ClassVar[Mapping[str, str]] = {}
-    """Modules that the component imports after it was made, with the extra that brings each, or an empty text.
+    """Modules that the component imports after its construction, each with its extra, or an empty text.
 
-    `agent check` reports a missing one as an error. The agent imports them before any source opens: an import fails
-    when the process has no file descriptor left. `libraries_for` says which of them a configuration needs.
+    `agent check` reports a missing one as an error. The agent imports them before any source opens, because an import
+    fails once the process has no file descriptor left. `libraries_for` selects those that a configuration needs.
     """
     config_class: ClassVar[type[Config]] = Config
-    """Its options: the type argument of the base class, found by itself."""
+    """Class of its options. Set automatically to the type argument of the base class."""
     compatibility_notes: ClassVar[Sequence[CompatibilityNote]] = ()
-    """What it does otherwise than Flume's component of the same type."""
+    """Differences from Flume's component of the same type."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -81,42 +82,45 @@ class Component(ABC, Generic[C]):
 
     @classmethod
     def libraries_for(cls, config: Any) -> Mapping[str, str]:
-        """Return what of `libraries` a component with these options imports; all of them by default."""
+        """Return the part of `libraries` that a component with these options imports; all of them by default."""
         return cls.libraries
 
     def __init__(self, config: C, name: str = "") -> None:
         self.config = config
         self.name = name or self.type_name
         self.member = self.name
-        """How a server that remembers its clients knows it again, on this host: set by the runner, agent included."""
+        """Client name that servers see, unique on this host: agent and component. Set by the runner."""
         self.metrics = Metrics()
         self.stopping = threading.Event()
         self.log = logging.getLogger(f"{type(self).__module__}.{self.name}")
         self._warned: dict[str, float] = {}
 
     def open(self) -> None:
-        """Acquire what is needed: connections, files, sockets. Raise Retry where trying again may help."""
+        """Acquire connections, files and sockets. Raises Retry for a transient failure."""
 
     def close(self) -> None:
-        """Release everything. Not a commit: what was not flushed is lost here and offered again."""
+        """Release everything, without a commit: unflushed events are dropped, and redelivered later. Idempotent."""
 
     def check_connectivity(self) -> Iterator[str]:
-        """For `agent check --connect`: yield a sentence for everything that would keep `open` from working.
+        """Yield a sentence for each reason why `open` would fail, for `agent check --connect`.
 
         A `ConnectivityWarning` becomes a warning, and any other text an error. A `PortOccupied` is no error beside
-        the running agent of the same configuration. Changes nothing and leaves nothing behind.
+        the running agent of the same configuration. Must have no side effects.
         """
         return iter(())
 
     def exclusive_resources(self) -> Mapping[Path, str]:
-        """Files and directories that no other component may use, and the option that names each.
+        """Return files and directories that no other component may use, each with the option that names it.
 
-        `check` names the second component that has the same.
+        `agent check` reports a second component with the same file or directory.
         """
         return {}
 
     def warn_rate_limited(self, about: str, message: str, *args: object) -> None:
-        """Log a warning, one a minute about the same: for what anyone who can connect can cause. Any thread."""
+        """Log a warning, at most once a minute for each `about`. Any thread may call.
+
+        For failures that remote peers can cause, which would flood the log otherwise.
+        """
         now = time.monotonic()
         if now - self._warned.get(about, -60.0) >= 60:
             self._warned[about] = now
@@ -127,12 +131,12 @@ _importing = threading.RLock()
 
 
 def require(module: str, extra: str = "") -> Any:
-    """Import a module. Raises MissingExtra, with the extra that brings it, where it is not installed.
+    """Import a module and return it. Raises MissingExtra, naming the extra, if the module is not installed.
 
-    An import that fails leaves nothing behind: a part of a package that stays would be taken for the whole one by the
-    next attempt.
+    A failed import leaves no module behind: the next attempt would take a partly imported package for a complete one.
+    Any thread may call.
     """
-    # One at a time: sinks open on threads of their own, and libraries that import one another deadlock then.
+    # Sinks open on their own threads, and concurrent imports of libraries that import one another deadlock.
     with _importing:
         before = set(sys.modules)
         try:
@@ -145,7 +149,7 @@ def require(module: str, extra: str = "") -> Any:
 
 
 def _forget_modules_since(before: Collection[str]) -> None:
-    """Drop modules of packages of which nothing was imported before."""
+    """Drop imported modules whose top-level package was not imported before."""
     for name in sys.modules.keys() - before:
         if name.partition(".")[0] not in before:
             sys.modules.pop(name, None)

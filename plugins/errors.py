@@ -1,30 +1,31 @@
-"""What a component raises, and what the runner does about it."""
+"""Exceptions that a component raises, and the reaction of the runner to each."""
 
 from collections.abc import Mapping
 
 from flafka.plugins.event import EventId
 
 ANY_FAILURE = (Exception, SystemExit)
-"""What code that is not the caller's may raise: a library that cannot go on may end the program, which only the user
-may. Whoever catches it tells it as a failure of that code, and keeps the rest running."""
+"""Exceptions to catch around code of plugins and libraries. A library may raise SystemExit, but only the user may end
+the agent: the caller reports the exception as a failure of that code."""
 
 
 CONTRACT_VIOLATION_SECONDS = 60.0
-"""How long it takes until what its author got wrong is tried again, at least."""
+"""Least time between two attempts after a mistake of a component's author."""
 
 
 class FlafkaError(Exception):
-    """An error whose text alone tells a user what is wrong and what to do; it is shown without a traceback."""
+    """An error whose text alone explains the problem and the remedy to a user. Shown without a traceback."""
 
 
 class MissingExtra(FlafkaError):
-    """A library is not installed; the text names the extra that brings it."""
+    """Lack of an optional library. The text names the extra that installs it."""
 
 
 class Retry(FlafkaError):
-    """A passing failure (a server away, a timeout): back off, rewind to the last commit, offer again.
+    """A transient failure, such as an unavailable server or a timeout.
 
-    `after` is the least time to wait, in seconds; None leaves it to the runner's back-off.
+    The runner backs off, rewinds to the last commit and redelivers. `after` is the least time to wait, in seconds;
+    None leaves it to the runner's back-off.
     """
 
     def __init__(self, message: str, after: float | None = None) -> None:
@@ -33,21 +34,22 @@ class Retry(FlafkaError):
 
 
 class NotCommitted(Retry):
-    """Failure of a commit that certainly did not come about: the audit's report of its events is withdrawn."""
+    """Failure of a commit that certainly had no effect: the runner withdraws the audit's report of its events."""
 
 
 class Unreachable(Retry):
-    """Nobody answers: servers are away, or too few of them. Whoever answers that it will not is no such failure."""
+    """Lack of an answer: servers are down, or too few of them are up. A server that refuses is no such failure."""
 
 
 class Unwritable(Retry):
-    """A disk of this host fails. A stopping agent does not wait for it, as a person has to mend the disk first."""
+    """Failure of a disk of this host. A stopping agent does not wait for it, as a person has to repair the disk."""
 
 
 class ContractViolation(Retry, TypeError):
-    """What a component's author wrote cannot work; the text says what to write, and who catches it says where.
+    """A mistake of a component's author. The text says what to write; the runner adds the component.
 
-    It works no better the next time, and a source may repeat what it brought before: it is tried again rarely.
+    Another attempt fails as well, and a source may repeat events: the runner retries after
+    `CONTRACT_VIOLATION_SECONDS`.
     """
 
     def __init__(self, message: str) -> None:
@@ -55,10 +57,10 @@ class ContractViolation(Retry, TypeError):
 
 
 class Rejected(FlafkaError):
-    """Some events can never be delivered: they become dead letters, durable before their positions are committed.
+    """Events that can never be delivered. They become dead letters, durable before their offsets are committed.
 
     Raised by `write` or `flush` after every *other* event was accepted. `reasons` maps each rejected event's id
-    (`batch.id(row)`) to a sentence about that event.
+    (`batch.id(row)`) to a sentence about that event. The constructor raises ContractViolation for any other mapping.
     """
 
     def __init__(self, reasons: Mapping[EventId, str]) -> None:
@@ -71,12 +73,12 @@ class Rejected(FlafkaError):
 
 
 class CommitLogMoved(Retry):
-    """A sink's commit log is in another place than its configuration names: another agent has moved it there."""
+    """A sink's commit log is not where its configuration says: another agent has moved it."""
 
 
 class Conflict(FlafkaError):
-    """Another owner has committed past this offset: drop what is not committed and resume where it left off."""
+    """Commit of another owner past this offset. The runner drops uncommitted events and resumes from there."""
 
 
 class OutcomeUnknown(Conflict):
-    """Failure of a commit of which the store did not say whether it came about: the sink's `resume` finds out."""
+    """Failure of a commit whose effect is unknown, such as a timeout. The sink's `resume` finds it out."""

@@ -1,4 +1,4 @@
-"""One event, as a plugin author sees it."""
+"""Events and their ids."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import msgspec
 
 
 class Event(msgspec.Struct):
-    """A body of bytes with text headers: Flume's event.
+    """A body of bytes with text headers, as in Flume.
 
-    The body is never decoded by the agent; bytes that are not UTF-8 arrive as they were sent.
+    The agent never decodes the body. Bytes that are not UTF-8 arrive unchanged.
     """
 
     body: bytes
@@ -18,20 +18,19 @@ class Event(msgspec.Struct):
 
 
 class EventId(NamedTuple):
-    """Where an event lies in its channel: unique for ever, and the same on every redelivery."""
+    """Location of an event in its channel: unique for ever, and equal on every redelivery."""
 
     topic: str
-    """The topic, and what tells it from others of that name, in other clusters or made before: see
-    `Assignment.id_prefix`."""
+    """The topic, with a hash that distinguishes it from topics of the same name: `Assignment.id_prefix`."""
     partition: int
     offset: int
-    """Offset of the record that holds the event."""
-    index: int  # type: ignore[assignment]  # the design's word; tuple.index is not needed here
-    """Place of the event within that record."""
+    """Offset of the record that contains the event."""
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nothing here needs
+    """Position of the event in that record, from 0."""
 
     @classmethod
     def parse(cls, text: str) -> EventId:
-        """The id of which that is the text. ValueError for any other."""
+        """Return the id that `str(id)` has written as this text. Raises ValueError for any other text."""
         topic, partition, offset, index = text.rsplit("-", 3)
         return cls(topic, int(partition), int(offset), int(index))
 

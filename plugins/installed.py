@@ -1,7 +1,7 @@
 """Installed plugins, and the plugin that a class, a thread or an error belongs to.
 
-`plugins` and `place_of` read files. All other functions use what `plugins` has read last: an error is reported
-without any file I/O, as the process may have no file descriptor left.
+`read_plugins` and `source_location` read files. All other functions use the latest result of `read_plugins`, without
+file I/O: a process that reports an error may have no file descriptor left.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-GROUP = "flafka"
+ENTRY_POINT_GROUP = "flafka"
 """Entry-point group, pluggy's project name, and the distribution that the built-in components belong to."""
 
 
@@ -27,8 +27,8 @@ class Plugin:
 
     entry: importlib.metadata.EntryPoint
     distribution: str
-    """Name and version of the distribution, as in `flafka-extras 1.0`; empty where there is none."""
-    built_in: bool
+    """Name and version of the distribution, such as `flafka-extras 1.0`; empty if there is none."""
+    is_built_in: bool
     """True for the project's own distribution."""
 
     @property
@@ -37,7 +37,7 @@ class Plugin:
         return self.entry.module.partition(".")[0]
 
     @property
-    def listed(self) -> str:
+    def entry_points_file(self) -> str:
         """Path of the file that lists the entry point."""
         directory = getattr(self.entry.dist, "_path", None)
         return str(Path(directory) / "entry_points.txt") if directory is not None else self.entry.module
@@ -47,64 +47,67 @@ class Plugin:
         return f"plugin {name} (entry point '{self.entry.name} = {self.entry.value}')"
 
 
-_read: tuple[Plugin, ...] | None = None
-"""Latest result of `plugins`."""
+_latest: tuple[Plugin, ...] | None = None
+"""Latest result of `read_plugins`."""
 
 
 @functools.lru_cache(maxsize=64)
 def _identity(dist: importlib.metadata.Distribution) -> tuple[str, str]:
-    """Name and version. Read once per distribution, as its metadata file also holds the whole README."""
+    """Return name and version. Cached, because the metadata file of a distribution also holds its whole README."""
     return dist.name, dist.version
 
 
-def plugins() -> tuple[Plugin, ...]:
-    """Read the installed plugins, built-in ones first."""
-    global _read
-    found = []
-    for entry in importlib.metadata.entry_points(group=GROUP):
+def read_plugins() -> tuple[Plugin, ...]:
+    """Return the installed plugins, built-in ones first. Reads files."""
+    global _latest
+    installed = []
+    for entry in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP):
         name, version = _identity(entry.dist) if entry.dist is not None else ("", "")
-        found.append(Plugin(entry, f"{name} {version}".strip(), name == GROUP))
-    _read = tuple(sorted(found, key=lambda plugin: not plugin.built_in))
-    return _read
+        installed.append(Plugin(entry, f"{name} {version}".strip(), name == ENTRY_POINT_GROUP))
+    _latest = tuple(sorted(installed, key=lambda plugin: not plugin.is_built_in))
+    return _latest
 
 
-def _foreign() -> dict[str, Plugin]:
-    """Plugins that are not built in, by top-level package. Reads no file, except before the first `plugins`."""
-    known = plugins() if _read is None else _read
-    return {plugin.package: plugin for plugin in known if not plugin.built_in}
+def _third_party() -> dict[str, Plugin]:
+    """Return the plugins that are not built in, by top-level package. Reads files only on the first call."""
+    known = read_plugins() if _latest is None else _latest
+    return {plugin.package: plugin for plugin in known if not plugin.is_built_in}
 
 
 def plugin_of(module: str) -> Plugin | None:
     """Return the plugin of a module, or None for a built-in module and for one that no entry point names."""
-    return _foreign().get(module.partition(".")[0])
+    return _third_party().get(module.partition(".")[0])
 
 
-def place_of(cls: Any) -> tuple[str, int]:
-    """File and line of a class or function, found in its source file; an empty file where there is none."""
+def source_location(cls: Any) -> tuple[str, int]:
+    """Return file and line of a class or function, by its source file; an empty file if there is no source."""
     try:
         return inspect.getsourcefile(cls) or "", inspect.getsourcelines(cls)[1]
     except (OSError, TypeError):
         return "", 0
 
 
-def described(cls: type, place: tuple[str, int] | None = None) -> str:
-    """A component's class with its plugin, and with `place` or else file and line of the class (reads its source)."""
-    file, line = place or place_of(cls)
+def describe_class(cls: type, location: tuple[str, int] | None = None) -> str:
+    """Return a component's class as text, with its plugin and location.
+
+    Reads the source file if `location`, a file and a line, is None.
+    """
+    file, line = location or source_location(cls)
     plugin = plugin_of(cls.__module__)
-    where = [f"{file}:{line}"] * bool(file) + [str(plugin)] * (plugin is not None)
-    return f"{cls.__module__}.{cls.__qualname__}" + (f" ({', '.join(where)})" if where else "")
+    details = [f"{file}:{line}"] * bool(file) + [str(plugin)] * (plugin is not None)
+    return f"{cls.__module__}.{cls.__qualname__}" + (f" ({', '.join(details)})" if details else "")
 
 
-def described_method(cls: type, name: str) -> str:
-    """A component's class with its plugin, and file and line of a method by its compiled code. Reads no file."""
+def describe_method(cls: type, name: str) -> str:
+    """Return a component's class as text, with its plugin and the location of a method. Reads no file."""
     method = getattr(cls, name, None)
     code = getattr(inspect.unwrap(method), "__code__", None) if callable(method) else None
-    return described(cls, (code.co_filename, code.co_firstlineno) if code is not None else ("", 0))
+    return describe_class(cls, (code.co_filename, code.co_firstlineno) if code is not None else ("", 0))
 
 
-def blamed(error: BaseException) -> str:
-    """File, line and plugin of the innermost frame of a plugin in a traceback; empty where there is none."""
-    packages = _foreign()
+def plugin_location(error: BaseException) -> str:
+    """Return file, line and plugin of the innermost frame of a plugin in a traceback; empty if there is none."""
+    packages = _third_party()
     for frame, line in reversed(list(traceback.walk_tb(error.__traceback__))):
         plugin = packages.get(frame.f_globals.get("__name__", "").partition(".")[0])
         if plugin is not None:
@@ -112,46 +115,46 @@ def blamed(error: BaseException) -> str:
     return ""
 
 
-def from_plugin(error: BaseException) -> TracebackType | None:
-    """Traceback of an error from the first frame of a plugin on, or the whole traceback where there is none.
+def plugin_traceback(error: BaseException) -> TracebackType | None:
+    """Return the traceback of an error from the first frame of a plugin on; the whole traceback if there is none.
 
-    The frames before it belong to the agent, and do not help the author of the plugin.
+    The frames before belong to the agent, and do not help the author of the plugin.
     """
-    packages = _foreign()
-    found = error.__traceback__
-    while found is not None:
-        if found.tb_frame.f_globals.get("__name__", "").partition(".")[0] in packages:
-            return found
-        found = found.tb_next
+    packages = _third_party()
+    part = error.__traceback__
+    while part is not None:
+        if part.tb_frame.f_globals.get("__name__", "").partition(".")[0] in packages:
+            return part
+        part = part.tb_next
     return error.__traceback__
 
 
-def at_work(thread: threading.Thread) -> str:
-    """Innermost call of a thread, of a plugin where there is one, with file and line; empty after its end."""
-    packages = _foreign()
+def current_call(thread: threading.Thread) -> str:
+    """Return the innermost call of a thread, preferably of a plugin, with file and line; empty after its end."""
+    packages = _third_party()
     frame = sys._current_frames().get(thread.ident or 0)
     frames = [frame for frame, _ in traceback.walk_stack(frame)] if frame is not None else []
-    ours = (one for one in frames if one.f_globals.get("__name__", "").partition(".")[0] in packages)
-    found = next(ours, frames[0] if frames else None)
-    if found is None:
+    of_plugins = (frame for frame in frames if frame.f_globals.get("__name__", "").partition(".")[0] in packages)
+    innermost = next(of_plugins, frames[0] if frames else None)
+    if innermost is None:
         return ""
-    return f"{found.f_code.co_name}() at {found.f_code.co_filename}:{found.f_lineno}"
+    return f"{innermost.f_code.co_name}() at {innermost.f_code.co_filename}:{innermost.f_lineno}"
 
 
-def raised_at(error: BaseException) -> tuple[str, int]:
-    """File and line of a module that could not be imported; an empty file where they are unknown."""
+def import_error_location(error: BaseException) -> tuple[str, int]:
+    """Return file and line at which an import has failed; an empty file if they are unknown."""
     if isinstance(error, SyntaxError) and error.filename:
         return error.filename, error.lineno or 0
     machinery = (__file__, importlib.__file__, importlib.metadata.__file__)
-    found = [
+    locations = [
         (frame.f_code.co_filename, line)
         for frame, line in traceback.walk_tb(error.__traceback__)
         if not frame.f_code.co_filename.startswith("<frozen importlib")
         and frame.f_code.co_filename not in machinery
         and not frame.f_globals.get("__name__", "").startswith(("flafka.plugins.manager", "pluggy"))
     ]
-    if not found:
+    if not locations:
         return "", 0
-    first = Path(found[0][0])
+    first = Path(locations[0][0])
     package = first.parent if first.name == "__init__.py" else first
-    return [place for place in found if Path(place[0]).is_relative_to(package)][-1]
+    return [location for location in locations if Path(location[0]).is_relative_to(package)][-1]

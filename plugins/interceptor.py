@@ -1,4 +1,4 @@
-"""What an interceptor is."""
+"""Interface of interceptors."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from flafka.plugins.component import C, Component
 
 
 class _Rejected(threading.local):
-    """What was rejected, of each thread its own: others may have a batch of theirs at the same time."""
+    """Rejected events of the current thread. Several threads may intercept at once."""
 
     def __init__(self) -> None:
         self.batches: list[tuple[Batch, list[str]]] = []
 
 
 class Interceptor(Component[C]):
-    """Changes or drops events on their way."""
+    """A component that changes or drops events, on a source or on a sink."""
 
     pure: bool = True
-    """Whether the same event always gives the same result. Impure ones are allowed before the channel only, where a
-    redelivery does not pass."""
+    """True if the same event always gives the same result. An impure interceptor is allowed on sources only: the
+    interceptors of a sink run once more for each redelivery."""
 
     pure_with: ClassVar[str] = ""
-    """Of a class that is not pure, the option with which one is; it sets `pure` of its own."""
+    """Name of the option with which an instance of an impure class is pure; that instance sets `pure`."""
 
-    hides: ClassVar[bool] = False
-    """Whether it takes something out of events that not everybody is to see, as a mask does: the agent's page shows
-    events behind the last of these only."""
+    redacts: ClassVar[bool] = False
+    """True if the interceptor removes confidential data, as `mask` does. The agent's page shows events only after the
+    last such interceptor."""
 
     def __init__(self, config: C, name: str = "") -> None:
         super().__init__(config, name)
@@ -40,27 +40,33 @@ class Interceptor(Component[C]):
 
     @abstractmethod
     def intercept(self, batch: Batch) -> Batch:
-        """Return the batch changed; use `where` to drop events. Must not raise for any content.
+        """Return the changed batch; drop events with `where`. Must not raise for any content.
 
-        Several threads may call at once, where a source has more than one batch `in_flight`.
+        Several threads may call at once if `in_flight` of the source is more than 1.
         """
 
     def reject(self, batch: Batch, reasons: Mapping[int, str]) -> Batch:
-        """Within `intercept`: have these rows become dead letters, and go on with the batch that is returned.
+        """Turn these rows into dead letters, within `intercept`; return the batch without them.
 
-        `reasons` has a sentence about each of these events, by its row. They are durable, as they are in `batch`, or,
-        on a sink, as its channel has them, before the source or the channel hears that the batch is done.
+        `reasons` has a sentence about each of these events, by its row. On a source, the dead letter holds the event
+        as in `batch`; on a sink, as in the channel. Dead letters are durable before the source's `stored` or the
+        channel's commit.
         """
         chosen = [row in reasons for row in range(len(batch))]
         rejected = batch.where(pa.array(chosen, pa.bool_()))
-        self._rejected.batches.append((rejected, [reasons[row] for row, one in enumerate(chosen) if one]))
-        return batch.where(pa.array([not one for one in chosen], pa.bool_()))
+        self._rejected.batches.append(
+            (rejected, [reasons[row] for row, is_rejected in enumerate(chosen) if is_rejected])
+        )
+        return batch.where(pa.array([not is_rejected for is_rejected in chosen], pa.bool_()))
 
     def take_rejected(self) -> list[tuple[Batch, list[str]]]:
-        """For the runner: what was rejected on this thread since it last asked there, and why."""
+        """Return, and forget, the batches rejected on this thread, each with the reasons by row. For the runner."""
         rejected, self._rejected.batches = self._rejected.batches, []
         return rejected
 
     def sets_headers(self) -> Collection[str] | None:
-        """Names of the headers that it may set; None: any. `check` warns of a sink that needs others."""
+        """Return the names of the headers that it may set; None for any.
+
+        `agent check` warns of a sink that needs others.
+        """
         return None

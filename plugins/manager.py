@@ -1,4 +1,4 @@
-"""Finding components: one hook, one entry-point group, for built-ins and for everyone else."""
+"""Registry of components, from one hook and one entry-point group for built-in components and plugins."""
 
 from __future__ import annotations
 
@@ -12,11 +12,18 @@ import pluggy
 
 from flafka.plugins.channel import Channel
 from flafka.plugins.component import Component
+from flafka.plugins.contractcheck import find_contract_violations, method_signature
 from flafka.plugins.errors import ANY_FAILURE, FlafkaError
-from flafka.plugins.installed import GROUP, Plugin, described, place_of, plugins, raised_at
+from flafka.plugins.installed import (
+    ENTRY_POINT_GROUP,
+    Plugin,
+    describe_class,
+    import_error_location,
+    read_plugins,
+    source_location,
+)
 from flafka.plugins.interceptor import Interceptor
-from flafka.plugins.mistakes import header, mistakes
-from flafka.plugins.problems import suggestion
+from flafka.plugins.problems import suggest
 from flafka.plugins.sink import Sink
 from flafka.plugins.source import Source
 from flafka.plugins.streaming import StreamingSink
@@ -28,158 +35,159 @@ KINDS: dict[str, tuple[type[Component[Any]], ...]] = {
     "sink": (Sink, StreamingSink),
 }
 
-hookspec = pluggy.HookspecMarker(GROUP)
-hookimpl = pluggy.HookimplMarker(GROUP)
+hookspec = pluggy.HookspecMarker(ENTRY_POINT_GROUP)
+hookimpl = pluggy.HookimplMarker(ENTRY_POINT_GROUP)
 
 
 class Hooks:
-    """What a plugin module may implement."""
+    """Hooks that a plugin module may implement."""
 
     @hookspec
-    def components(self) -> Iterable[type[Component[Any]]]:  # type: ignore[empty-body]  # pluggy looks at it, and never calls it
-        """Return the component classes this module brings."""
+    def components(self) -> Iterable[type[Component[Any]]]:  # type: ignore[empty-body]  # a declaration, which pluggy never calls
+        """Return the component classes of the module."""
 
 
 class UnknownType(FlafkaError):
-    """No component has that type name; the text suggests near ones."""
+    """Lack of a component of that type name. The text suggests similar names."""
 
 
 class UnusableType(UnknownType):
-    """A component has that type name and cannot be used; the text says why, and whose it is."""
+    """Use of a component that violates the contract. The text names the violation and the plugin."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong with a plugin, or with one component of it; all others can be used."""
+    """Failure of a plugin, or of one of its components. All others stay usable."""
 
     message: str
     file: str
     line: int
-    """From 1; 0 where it does not stand on a line of its own."""
-    whole: bool
-    """Whether nothing of the plugin can be used, so that nobody knows what it would bring."""
+    """Line of the file, from 1; 0 if unknown."""
+    is_whole_plugin: bool
+    """True if no component of the plugin can be used, and their types are unknown."""
 
 
 class Components:
-    """All components that can be named in a configuration, built-in and plugged in.
+    """Components that a configuration can name, built-in and of plugins.
 
-    What is wrong with a plugin is in `faults` and raised by nothing but `get` of what it concerns.
+    The failures of plugins are in `faults`. Only `get` of a component concerned raises them.
     """
 
     def __init__(self, modules: Iterable[Any] = (), *, entry_points: bool = True) -> None:
         self.faults: list[Fault] = []
         self._by_name: dict[tuple[str, str], type[Component[Any]]] = {}
         self._unusable: dict[tuple[str, str], Fault] = {}
-        self._manager = pluggy.PluginManager(GROUP)
+        self._manager = pluggy.PluginManager(ENTRY_POINT_GROUP)
         self._manager.add_hookspecs(Hooks)
-        for plugin in plugins() if entry_points else ():
+        for plugin in read_plugins() if entry_points else ():
             try:
                 module = plugin.entry.load()
             except ANY_FAILURE as e:  # importing a plugin may raise whatever its author wrote
-                file, line = raised_at(e)
-                message = f"{plugin} cannot be imported: {_in_words(e)}"
-                self._add_fault(message, (file or plugin.listed, line), whole=True)
+                file, line = import_error_location(e)
+                message = f"{plugin} cannot be imported: {_in_one_line(e)}"
+                self._add_fault(message, (file or plugin.entry_points_file, line), is_whole_plugin=True)
                 continue
             self._register(module, str(plugin), plugin)
         for module in modules:
             self._register(module, f"module {getattr(module, '__name__', module)}", None)
 
-    def _register(self, module: Any, called: str, plugin: Plugin | None) -> None:
+    def _register(self, module: Any, description: str, plugin: Plugin | None) -> None:
         if self._manager.is_registered(module):
             return
-        file = getattr(module, "__file__", None) or (plugin.listed if plugin is not None else "")
+        file = getattr(module, "__file__", None) or (plugin.entry_points_file if plugin is not None else "")
         listed: list[Any] = []
         try:
-            self._manager.register(module, name=f"{called} {id(module)}")
-            hooks = [one for one in self._manager.hook.components.get_hookimpls() if one.plugin is module]
+            self._manager.register(module, name=f"{description} {id(module)}")
+            hooks = [hook for hook in self._manager.hook.components.get_hookimpls() if hook.plugin is module]
             if not hooks:
-                message = f"{called} brings nothing: it has no function `components` marked with @hookimpl"
-                self._add_fault(message, (file, 0), whole=True)
+                message = f"{description} brings nothing: it has no function `components` marked with @hookimpl"
+                self._add_fault(message, (file, 0), is_whole_plugin=True)
                 return
             listed = [hooks[0].function]
-            brought = [*cast("Iterable[Any]", hooks[0].function())]
-        except ANY_FAILURE as e:  # and so may asking it for its components
-            found = raised_at(e)
-            message = f"{called} cannot be used: components(): {_in_words(e)}"
-            self._add_fault(message, found if found[0] else _of(listed, file), whole=True)
+            classes = [*cast("Iterable[Any]", hooks[0].function())]
+        except ANY_FAILURE as e:  # as may the hook
+            location = import_error_location(e)
+            message = f"{description} cannot be used: components(): {_in_one_line(e)}"
+            self._add_fault(message, location if location[0] else _first_location(listed, file), is_whole_plugin=True)
             return
-        for cls in brought:
-            self._add(cls, called, listed, file, plugin)
+        for cls in classes:
+            self._add(cls, description, listed, file, plugin)
 
-    def _add(self, cls: Any, called: str, listed: list[Any], file: str, plugin: Plugin | None) -> None:
-        def place() -> tuple[str, int]:
-            return _of([cls, *listed], file)
+    def _add(self, cls: Any, description: str, listed: list[Any], file: str, plugin: Plugin | None) -> None:
+        def location() -> tuple[str, int]:
+            return _first_location([cls, *listed], file)
 
         if not (inspect.isclass(cls) and issubclass(cls, Component)):
-            self._add_fault(f"{called}: components() lists {cls!r}, which is no component's class", _of(listed, file))
+            message = f"{description}: components() lists {cls!r}, which is no component's class"
+            self._add_fault(message, _first_location(listed, file))
             return
         kind = kind_of(cls)
         if kind is None:
-            self._add_fault(f"{called}: {_name(cls)} is no source, channel, interceptor or sink", place())
+            self._add_fault(f"{description}: {_name(cls)} is no source, channel, interceptor or sink", location())
             return
         if not cls.type_name or not isinstance(cls.type_name, str):
-            message = f"{called}: {_name(cls)} has no type_name to be named by in a configuration"
-            self._add_fault(f"{message}: write type_name = {_suggested(cls)!r}", place())
+            message = f"{description}: {_name(cls)} has no type_name to be named by in a configuration"
+            self._add_fault(f"{message}: write type_name = {_suggest_type_name(cls)!r}", location())
             return
         written = (name.lower() for name in (cls.type_name, *cls.aliases))
-        names = [(kind, name) for one in written for name in dict.fromkeys((one, one.removesuffix("$builder")))]
-        of_whom = f"{called}: the {kind} {cls.type_name!r}, {_name(cls)},"
-        for wrong, thing in mistakes(cls) if plugin is None or not plugin.built_in else ():
-            fault = self._add_fault(f"{of_whom} {wrong}", _of([thing, cls, *listed], file))
+        names = [(kind, key) for name in written for key in dict.fromkeys((name, name.removesuffix("$builder")))]
+        subject = f"{description}: the {kind} {cls.type_name!r}, {_name(cls)},"
+        for text, violator in find_contract_violations(cls) if plugin is None or not plugin.is_built_in else ():
+            fault = self._add_fault(f"{subject} {text}", _first_location([violator, cls, *listed], file))
             self._unusable |= dict.fromkeys(names, fault)
             return
-        if lacking := sorted(getattr(cls, "__abstractmethods__", ())):
-            lines = ", ".join(f"`def {header(cls, name)}`" for name in lacking)
-            fault = self._add_fault(f"{of_whom} lacks {', '.join(lacking)}: write {lines}", place())
+        if missing := sorted(getattr(cls, "__abstractmethods__", ())):
+            lines = ", ".join(f"`def {method_signature(cls, name)}`" for name in missing)
+            fault = self._add_fault(f"{subject} lacks {', '.join(missing)}: write {lines}", location())
             self._unusable |= dict.fromkeys(names, fault)
             return
         for name in names:
             other = self._by_name.setdefault(name, cls)
             if other is not cls and name not in self._unusable:
-                both = f"{described(other)} and {described(cls)}"
+                both = f"{describe_class(other)} and {describe_class(cls)}"
                 message = f"two plugins bring the {kind} {name[1]!r}: {both}; uninstall one"
-                self._unusable[name] = self._add_fault(message, place())
+                self._unusable[name] = self._add_fault(message, location())
 
-    def _add_fault(self, message: str, place: tuple[str, int], *, whole: bool = False) -> Fault:
-        fault = Fault(message, *place, whole)
+    def _add_fault(self, message: str, location: tuple[str, int], *, is_whole_plugin: bool = False) -> Fault:
+        fault = Fault(message, *location, is_whole_plugin)
         self.faults.append(fault)
         return fault
 
     def get(self, kind: str, name: str) -> type[Component[Any]]:
-        """The class of that type name or alias. UnknownType with suggestions, or UnusableType, otherwise."""
+        """Return the class of that type name or alias. Raises UnknownType with suggestions, or UnusableType."""
         key = (kind, name.lower())
         if key not in self._by_name:  # Flume's files name an interceptor by its builder
             key = (kind, name.lower().removesuffix("$builder"))
         if (fault := self._unusable.get(key)) is not None:
             raise UnusableType(f"{fault.message} ({fault.file}:{fault.line})")
-        found = self._by_name.get(key)
-        if found is None:
+        cls = self._by_name.get(key)
+        if cls is None:
             known = [n for k, n in (*self._by_name, *self._unusable) if k == kind and "." not in n]
-            raise UnknownType(f"unknown {kind} type {name!r}{suggestion(name, known)}")
-        return found
+            raise UnknownType(f"unknown {kind} type {name!r}{suggest(name, known)}")
+        return cls
 
     def all(self, kind: str) -> Iterator[type[Component[Any]]]:
-        """Every class of that kind, by type name."""
+        """Yield every class of that kind, in the order of type names."""
         classes = {cls.type_name: cls for (k, _), cls in self._by_name.items() if k == kind}
         yield from (classes[name] for name in sorted(classes))
 
 
 def kind_of(cls: type[Component[Any]]) -> str | None:
-    """`source`, `channel`, `interceptor` or `sink`; None for what is none of them."""
+    """Return `source`, `channel`, `interceptor` or `sink`; None for any other class."""
     return next((kind for kind, bases in KINDS.items() if issubclass(cls, bases)), None)
 
 
-def _of(things: list[Any], otherwise: str) -> tuple[str, int]:
-    """Where the first of them that has a source stands: asked only where it is told, as the search takes a while."""
-    return next((place for place in map(place_of, things) if place[0]), (otherwise, 0))
+def _first_location(objects: list[Any], default: str) -> tuple[str, int]:
+    """Return the location of the first object that has source code. Slow: it parses source files."""
+    return next((location for location in map(source_location, objects) if location[0]), (default, 0))
 
 
-def _in_words(error: BaseException) -> str:
-    """On one line."""
+def _in_one_line(error: BaseException) -> str:
+    """Return the type and the text of an exception in one line."""
     return " ".join(f"{type(error).__name__}: {error}".split())
 
 
-def _suggested(cls: type) -> str:
+def _suggest_type_name(cls: type) -> str:
     kinds = "|".join(base.__name__ for bases in KINDS.values() for base in bases)
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", re.sub(f"({kinds})$", "", cls.__name__)).lower() or "mine"
 

@@ -1,4 +1,4 @@
-"""Metrics: how a component declares them, and the values that it counts."""
+"""Declarations and values of a component's metrics."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ class Metric:
     """Declaration of a counter or gauge, for `/metrics`, Prometheus, `agent explain` and the documentation."""
 
     name: str
-    """Flume's name where Flume has one, and otherwise one in the same spelling: `EventReceivedCount`."""
+    """Flume's name if Flume has the metric, otherwise a name in the same style, such as `EventReceivedCount`."""
     kind: Literal["counter", "gauge"]
     """A counter only grows; `Metrics.set` and `Metrics.set_function` make a gauge."""
     unit: str
-    """`events`, `bytes`, `seconds`; empty where the value has none."""
+    """`events`, `bytes`, `seconds`; empty for a number without a unit."""
     help: str
     """One sentence with its full stop, for users of Prometheus."""
     shown: Literal["always", "prometheus", "known"] = "always"
@@ -32,93 +32,96 @@ class Metric:
 
 
 class Metrics:
-    """Counters and gauges of one component, safe for threads.
+    """Counters and gauges of one component. Thread-safe.
 
-    Count once a batch, not once an event: a call takes a lock. Names are Flume's where Flume has one
-    (`EventReceivedCount`), in the same spelling otherwise.
+    Count once for each batch, not for each event, because a call takes a lock.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._values: dict[str, float] = {}
         self._gauges: set[str] = set()
-        self._asked: dict[str, Callable[[], float | None]] = {}
+        self._functions: dict[str, Callable[[], float | None]] = {}
         self.last_error = ""
-        """The latest failure, in words; empty while all is well."""
+        """Text of the latest failure; empty while the component works."""
         self.last_error_time = 0.0
-        self.degraded: Callable[[], str] = str
-        """Tells any thread why the component, though it works, does less than it should at present; empty while
-        all is well. Unlike the latest failure it does not end with the next batch that is stored, and the agent
-        counts as healthy."""
+        self.degradation: Callable[[], str] = str
+        """Function that returns why the component works below its capability; an empty text if it does not.
 
-        self.standby = ""
-        """Why the sink delivers nothing at present though its group does; empty for all but standbys. A standby does
-        not count in the agent's health, also where its latest attempt failed.
+        Called on any thread. Unlike `last_error`, the text survives the next success, and the agent stays healthy.
         """
-        self.covered = False
-        """Whether something else does its work while it fails: the agent counts as healthy then, and it as degraded.
+        self.standby_reason = ""
+        """Reason why the sink is the standby of a sink group; empty for all other components.
+
+        A standby does not affect the agent's health, even if its latest attempt has failed.
+        """
+        self.is_covered = False
+        """True if another component does the work while this one fails: the agent is healthy, the component degraded.
         """
 
     def add(self, name: str, amount: float = 1) -> None:
-        """Count `amount` more."""
+        """Increase a counter by `amount`."""
         with self._lock:
             self._values[name] = self._values.get(name, 0) + amount
 
     def set(self, name: str, value: float) -> None:
-        """Set a gauge: a value that may fall again. Never `add` to one of that name."""
+        """Set a gauge, a value that may fall. Never call `add` with that name."""
         with self._lock:
             self._values[name] = value
             self._gauges.add(name)
 
     @contextmanager
     def timed(self, name: str) -> Iterator[None]:
-        """Count the milliseconds that the block takes; `name` ends in `Timer`, as Flume's do."""
+        """Add the milliseconds that the block takes to a counter, whose name ends in `Timer`, as in Flume."""
         started = time.monotonic()
         try:
             yield
         finally:
             self.add(name, 1000 * (time.monotonic() - started))
 
-    def forget(self, name: str) -> None:
-        """Drop a gauge that is no longer known."""
+    def remove(self, name: str) -> None:
+        """Remove a gauge whose value is no longer known."""
         with self._lock:
             self._values.pop(name, None)
 
     def get(self, name: str) -> float:
-        """The present value; 0 for a name never counted."""
+        """Return the value of a counter or gauge; 0 if it has none."""
         with self._lock:
             return self._values.get(name, 0)
 
-    def set_function(self, name: str, tell: Callable[[], float | None]) -> None:
-        """Have a gauge asked for whenever somebody looks, on any thread; None: it is not known at present."""
+    def set_function(self, name: str, function: Callable[[], float | None]) -> None:
+        """Set a gauge to the result of a function, which each `snapshot` calls, on any thread.
+
+        The function returns None while the value is unknown.
+        """
         with self._lock:
-            self._asked[name] = tell
+            self._functions[name] = function
             self._gauges.add(name)
 
     def gauges(self) -> frozenset[str]:
-        """Names of those values that were set rather than counted."""
+        """Return the names of the gauges."""
         with self._lock:
             return frozenset(self._gauges)
 
     def counters(self) -> dict[str, float]:
-        """Return the present values of all that is counted, without gauges."""
+        """Return the values of all counters, without gauges."""
         with self._lock:
             return {name: value for name, value in self._values.items() if name not in self._gauges}
 
-    def error(self, text: str) -> None:
-        """Remember the latest failure, so that the dashboard can show it; an empty text clears it."""
+    def set_error(self, text: str) -> None:
+        """Set the text of the latest failure, which the agent's page shows; an empty text clears it."""
         self.last_error, self.last_error_time = text, time.time()
 
     def snapshot(self) -> dict[str, float]:
-        """All present values; one that is no number (NaN, a text), or infinite, is not known."""
+        """Return the values of all counters and gauges, except those that are no finite number (NaN, a text)."""
         with self._lock:
-            values, asked = dict(self._values), list(self._asked.items())
-        values |= {name: value for name, tell in asked if (value := tell()) is not None}
+            values, functions = dict(self._values), list(self._functions.items())
+        values |= {name: value for name, function in functions if (value := function()) is not None}
         return {name: value for name, value in values.items() if _is_number(value)}
 
 
 def _is_number(value: Any) -> bool:
-    """Whether it is one that can be told: a plugin may have set anything."""
+    """Return True for a finite number: a plugin may have set a value of any type."""
     try:
         return math.isfinite(value)
     except (TypeError, ValueError, OverflowError):

@@ -1,4 +1,4 @@
-"""Where in a channel events came from: what their ids are made of."""
+"""Locations of a batch's events in a channel, from which their ids are derived."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from flafka.plugins.event import EventId
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Origin:
-    """Where in a channel the rows of a batch came from; all of one partition. Arrays have one entry a row."""
+    """Locations of a batch's rows in a channel, all in one partition. Each array has one entry for each row."""
 
     topic: str
     partition: int
     offsets: npt.NDArray[np.int64]
-    """Offset of the record each row came in."""
+    """Offset of the record that contains the row."""
     indexes: npt.NDArray[np.int32]
-    """Place of each row within its record."""
+    """Position of the row in its record, from 0."""
     timestamps: npt.NDArray[np.int64]
-    """Time of arrival of each record in the channel, milliseconds since the epoch."""
+    """Time of arrival of the record in the channel, in milliseconds since the epoch."""
     id_prefix: str = ""
-    """What ids begin with, where that is not the topic's bare name: `Assignment.id_prefix`."""
+    """Prefix of ids, as `Assignment.id_prefix`; empty for the bare name of the topic."""
 
     @classmethod
     def of_records(
         cls, topic: str, partition: int, offsets: Sequence[int], timestamps: Sequence[int], id_prefix: str = ""
     ) -> Origin:
-        """The origin of rows of which each was a record of its own."""
+        """Return the origin of rows that are one record each."""
         return cls(
             topic,
             partition,
@@ -45,7 +45,7 @@ class Origin:
     def of_record(
         cls, topic: str, partition: int, offset: int, timestamp: int, events: int, id_prefix: str = ""
     ) -> Origin:
-        """The origin of all `events` rows of one record."""
+        """Return the origin of the rows of one record, `events` in number."""
         return cls(
             topic,
             partition,
@@ -56,11 +56,11 @@ class Origin:
         )
 
     def select(self, rows: Any) -> Origin:
-        """The origin of the chosen rows: a slice, a boolean mask or row numbers."""
+        """Return the origin of some rows, given as a slice, a boolean mask or row numbers."""
         return Origin(
             self.topic, self.partition, self.offsets[rows], self.indexes[rows], self.timestamps[rows], self.id_prefix
         )
 
     def id(self, row: int) -> EventId:
-        """The id of the event in that row."""
+        """Return the id of the event in that row."""
         return EventId(self.id_prefix or self.topic, self.partition, int(self.offsets[row]), int(self.indexes[row]))

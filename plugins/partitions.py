@@ -1,4 +1,4 @@
-"""Values that name partitions and offsets: what a consumer group reads, from where on, and on whose behalf.
+"""Partitions, offsets, and their assignments to consumer groups.
 
 All of them are frozen and picklable, do no I/O, and may be used on any thread.
 """
@@ -15,7 +15,7 @@ _REPLAY = re.compile(r"\.replay\.(.+\.\d+-\d+)$", re.ASCII)
 
 
 class TopicPartition(NamedTuple):
-    """One partition of one topic, other than that of a later topic of the same name."""
+    """One partition of one topic. A recreated topic has another `topic_id`."""
 
     cluster: str
     topic: str
@@ -27,21 +27,25 @@ class TopicPartition(NamedTuple):
 
 
 class Generation(NamedTuple):
-    """Generation of a consumer group: a reset begins a new one, and fences whoever worked in the one before."""
+    """Generation of a consumer group. A reset starts a new one, and fences owners of the former one."""
 
     epoch: int = 0
-    """Fencing token: that of the latest deliberate reset of the group, or of the latest move of its commit log. A new
-    epoch starts a new commit log."""
+    """Fencing epoch: set by the latest deliberate reset of the group, or by the latest move of its commit log.
+
+    A new epoch starts a new commit log.
+    """
     id_scheme: int = 2
-    """Event-ID scheme of the group: 2, or the epoch of its latest `agent group reset --new-ids`. Another scheme gives
-    other event ids, as brokers that have lost records give the lost offsets to new records."""
+    """Event-ID scheme of the group: 2, or the epoch of its latest `agent group reset --new-ids`.
+
+    Another scheme gives other event ids. Brokers that have lost records assign the lost offsets to new records.
+    """
     commit_log: str = ""
-    """Location of the commit log of the sink that committed the group's offset; empty where it has none."""
+    """Location of the commit log of the sink that committed the group's offset; empty if it has none."""
 
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """Offsets from `start` up to, not including, `end`. Raises ValueError where it ends before it starts."""
+    """Range of offsets from `start`, inclusive, to `end`, exclusive. Raises ValueError if `end` is before `start`."""
 
     start: int
     end: int
@@ -52,12 +56,12 @@ class OffsetRange:
 
     @property
     def size(self) -> int:
-        """Number of offsets, of which not all have records."""
+        """Number of offsets. Fewer records may exist, as ends of transactions occupy offsets."""
         return self.end - self.start
 
 
 class LastRecord(NamedTuple):
-    """Marks of the record before an offset: another record there has others. -1 stands for unknown."""
+    """Properties of the record before an offset, which reveal its replacement by another record. -1 if unknown."""
 
     timestamp: int = -1
     """Milliseconds since the epoch."""
@@ -69,16 +73,16 @@ UNKNOWN_RECORD = LastRecord()
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """One partition as one consumer group reads it. Compare generations, never whole assignments."""
+    """One partition, assigned to one consumer group. Compare generations, never whole assignments."""
 
     topic_partition: TopicPartition
     group: str
     generation: Generation
     next_offset: int | None = None
-    """Offset of the next record to deliver; None: the earliest."""
+    """Offset of the next record to deliver; None for the earliest."""
     last_record: LastRecord = UNKNOWN_RECORD
-    """The record before `next_offset` as it was read, as far as it is known. By it the runner notices that brokers
-    have lost that record, although another one has taken its offset."""
+    """The record before `next_offset`, as it was read. With it the runner detects that brokers have lost that record,
+    even if another record has the offset now."""
 
     @property
     def topic(self) -> str:
@@ -92,22 +96,23 @@ class Assignment:
 
     @property
     def replay(self) -> str:
-        """Name of the replay whose group this is (`agent replay`); empty where it is none's."""
-        found = _REPLAY.search(self.group)
-        return found[1] if found is not None else ""
+        """Name of the replay (`agent replay`) that has this group; empty for other groups."""
+        match = _REPLAY.search(self.group)
+        return match[1] if match is not None else ""
 
     @property
     def id_prefix(self) -> str:
-        """Prefix of the ids of its events: another one for each topic, also of the same name."""
-        at, scheme = self.topic_partition, self.generation.id_scheme
-        since = f" {scheme}" if scheme > 2 else ""
-        return f"{at.topic}~{hashlib.sha256(f'{at.cluster} {at.topic_id}{since}'.encode()).hexdigest()[:10]}"
+        """Prefix of the ids of its events. A recreated topic has another prefix."""
+        topic, scheme = self.topic_partition, self.generation.id_scheme
+        suffix = f" {scheme}" if scheme > 2 else ""
+        identity = f"{topic.cluster} {topic.topic_id}{suffix}"
+        return f"{topic.topic}~{hashlib.sha256(identity.encode()).hexdigest()[:10]}"
 
-    def at(self, next_offset: int | None, last_record: LastRecord = UNKNOWN_RECORD) -> Assignment:
-        """Return the assignment with that next offset."""
+    def with_offset(self, next_offset: int | None, last_record: LastRecord = UNKNOWN_RECORD) -> Assignment:
+        """Return the assignment with another next offset and last record."""
         return replace(self, next_offset=next_offset, last_record=last_record)
 
-    def of(
+    def replace(
         self,
         *,
         partition: int | None = None,
@@ -117,26 +122,29 @@ class Assignment:
         id_scheme: int | None = None,
         commit_log: str | None = None,
     ) -> Assignment:
-        """Return the assignment of another partition, topic, group or generation, with the same offset."""
-        at: dict[str, Any] = {"partition": partition, "topic_id": topic_id}
+        """Return the assignment with another partition, topic, group or generation; None leaves a field unchanged."""
+        topic: dict[str, Any] = {"partition": partition, "topic_id": topic_id}
         generation: dict[str, Any] = {"epoch": epoch, "id_scheme": id_scheme, "commit_log": commit_log}
         return replace(
             self,
-            topic_partition=self.topic_partition._replace(**{n: v for n, v in at.items() if v is not None}),
+            topic_partition=self.topic_partition._replace(**{n: v for n, v in topic.items() if v is not None}),
             group=self.group if group is None else group,
             generation=self.generation._replace(**{n: v for n, v in generation.items() if v is not None}),
         )
 
 
 def next_epoch(epoch: int) -> int:
-    """Return an epoch after this one that was never used before, also if the group was deleted since."""
+    """Return an epoch after this one that was never used, even if the group was deleted meanwhile.
+
+    The epoch is the present time in milliseconds, if that is later.
+    """
     return max(epoch + 1, int(time.time() * 1000))
 
 
 def replay_group(group: str, sink: str, start: int, end: int) -> str:
-    """Return the consumer group in which a span of time is replayed to the sink of that path.
+    """Return the consumer group of a replay to the sink of that path.
 
-    `start` and `end` are in milliseconds since the epoch, the end exclusive; `group` is that of the sink.
-    `Assignment.replay` returns the last part of the name.
+    `start` (inclusive) and `end` (exclusive) are in milliseconds since the epoch; `group` is the sink's own group.
+    `Assignment.replay` is the last part of the returned name.
     """
     return f"{group}.replay.{sink}.{start}-{end}"

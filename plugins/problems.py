@@ -1,4 +1,4 @@
-"""What is wrong with a component's properties, in words for whoever writes the configuration."""
+"""Problems of a component's properties, in words for the author of the configuration."""
 
 from __future__ import annotations
 
@@ -10,28 +10,31 @@ from typing import Any
 
 import pydantic
 
-from flafka.plugins.declared import Option
+from flafka.plugins.optioninfo import Option
 
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing wrong with a component's properties. `unknown` marks a property the component does not have.
+    """One problem of a component's properties.
 
-    One of `Config.warnings` is a warning that something else happens here than in Flume, unless the fields after
-    `unknown` say otherwise.
+    A problem from `Config.warnings` warns of a behaviour unlike Flume's, unless one of the last four fields says
+    otherwise.
     """
 
     option: str
+    """Name of the property."""
     message: str
-    unknown: bool = False
-    as_in_flume: bool = False
-    """Whether Flume does the same: a mistake, or a surprise, of the file's own."""
-    note: bool = False
-    """Whether nothing is changed or lost by it, so that only those who ask for all need to know."""
-    instead: Mapping[str, str] | None = None
-    """Options that say, in place of this one's line, what happens here; where empty, the line can go."""
-    uninstalled: bool = field(default=False, repr=False)
-    """Whether a library is missing on this machine: an error of `agent check`, and no mistake of the file."""
+    """Predicate for the option, such as `must be at least 1`."""
+    is_unknown_option: bool = False
+    """True if the component has no such option."""
+    is_flume_behavior: bool = False
+    """True if Flume behaves in the same way: the configuration itself is wrong, or surprising."""
+    is_note: bool = False
+    """True if the problem changes and loses nothing, and is shown only by `agent check -v`."""
+    replacement: Mapping[str, str] | None = None
+    """Options that state the present behaviour instead of this one; empty if the line can be removed."""
+    is_library_missing: bool = field(default=False, repr=False)
+    """True if a library is missing on this machine: an error of `agent check`, but not of the configuration."""
 
 
 _MESSAGES = {
@@ -49,69 +52,69 @@ _MESSAGES = {
     "too_short": "must have a length of at least {min_length}",
     "string_pattern_mismatch": "must match {pattern}",
 }
-"""What pydantic's errors mean to someone who writes a configuration, by their type."""
+"""Messages for users by the type of pydantic's error."""
 
 
 def problems_of(error: pydantic.ValidationError, options: Mapping[str, Option]) -> list[Problem]:
-    """Return everything that pydantic or a `cross_field_validator` finds wrong; `options` has them by name."""
-    found = []
-    for one in error.errors():
-        if one["type"] == "disagreement":
+    """Return all problems that pydantic and the cross-field validators have found; `options` are keyed by name."""
+    problems = []
+    for detail in error.errors():
+        if detail["type"] == "cross_field":
             names = {option.field: option for option in options.values()}
-            for field, message in one["ctx"]["found"]:
-                found += _about(names[field], message)
+            for field, message in detail["ctx"]["found"]:
+                problems += _split_by_property(names[field], message)
         else:
-            found += _of_one(one, options)
-    return found
+            problems += _problems_of_field(detail, options)
+    return problems
 
 
-def _of_one(error: Any, options: Mapping[str, Option]) -> list[Problem]:
+def _problems_of_field(error: Any, options: Mapping[str, Option]) -> list[Problem]:
     location = error["loc"]
     name = str(location[0]) if location else ""
     declared = options.get(name) or next((option for option in options.values() if option.field == name), None)
     if error["type"] not in _MESSAGES:
         message = error["msg"].removeprefix("Value error, ")
-        return _about(declared, message) if declared else [Problem(name, message)]
+        return _split_by_property(declared, message) if declared else [Problem(name, message)]
     name = declared.name if declared else name
     if declared is not None and declared.is_prefix and len(location) > 1:
         name += str(location[1])
     message = _MESSAGES[error["type"]].format(**error.get("ctx", {}))
     given = error["input"]
-    if isinstance(given, str) and not (declared and declared.secret):
+    if isinstance(given, str) and not (declared and declared.is_secret):
         message += f", not {given if len(given) <= 60 else given[:59] + '…'!r}"
     return [Problem(name, message)]
 
 
-def _about(option: Option, message: str) -> list[Problem]:
-    """What a check says about an option: a line `<key>: …` is about one property under a prefix."""
+def _split_by_property(option: Option, message: str) -> list[Problem]:
+    """Return the problems in a validator's message: a line `<key>: …` is about one property under a prefix."""
     if not option.is_prefix:
         return [Problem(option.name, message)]
-    found: list[Problem] = []
+    problems: list[Problem] = []
     for line in message.split("\n"):
         key, colon, rest = line.partition(": ")
         if colon and " " not in key:
-            found.append(Problem(option.name + key, rest))
-        elif found:
-            found[-1] = replace(found[-1], message=f"{found[-1].message}\n{line}")
+            problems.append(Problem(option.name + key, rest))
+        elif problems:
+            problems[-1] = replace(problems[-1], message=f"{problems[-1].message}\n{line}")
         else:
-            found.append(Problem(option.name, line))
-    return found
+            problems.append(Problem(option.name, line))
+    return problems
 
 
 def missing_library(option: str, module: str, extra: str) -> Iterator[Problem]:
-    """For `Config.warnings`: that this option needs a library which is not installed, and which extra brings it."""
+    """Yield a problem, for `Config.warnings`, if the library that the option needs is not installed."""
     if importlib.util.find_spec(module) is None:
         message = f"needs {module}, which is not installed: pip install 'flafka[{extra}]'"
-        yield Problem(option, message, uninstalled=True)
+        yield Problem(option, message, is_library_missing=True)
 
 
-def unknown(name: str, known: list[str]) -> Problem:
-    """That the component has no option of that name, and which of those `known` may be meant."""
-    return Problem(name, f"unknown option {name!r}{suggestion(name, known)}", unknown=True)
+def unknown_option(name: str, known: list[str]) -> Problem:
+    """Return the problem of an option that the component lacks, with the nearest of the `known` names."""
+    return Problem(name, f"unknown option {name!r}{suggest(name, known)}", is_unknown_option=True)
 
 
-def suggestion(word: str, known: list[str]) -> str:
-    """`, did you mean 'x'?`, or nothing where no known word is near."""
+def suggest(word: str, known: list[str]) -> str:
+    """Return `, did you mean 'x'?`, or an empty text if no known word is similar."""
     folded = {k.lower(): k for k in known}
     near = difflib.get_close_matches(word.lower(), list(folded), n=1, cutoff=0.7)
     return f", did you mean {folded[near[0]]!r}?" if near else ""

@@ -1,4 +1,4 @@
-"""Interfaces of sinks: the simple kind writes and flushes, the committing kind has its own commit log."""
+"""Interfaces of sinks: a simple sink writes and flushes, a committing sink has its own commit log."""
 
 from __future__ import annotations
 
@@ -14,35 +14,41 @@ from flafka.plugins.partitions import UNKNOWN_RECORD, Assignment, LastRecord, Of
 
 
 class Sink(Component[C]):
-    """Takes events out: the simple kind.
+    """A component that delivers events, at least once.
 
-    `write` may buffer; when `flush` returns, all that was written is durable, and the runner commits the channel.
-    Any exception makes the runner call `reset`, rewind to the last commit and offer the events again.
+    `write` may buffer. Once `flush` returns, all written events are durable, and the runner commits the channel.
+    After any exception the runner calls `reset`, rewinds to the last commit and redelivers the events. One thread
+    calls all methods of an open sink.
     """
 
     batch_size: int = 10_000
-    """The runner flushes after at least so many events, if not before."""
+    """Number of unflushed events after which the runner flushes."""
     flush_interval: float = 1.0
-    """The runner flushes at the latest so many seconds after the first unflushed write."""
-    read_back: bool = False
-    """True in a replay, set before `open`. The sink then reads back what it wrote from a store that may accept old
-    events and hide them. `write` or `flush` raises Retry, with the way out, for events that the store does not
-    return."""
+    """Longest time between the first unflushed write and the flush, in seconds."""
+    verify_writes: bool = False
+    """True in a replay, set before `open`. A store may accept old events and hide them: the sink reads back its
+    writes, and `write` or `flush` raises Retry, with the remedy, for events that the store does not return."""
     remote: ClassVar[bool] = True
-    """True if the sink may run on another host than the agent's, as Spark's executors; False with local files."""
+    """True if the sink may run on another host than the agent's, as Spark's executors do; False with local files."""
 
     @abstractmethod
     def write(self, batch: Batch) -> None:
-        """Take these events (of one partition, in order, never empty)."""
+        """Accept events of one partition, in order; the batch is never empty.
+
+        Raises Retry for a transient failure, and Rejected for events that can never be delivered.
+        """
 
     def flush(self) -> None:
-        """Return when everything written is durable."""
+        """Return once all written events are durable. Raises as `write`."""
 
     def reset(self) -> None:
-        """Drop everything written since the last flush."""
+        """Drop all events written since the last flush; the runner redelivers them."""
 
     def uses_headers(self) -> Mapping[str, Collection[str]]:
-        """By option: the headers that its text names, as in `%{host}`. `check` warns of those that nothing sets."""
+        """Return, by option, the names of the headers in its value, as in `%{host}`.
+
+        `agent check` warns of headers that nothing sets.
+        """
         return {}
 
     def destinations(self, batch: Batch) -> Sequence[Mapping[str, Any]] | None:
@@ -71,7 +77,7 @@ class Sink(Component[C]):
 
         For `agent replay`. Empty if neither can happen. Needs no `open`. Raises Retry.
         """
-        return "after a kill it writes what it had not committed once more, under no id by which that could be told"
+        return "after a kill it writes uncommitted events once more, without ids that would identify duplicates"
 
 
 @dataclass(frozen=True)
@@ -80,27 +86,31 @@ class Receipt:
 
     assignment: Assignment
     offsets: OffsetRange
-    """Records that are in it, or were dropped on purpose."""
+    """Offsets of the staged records, and of records that were dropped deliberately."""
     events: int
     staged: Any
-    """The sink's own: what to make visible."""
+    """Description of the staged data, for the sink alone. Picklable."""
     last_record: LastRecord = UNKNOWN_RECORD
-    """The last record of the range. The runner sets it, and a sink may keep it in its commit log, for the assignment
-    that `resume` returns."""
+    """The last record of the range, set by the runner. A sink may store it in its commit log, for the assignment that
+    `resume` returns."""
 
 
 class CommittingSink(Sink[C]):
-    """A sink with its own commit log, which makes it exactly once.
+    """A sink with its own commit log, which delivers exactly once.
 
-    The runner calls `resume` for each partition it gets, `write` with that partition's events in order, and, when
-    `due` names the partition, `stage` and `commit`. It commits the channel only afterwards, so that the sink's
-    commit log is the truth and the channel's offset a copy. Stages run in the agent or on Spark executors. `resume`
-    and `commit` of one partition run in one place only: the agent, or the Spark driver. Between `stage` and `commit`
-    the runner stores the dead letters of the same records.
+    For each assigned partition the runner calls:
+
+    1. `resume`, which returns the offset to continue from;
+    2. `write` with the events of the partition, in order;
+    3. `stage` and `commit`, once `due_partitions` has the partition. Between the two the runner stores the dead
+       letters of the same records.
+
+    The runner commits the channel last: the sink's commit log is authoritative, and the channel's offset is a copy.
+    `stage` runs in the agent or on Spark executors, `resume` and `commit` in the agent or the Spark driver only.
     """
 
     at_least_once: ClassVar[type[AtLeastOnceSink[Any]] | None] = None
-    """Plain form of the sink, for sink groups and, if `remote` is False, for Spark; None if there is none."""
+    """At-least-once form, for sink groups and, if `remote` is False, for Spark; None if the sink has none."""
     membership: Callable[[], Any] = staticmethod(lambda: None)
     """`Reader.membership` of the channel's reader, set by the runner, for a sink that commits the channel itself."""
 
@@ -109,72 +119,74 @@ class CommittingSink(Sink[C]):
         return ""
 
     def commit_log_moved(self, committed: Assignment) -> bool:
-        """Return True if the group's committed offset names a commit log of this kind in another place."""
-        kind, _, place = committed.generation.commit_log.partition(":")
-        own, _, here = self.commit_log.partition(":")
-        return kind == own and bool(place) and place != here
+        """Return True if the group's committed offset names a commit log of this kind at another location."""
+        kind, _, location = committed.generation.commit_log.partition(":")
+        own_kind, _, own_location = self.commit_log.partition(":")
+        return kind == own_kind and bool(location) and location != own_location
 
     def has_commit_log(self, committed: Assignment) -> bool:
-        """Return True if the commit log is here, whatever place the group's offset names. Raises Retry."""
+        """Return True if the commit log is at `commit_log`, whatever the group's offset names. Raises Retry."""
         return not self.commit_log_moved(committed)
 
     def move_commit_log(self, committed: Assignment) -> Assignment | None:
-        """Have a commit log of another place go on in this one; None if it is here already.
+        """Move the commit log from another location to `commit_log`; return the assignment with the new generation.
 
-        The runner calls it at its start, before `resume`, while nobody else works in the group. If it is killed in
-        between, the next call finishes the move. Raises Retry.
+        Returns None if it is there already. The runner calls this at its start, before `resume`, while the group has
+        no other members. After a kill, the next call finishes the move. Raises Retry.
         """
         return None
 
     def commit_condition(self) -> str:
-        """For `check`: until when events are left to the channel, in words; empty where that is a moment."""
+        """Return the condition for a commit, for `agent check`; empty if the sink commits within moments.
+
+        Until then, events occupy space in the channel.
+        """
         return ""
 
     @property
     def commit_log(self) -> str:
-        """Location of its commit log, as in `Generation.commit_log`; empty where it is fixed by the type of sink."""
+        """Location of the commit log, as in `Generation.commit_log`; empty if the type of sink determines it."""
         return ""
 
     @abstractmethod
     def resume(self, committed: Assignment) -> Assignment:
-        """Finish what a crash left of the last commit and return where to go on by the sink's own commit log.
+        """Finish the last commit after a crash, fence earlier owners, and return the offset to continue from.
 
-        The generation returned has the epoch and the place of that log. Without a log: from the committed offset.
-        Whoever had the partition before, in an earlier epoch or with a log in another place, can commit no more once
-        this returns.
+        The sink's commit log determines the offset, the epoch and the location. Without a log, the offset is the
+        committed one. Once this returns, an earlier owner of the partition can no longer commit,
+        whether it has an earlier epoch or a log at another location. Raises Retry.
         """
 
     @abstractmethod
-    def due(self) -> set[int]:
-        """Partitions whose written events should be committed now: by size, count, age or idleness."""
+    def due_partitions(self) -> set[int]:
+        """Return the partitions whose written events should be committed now: by size, count, age or idle time."""
 
     @abstractmethod
     def stage(self, assignment: Assignment, offsets: OffsetRange) -> Receipt:
-        """Make all that was written of this partition durable but invisible.
+        """Make all written events of this partition durable but invisible, and return their receipt.
 
-        May raise Conflict and OutcomeUnknown, as `commit`.
+        Raises Retry, and Conflict or OutcomeUnknown as `commit`.
         """
 
     @abstractmethod
     def commit(self, receipt: Receipt) -> None:
-        """Make it visible, atomically, exactly once.
+        """Make the staged events visible, atomically and exactly once.
 
-        Raises Conflict when another owner has committed past it, and OutcomeUnknown when it cannot be known whether
-        it came about: the runner calls `reset` and `resume` then. Raises NotCommitted when it certainly did not come
-        about.
+        Raises Conflict if another owner has committed past them, and OutcomeUnknown if the outcome is unknown: the
+        runner then calls `reset` and `resume`. Raises NotCommitted if the commit certainly had no effect.
         """
 
     @abstractmethod
     def reset(self, partition: int | None = None) -> None:
-        """Drop everything not committed of this partition, or of all."""
+        """Drop all uncommitted events of this partition, or of all partitions if None."""
 
 
 class AtLeastOnceSink(Sink[C]):
-    """The form of a committing sink that only writes and flushes, at least once: it runs where that one cannot."""
+    """At-least-once form of a committing sink, which writes and flushes, for sink groups and Spark."""
 
     @abstractmethod
     def recover(self, committed: Assignment) -> None:
-        """End what the committing form may have left under way of that partition when it was killed.
+        """Finish or abort what a killed committing form has left in progress for that partition. Raises Retry.
 
         Called on Spark's driver for each partition before the first event. Needs no `open`.
         """

@@ -1,4 +1,4 @@
-"""What a source is."""
+"""Interface of sources."""
 
 from __future__ import annotations
 
@@ -11,39 +11,45 @@ from flafka.plugins.component import C, Component
 
 
 class TailedFile(NamedTuple):
-    """A file that a source reads."""
+    """A file that a source reads, for the agent's page."""
 
     path: str
     position: int
-    """Bytes of it that the channels have; of a compressed file about so many."""
+    """Number of bytes that are stored in the channels; an estimate for a compressed file."""
 
 
 class Source(Component[C]):
-    """Brings events in.
+    """A component that produces events.
 
-    The runner iterates `batches()` on one thread. With `in_flight` 1, being resumed after a yield means that the
-    batch is stored in every required channel; with more, up to that many yielded batches are on their way at once
-    and `stored` alone tells. They come into each channel in the order of the yields; one that has to be put again
-    may come behind later ones.
+    The runner iterates `batches()` on one thread. If `in_flight` is 1, the generator is resumed once every required
+    channel has stored the batch. If it is more, that many batches may be in flight; only `stored` reports their
+    completion. Batches enter each channel in the order of the yields, but a retried batch may follow later ones.
     """
 
     in_flight: int = 1
-    """At most so many yielded batches unresolved at a time."""
+    """Maximum number of yielded batches that are not stored yet."""
 
     @abstractmethod
     def batches(self) -> Iterator[Batch]:
-        """Yield batches until `stopping` is set, then return. May raise Retry."""
+        """Yield batches until `stopping` is set, then return. Raises Retry for a transient failure.
+
+        After a failure the runner closes and opens the source, and calls this again: yield unstored events again.
+        """
 
     def sets_headers(self) -> Collection[str] | None:
-        """Names of the headers that its events may have; None: any. `check` warns of a sink that needs others."""
+        """Return the names of the headers that its events may have; None for any.
+
+        `agent check` warns of a sink that needs others.
+        """
         return None
 
     def tailed_files(self) -> Iterable[TailedFile]:
-        """The files that it reads at present, for whoever looks. Any thread may ask, also while it is not open."""
+        """Return the files that the source reads at present. Any thread may call, also while it is not open."""
         return ()
 
     def stored(self, batch: Batch) -> None:
-        """Called once a batch, in yield order, when every required channel holds it: acknowledge, save positions.
+        """Acknowledge the events of a batch, or save their offsets: every required channel has stored the batch.
 
-        Gets the very object that was yielded. May be called on another thread than `batches` runs on.
+        The runner calls it once for each batch, in the order of the yields, with the yielded object. It may use
+        another thread than that of `batches`.
         """

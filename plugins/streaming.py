@@ -1,4 +1,4 @@
-"""Interface of sinks that are made of Spark queries of their own."""
+"""Interface of sinks that consist of Spark queries."""
 
 from __future__ import annotations
 
@@ -12,49 +12,52 @@ from flafka.plugins.component import C, Component
 
 @dataclass(frozen=True)
 class KafkaStream:
-    """Parameters with which another engine (Spark) reads a channel that lies in Kafka."""
+    """Parameters for another engine, such as Spark, to read a channel that is a Kafka topic."""
 
     bootstrap_servers: str
     topic: str
     group: str
     client: Mapping[str, str] = field(default_factory=dict)
-    """Java client properties: security and the like."""
+    """Properties of the Java client, such as `security.protocol`."""
 
 
 class StreamingSink(Component[C]):
-    """A sink that is one or more Spark queries of its own rather than one that takes batches; it runs on Spark only.
+    """A sink that consists of Spark queries instead of taking batches. Runs on Spark only.
 
-    The driver hands it the channel as a streaming DataFrame (`EVENTS` of `plugins/shared/frames.py`) and starts what
-    it makes of it. The queries' checkpoints are their state and their positions; the group's offsets are a copy.
+    The driver passes the channel as a streaming DataFrame (`EVENTS` of `plugins/dataframe.py`) and starts the
+    queries. Their checkpoints hold the state and the authoritative offsets; the group's committed offsets are a copy.
     """
 
     @property
     @abstractmethod
     def checkpoint(self) -> str | None:
-        """Directory of the checkpoints; None: in the agent's state directory."""
+        """Directory of the checkpoints; None for the agent's state directory."""
 
     @property
     @abstractmethod
     def pipeline(self) -> str:
-        """Name of the pipeline that the state belongs to; the checkpoint of another pipeline is refused."""
+        """Name of the pipeline that owns the state; the checkpoint of another pipeline is refused."""
 
     @property
-    def modules(self) -> str | None:
-        """Directory that its modules are imported from besides Python's own path: executors get it, too."""
+    def module_directory(self) -> str | None:
+        """Directory for imports of the pipeline's modules, besides Python's path, here and on executors."""
         return None
 
     @abstractmethod
     def frames(self, events: Any) -> Mapping[str, Any]:
-        """The streaming DataFrames to write, by name. FlafkaError says what is wrong with them."""
+        """Return the streaming DataFrames to write, by name. Raises FlafkaError if the pipeline is wrong."""
 
     def topics(self) -> set[str]:
-        """Return the topics that the sink writes to on the channel's brokers, for `check` to find loops."""
+        """Return the topics that the sink writes to on the channel's brokers. `agent check` finds loops with them."""
         return set()
 
-    def files(self, name: str) -> str | None:
-        """Directory of an output that Spark writes files to: it counts micro-batches there as well."""
+    def output_directory(self, name: str) -> str | None:
+        """Return the directory of an output of files, in which Spark also numbers micro-batches; None for others."""
         return None
 
     @abstractmethod
     def writer(self, name: str, frame: Any, stream: KafkaStream) -> Any:
-        """A `DataStreamWriter` for that frame, without checkpoint, name and trigger. `stream` is the channel's."""
+        """Return a `DataStreamWriter` for that frame, without checkpoint, name and trigger.
+
+        `stream` is that of the channel.
+        """

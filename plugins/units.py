@@ -1,4 +1,4 @@
-"""Values with units, such as `5m`, where a configuration wants a plain number."""
+"""Error texts for values with units, such as `5m`, of options that take a plain number."""
 
 from __future__ import annotations
 
@@ -14,22 +14,23 @@ _SECONDS = {
     **dict.fromkeys(("d", "day", "days"), Fraction(86400)),
 }
 _TIMES = {"ms": Fraction(1, 1000), "s": Fraction(1), "h": Fraction(3600)}
-"""Seconds in a unit of time that options have."""
+"""Seconds by the unit of an option."""
 _NAMES = {"ms": "milliseconds", "s": "seconds", "h": "hours"}
 _BYTES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 _COUNTS = {"k": 1000, "m": 1_000_000, "g": 1_000_000_000}
 
 
 def not_in_unit(text: str, unit: str) -> str:
-    """Return the end of an error about a value that is no number; of a quantity, with the unit and what to write.
+    """Return the end of an error about a value that is no number.
 
-    The number is left out where it is not whole, or the quantity is of another kind. Sizes count by 1024.
+    For a quantity, such as `5m`, it names the unit and the number to write. The number is omitted if it is not whole,
+    or if the quantity is of another dimension. Multiples of bytes are powers of 1024.
     """
-    found = _QUANTITY.fullmatch(text.strip())
-    if found is None or not (_size(suffix := found[2].lower()) in _BYTES or suffix in _SECONDS):
+    match = _QUANTITY.fullmatch(text.strip())
+    if match is None or not (_size(suffix := match[2].lower()) in _BYTES or suffix in _SECONDS):
         return f", not {text!r}"
     named = f" of {_NAMES.get(unit, unit)}" if unit else ""
-    number = _in_unit(Fraction(found[1]), suffix, unit)
+    number = _in_unit(Fraction(match[1]), suffix, unit)
     return f"{named}, not {text!r}" + (f": write {number}" if number else "")
 
 

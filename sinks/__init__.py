@@ -1,11 +1,11 @@
-"""Where events go: one sink a module, named by its type."""
+"""Built-in sinks, each in the module of its type name."""
 
 from flafka.plugins import Component, hookimpl
 
 
 @hookimpl
 def components() -> list[type[Component]]:
-    """The built-in sinks."""
+    """Return the built-in sinks."""
     from flafka.sinks.avro import AvroSink
     from flafka.sinks.elasticsearch import ElasticsearchSink
     from flafka.sinks.file_roll import FileRollSink

@@ -1,4 +1,4 @@
-"""Flume's path escapes: `%Y/%m/%d/%{host}` and what they stand for."""
+"""Paths with Flume's escape sequences, such as `%Y/%m/%d/%{host}`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flafka.plugins.batch import Batch
-from flafka.plugins.shared.javazones import SHORT_NAMES
+from flafka.plugins.java.zones import ZONE_BY_SHORT_NAME
 
 Codes = npt.NDArray[np.int64]
 
@@ -27,41 +27,40 @@ _MONTHS = (
     *("January", "February", "March", "April", "May", "June"),
     *("July", "August", "September", "October", "November", "December"),
 )
-_LONGEST = {"second": 60, "minute": 60, "hour": 24}
-_CYCLE = 146_097 * 86_400  # the Gregorian calendar repeats itself, days of the week included, after 400 years
-_FIRST, _LAST = -12_219_292_800, 253_402_128_000  # seconds: 15 October 1582, and two days before the year 10000
-_WHOLE_MINUTES_SINCE = 94_694_400_000  # 1973, in ms: zones changed at, and by, odd seconds before
+_MAX_ROUNDING = {"second": 60, "minute": 60, "hour": 24}
+_CYCLE_SECONDS = 146_097 * 86_400
+"""Length of 400 years, after which the Gregorian calendar repeats, with the days of the week."""
+_FIRST_SECOND, _LAST_SECOND = -12_219_292_800, 253_402_128_000
+"""Range of times that are formatted directly: from 15 October 1582 to two days before the year 10000."""
+_WHOLE_MINUTES_SINCE_MS = 94_694_400_000
+"""Begin of 1973. Before, offsets of zones were no whole minutes, and changed within a minute."""
+_MAX_CACHED_TIMES = 10_000
 _MISSING = "it has no header 'timestamp', which the path needs (a timestamp interceptor on the source sets it)"
 
 
 class Buckets(NamedTuple):
-    """The rows of a batch by the path they belong to."""
+    """Paths of the events of a batch."""
 
     paths: list[str | ValueError]
-    """Each path once; the error in place of a path that could not be made, its text a sentence about the event."""
+    """Distinct paths. An event without a path has an error instead, whose text is a sentence about the event."""
     codes: Codes
-    """For each row, which of `paths`."""
+    """Index in `paths` for each row."""
 
 
-def literals(pattern: str) -> str:
+def literal_text(pattern: str) -> str:
     """Return the text without its escapes."""
     return _ESCAPE.sub("", pattern)
 
 
 class BucketPath:
-    """A text with Flume's escapes, and the text it becomes for an event.
+    """Text with Flume's escape sequences, which resolves to a text for each event.
 
-    `%{name}` is a header (empty where absent), `%[localhost]`, `%[IP]` and `%[FQDN]` this host, `%%` a percent sign,
-    and `%Y`, `%m`, `%d`, `%H` … a part of the event's time, which its header `timestamp` holds in milliseconds.
+    `%{name}` is a header (empty if the event has none), `%[localhost]`, `%[IP]` and `%[FQDN]` this host, `%%` a
+    percent sign. `%Y`, `%m`, `%d`, `%H` … are parts of the event's time, which its header `timestamp` has in
+    milliseconds.
 
-    `time_zone` is a Java zone id, None the machine's own. `rounding` is `(unit, value)`, such as `("minute", 10)`,
-    and rounds the time down, in that zone, for all escapes but `%t`; a unit that Flume does not know rounds nothing.
-    `local_time` takes `now` instead of the header. `as_path` refuses header values that lead out of a
-    path, or that none may hold; a `/` in one makes directories, as in Flume.
-
-    Raises ValueError for what begins like an escape and is none: `%{host` without its end, `%[…]` with another word,
-    a letter that means nothing, of which Flume makes nothing or a directory of that name; and for a rounding value
-    out of bounds.
+    Raises ValueError for a rounding value out of bounds, and for an incomplete or unknown escape: `%{host` without
+    its end, `%[…]` with another word, an unknown character. Flume makes these a directory, or nothing.
     """
 
     def __init__(
@@ -74,44 +73,53 @@ class BucketPath:
         as_path: bool = False,
         now: Callable[[], float] = time.time,
     ) -> None:
+        """Parse the pattern.
+
+        - `time_zone` is a Java zone id; None: the machine's zone.
+        - `rounding` is `(unit, value)`, such as `("minute", 10)`. Times are rounded down, in that zone, for all
+          escapes but `%t`. A unit that Flume does not know rounds nothing.
+        - `local_time` takes the time of `now`, in seconds since the epoch, instead of the header `timestamp`.
+        - `as_path` refuses header values that lead out of a path, or that no path may contain. A `/` in a value makes
+          directories, as in Flume.
+        """
         self.pattern = pattern
-        self._zone = zone(time_zone)
-        self._rounding = (rounding[0], max(rounding[1], 1)) if rounding and rounding[0] in _LONGEST else None
+        self._zone = parse_zone(time_zone)
+        self._rounding = (rounding[0], max(rounding[1], 1)) if rounding and rounding[0] in _MAX_ROUNDING else None
         self._local_time, self._as_path, self._now = local_time, as_path, now
-        found = list(_ESCAPE.finditer(pattern))
+        escapes = list(_ESCAPE.finditer(pattern))
         _check_escapes(pattern)
         if self._rounding:
             _check_rounding(*self._rounding)
-        self.static = pattern[: found[0].start()] if found else pattern
-        """What comes before the first escape."""
-        self._letters = {escape[1] for escape in found if escape[1]} - {"%"}
-        headers = [escape[2] for escape in found if escape[2]]
+        self.fixed_prefix = pattern[: escapes[0].start()] if escapes else pattern
+        """Text before the first escape."""
+        self._letters = {escape[1] for escape in escapes if escape[1]} - {"%"}
+        headers = [escape[2] for escape in escapes if escape[2]]
         if "t" in self._letters and not local_time:
             headers.append("timestamp")
         self._headers = tuple(dict.fromkeys(headers))
-        timed = ["timestamp"] * bool(self._letters and not local_time)
-        self.headers = frozenset((*headers, *timed))
-        """Headers of an event that the text depends on."""
-        self._resolution = 1_000 if self._letters & {"S", "s", "c"} else 60_000
-        self._stamps: dict[int, Mapping[str, str] | ValueError] = {}
+        needs_timestamp = ["timestamp"] * bool(self._letters and not local_time)
+        self.headers = frozenset((*headers, *needs_timestamp))
+        """Headers of an event on which the text depends."""
+        self._resolution_ms = 1_000 if self._letters & {"S", "s", "c"} else 60_000
+        self._cached_times: dict[int, Mapping[str, str] | ValueError] = {}
 
     def resolve(self, headers: Mapping[str, str]) -> str:
-        """The text for an event with these headers. ValueError, a sentence about the event, where there is none."""
-        stamp: Mapping[str, str] = {}
+        """Return the text for an event with these headers. Raises ValueError, with a sentence about the event."""
+        time_texts: Mapping[str, str] = {}
         if self._letters:
             millis = int(self._now() * 1000) if self._local_time else _millis(headers.get("timestamp"))
-            stamp = self._stamp(millis)
-        return self._text(headers, stamp)
+            time_texts = self._format_time(millis)
+        return self._substitute(headers, time_texts)
 
     def resolve_batch(self, batch: Batch) -> Buckets:
-        """The same for all events of a batch, at a cost that grows with the number of different paths."""
+        """Return the texts for all events of a batch, at a cost that grows with the number of distinct texts."""
         columns = {name: batch.header(name) for name in self._headers}
-        stamps: list[Mapping[str, str] | ValueError] = [{}]
+        time_texts: list[Mapping[str, str] | ValueError] = [{}]
         times = np.zeros(len(batch), np.int64)
         if self._letters and self._local_time:
-            stamps = [self._stamp(int(self._now() * 1000))]
+            time_texts = [self._format_time(int(self._now() * 1000))]
         elif self._letters:
-            times, stamps = self._stamps_of(batch.header("timestamp"))
+            times, time_texts = self._format_times(batch.header("timestamp"))
         codes = times
         for column in columns.values():
             codes = _combine(codes, _codes(column))
@@ -121,15 +129,15 @@ class BucketPath:
             _, firsts, codes = np.unique(codes, return_index=True, return_inverse=True)
         paths: list[str | ValueError] = []
         for row in firsts.tolist():
-            stamp = stamps[times[row]]
+            texts = time_texts[times[row]]
             headers = {name: value for name, c in columns.items() if (value := c[row].as_py()) is not None}
             try:
-                paths.append(stamp if isinstance(stamp, ValueError) else self._text(headers, stamp))
+                paths.append(texts if isinstance(texts, ValueError) else self._substitute(headers, texts))
             except ValueError as e:
                 paths.append(e)
         return Buckets(paths, codes)
 
-    def _text(self, headers: Mapping[str, str], stamp: Mapping[str, str]) -> str:
+    def _substitute(self, headers: Mapping[str, str], time_texts: Mapping[str, str]) -> str:
         def replace(escape: re.Match[str]) -> str:
             letter, header, host = escape.groups()
             if letter == "%":
@@ -137,7 +145,7 @@ class BucketPath:
             if letter == "t" and not self._local_time:
                 return headers["timestamp"]
             if letter:
-                return stamp[letter]
+                return time_texts[letter]
             if host:
                 return _host(host.lower())
             value = headers.get(header, "")
@@ -147,50 +155,50 @@ class BucketPath:
 
         return _ESCAPE.sub(replace, self.pattern)
 
-    def _stamp(self, millis: int) -> dict[str, str]:
-        """What the escapes of this pattern that tell the time stand for at that time."""
+    def _format_time(self, millis: int) -> dict[str, str]:
+        """Return the text of each time escape of this pattern, by its character. Raises ValueError."""
         rounded = round_down(millis, *self._rounding, self._zone) if self._rounding else millis
         moment = _Moment(rounded, self._zone)
         return {letter: str(millis) if letter == "t" else _LETTERS[letter](moment) for letter in self._letters}
 
-    def _stamps_of(self, column: Any) -> tuple[Codes, list[Mapping[str, str] | ValueError]]:
-        """For each row, which of the different stamps, or errors, its timestamp leads to."""
+    def _format_times(self, column: Any) -> tuple[Codes, list[Mapping[str, str] | ValueError]]:
+        """Return the distinct time texts, or errors, of a column of timestamps, and the index for each row."""
         millis, errors = _times(column.dictionary)
-        old = millis.min(initial=_WHOLE_MINUTES_SINCE) < _WHOLE_MINUTES_SINCE
-        coarse = 1 if old else self._resolution
-        keys, inverse = np.unique(millis // coarse, return_inverse=True)
-        found: dict[tuple[str, ...] | str, int] = {}
-        stamps: list[Mapping[str, str] | ValueError] = []
+        is_old = millis.min(initial=_WHOLE_MINUTES_SINCE_MS) < _WHOLE_MINUTES_SINCE_MS
+        resolution = 1 if is_old else self._resolution_ms
+        keys, inverse = np.unique(millis // resolution, return_inverse=True)
+        indexes: dict[tuple[str, ...] | str, int] = {}
+        time_texts: list[Mapping[str, str] | ValueError] = []
 
-        def number(stamp: Mapping[str, str] | ValueError) -> int:
-            index = found.setdefault(
-                str(stamp) if isinstance(stamp, ValueError) else tuple(stamp.values()), len(found)
-            )
-            stamps.extend([stamp] if index == len(stamps) else [])
+        def index_of(texts: Mapping[str, str] | ValueError) -> int:
+            key = str(texts) if isinstance(texts, ValueError) else tuple(texts.values())
+            index = indexes.setdefault(key, len(indexes))
+            time_texts.extend([texts] if index == len(time_texts) else [])
             return index
 
-        of_value = np.array([number(self._known_stamp(key * coarse)) for key in keys.tolist()], np.int64)[inverse]
+        codes = [index_of(self._format_cached(key * resolution)) for key in keys.tolist()]
+        of_value = np.array(codes, np.int64)[inverse]
         for code, error in errors.items():
-            of_value[code] = number(error)
-        missing = number(ValueError(_MISSING)) if column.null_count else 0
-        return np.append(of_value, missing)[_codes(column)], stamps
+            of_value[code] = index_of(error)
+        missing = index_of(ValueError(_MISSING)) if column.null_count else 0
+        return np.append(of_value, missing)[_codes(column)], time_texts
 
-    def _known_stamp(self, millis: int) -> Mapping[str, str] | ValueError:
-        """`_stamp`, or why there is none; remembered, as one batch has much the same times as the next."""
-        if len(self._stamps) > 10_000:
-            self._stamps.clear()
-        if millis not in self._stamps:
+    def _format_cached(self, millis: int) -> Mapping[str, str] | ValueError:
+        """Return the texts of `_format_time`, or its error. Cached, as consecutive batches have similar times."""
+        if len(self._cached_times) > _MAX_CACHED_TIMES:
+            self._cached_times.clear()
+        if millis not in self._cached_times:
             try:
-                self._stamps[millis] = self._stamp(millis)
+                self._cached_times[millis] = self._format_time(millis)
             except ValueError as e:
-                self._stamps[millis] = e
-        return self._stamps[millis]
+                self._cached_times[millis] = e
+        return self._cached_times[millis]
 
 
 def round_down(millis: int, unit: str, value: int, zone: tzinfo | None = None) -> int:
-    """The time rounded down to a multiple of `value` seconds, minutes or hours of that zone's clock.
+    """Return a time in milliseconds, rounded down to a multiple of `value` units on the clock of a zone.
 
-    `unit` is `second`, `minute` or `hour`. ValueError for a value out of bounds, or a time before 1970.
+    `unit` is `second`, `minute` or `hour`. Raises ValueError for a value out of bounds, or a time before 1970.
     """
     _check_rounding(unit, value)
     if millis <= 0:
@@ -203,28 +211,28 @@ def round_down(millis: int, unit: str, value: int, zone: tzinfo | None = None) -
         rounded = local.replace(minute=minute - minute % value, second=0)
     else:
         rounded = local.replace(second=second - second % value)
-    return (_seconds(rounded) + cycles * _CYCLE) * 1000
+    return (_seconds(rounded) + cycles * _CYCLE_SECONDS) * 1000
 
 
-def zone(name: str | None) -> tzinfo | None:
-    """The zone of a Java zone id; None for None, the machine's own. As in Java, an unknown id is GMT."""
-    return None if name is None else known_zone(name) or UTC
+def parse_zone(name: str | None) -> tzinfo | None:
+    """Return the zone of a Java zone id, GMT for an unknown one, as in Java. None is the machine's zone."""
+    return None if name is None else find_zone(name) or UTC
 
 
-def known_zone(name: str) -> tzinfo | None:
-    """The zone of a Java zone id: `Europe/Paris`, `PST`, `GMT+5:30`; None where there is no such zone."""
+def find_zone(name: str) -> tzinfo | None:
+    """Return the zone of a Java zone id, such as `Europe/Paris`, `PST` or `GMT+5:30`; None if it is unknown."""
     custom = re.fullmatch(r"GMT([+-])([0-9]{1,2})(?::?([0-5][0-9]))?", name)
     if custom and int(custom[2]) < 24:
         offset = timedelta(hours=int(custom[2]), minutes=int(custom[3] or 0))
         return timezone(-offset if custom[1] == "-" else offset)
     try:
-        return ZoneInfo(SHORT_NAMES.get(name, name))
+        return ZoneInfo(ZONE_BY_SHORT_NAME.get(name, name))
     except (ZoneInfoNotFoundError, ValueError, OSError):
         return None
 
 
 class _Moment:
-    """A time on the clock of a zone."""
+    """Time on the clock of a zone."""
 
     def __init__(self, millis: int, zone: tzinfo | None) -> None:
         self.millis = millis
@@ -232,7 +240,7 @@ class _Moment:
         self.year = self.local.year + 400 * cycles
 
     def offset(self) -> str:
-        """The zone's distance from Greenwich: `+0530`."""
+        """Return the offset of the zone from UTC, such as `+0530`."""
         offset = (self.local if self.local.tzinfo else self.local.astimezone()).utcoffset()
         minutes = int((offset or timedelta()).total_seconds() / 60)
         return f"{'-' if minutes < 0 else '+'}{abs(minutes) // 60:02}{abs(minutes) % 60:02}"
@@ -279,29 +287,36 @@ def _host(key: str) -> str:
 
 
 def _local(seconds: int, zone: tzinfo | None) -> tuple[datetime, int]:
-    """The time on the zone's clock, and how many times 400 years later it is: years go further than `datetime`."""
-    if seconds < _FIRST:
-        raise ValueError(f"its header 'timestamp' is {seconds}000, a time before the calendar of today")
-    cycles = max(0, (seconds - _LAST) // _CYCLE + 1)
-    return datetime.fromtimestamp(seconds - cycles * _CYCLE, zone), cycles
+    """Return the time on the clock of a zone, less some cycles of 400 years, and the number of these cycles.
+
+    `datetime` ends with the year 9999, and timestamps do not. Raises ValueError for a time before the Gregorian
+    calendar.
+    """
+    if seconds < _FIRST_SECOND:
+        raise ValueError(f"its header 'timestamp' is {seconds}000, a time before the Gregorian calendar")
+    cycles = max(0, (seconds - _LAST_SECOND) // _CYCLE_SECONDS + 1)
+    return datetime.fromtimestamp(seconds - cycles * _CYCLE_SECONDS, zone), cycles
 
 
 def _seconds(local: datetime) -> int:
-    """The reverse of it. As in Java, an hour that a clock shows twice is the second, and one it skips the next."""
+    """Return the seconds since the epoch of a local time.
+
+    As in Java, of an hour that a clock shows twice this is the second one, and of a skipped hour the next.
+    """
     return int(max(local.replace(fold=fold).timestamp() for fold in (0, 1)))
 
 
 def _check_rounding(unit: str, value: int) -> None:
-    if not 0 < value <= _LONGEST[unit]:
-        raise ValueError(f"times can be rounded down to 1 to {_LONGEST[unit]} {unit}s, not to {value}")
+    if not 0 < value <= _MAX_ROUNDING[unit]:
+        raise ValueError(f"times can be rounded down to 1 to {_MAX_ROUNDING[unit]} {unit}s, not to {value}")
 
 
 def _check_escapes(pattern: str) -> None:
-    """ValueError for the first percent sign that is no part of an escape."""
-    others = _ESCAPE.sub(lambda escape: "x" * len(escape[0]) if _is_known(escape) else escape[0], pattern)
-    if (at := others.find("%")) < 0:
+    """Raise ValueError for the first percent sign that is no part of an escape."""
+    masked = _ESCAPE.sub(lambda escape: "x" * len(escape[0]) if _is_known(escape) else escape[0], pattern)
+    if (index := masked.find("%")) < 0:
         return
-    rest = pattern[at:]
+    rest = pattern[index:]
     if rest.startswith("%{"):
         name, closed, _ = rest[2:].partition("}")
         if not closed:
@@ -309,7 +324,9 @@ def _check_escapes(pattern: str) -> None:
         raise ValueError(f"%{{{name}}} is no escape: names there have letters, digits, '.', '_' and '-'")
     if rest.startswith("%["):
         raise ValueError(f"%[{rest[2:].partition(']')[0]}] is none of %[localhost], %[IP] and %[FQDN]")
-    letters = " ".join(f"%{letter}" for letter in sorted((*_LETTERS, "t"), key=lambda one: (one.lower(), one)))
+    letters = " ".join(
+        f"%{letter}" for letter in sorted((*_LETTERS, "t"), key=lambda escape: (escape.lower(), escape))
+    )
     raise ValueError(f"{rest[:2]!r} is no escape: a header is %{{name}}, a percent sign %%, of the time: {letters}")
 
 
@@ -322,11 +339,13 @@ def _check_path(header: str, value: str) -> None:
     if any(len(name.encode()) > 255 for name in value.split("/")):
         raise ValueError(f"its header {header!r} has more than 255 bytes, too many for a name in a path")
     if ".." in value or any(c < " " or "\x7f" <= c <= "\x9f" for c in value):
-        raise ValueError(f"its header {header!r} is {value!r}: a path may hold neither '..' nor control characters")
+        raise ValueError(
+            f"its header {header!r} is {value!r}: a path may contain neither '..' nor control characters"
+        )
 
 
-def milliseconds(text: str, header: str = "timestamp") -> int:
-    """The time in that header. ValueError, a sentence about the event, where it is none."""
+def parse_milliseconds(text: str, header: str = "timestamp") -> int:
+    """Return the time in a header's text, in milliseconds. Raises ValueError, with a sentence about the event."""
     if not re.fullmatch(r"[+-]?[0-9]{1,19}", text) or not -(1 << 63) <= (millis := int(text)) < 1 << 63:
         raise ValueError(f"its header {header!r} is {text[:40]!r}, not a number of milliseconds")
     return millis
@@ -335,16 +354,16 @@ def milliseconds(text: str, header: str = "timestamp") -> int:
 def _millis(text: str | None) -> int:
     if text is None:
         raise ValueError(_MISSING)
-    return milliseconds(text)
+    return parse_milliseconds(text)
 
 
 def _times(values: Any) -> tuple[npt.NDArray[np.int64], dict[int, ValueError]]:
-    """Timestamps as milliseconds, 0 for those that are none, and for these the errors."""
+    """Return timestamps as milliseconds, 0 for invalid ones, and the errors of these by index."""
     if pc.all(pc.ascii_is_decimal(values)).as_py() is not False:
         try:
             return values.cast(pa.int64()).to_numpy(zero_copy_only=False), {}
         except pa.ArrowInvalid:
-            pass  # one has too many digits
+            pass  # a timestamp has too many digits
     millis, errors = np.zeros(len(values), np.int64), {}
     for code, text in enumerate(values.to_pylist()):
         try:
@@ -355,13 +374,13 @@ def _times(values: Any) -> tuple[npt.NDArray[np.int64], dict[int, ValueError]]:
 
 
 def _codes(column: Any) -> Codes:
-    """Which value of its dictionary each row has; -1 for none."""
+    """Return the index in the dictionary for each row, -1 for null."""
     codes: Codes = pc.fill_null(column.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
     return codes
 
 
 def _combine(codes: Codes, more: Codes) -> Codes:
-    """One code for each pair of codes."""
+    """Return a unique code for each pair of codes."""
     if not len(codes) or more.min() == more.max():
         return codes
     if codes.min() == codes.max():

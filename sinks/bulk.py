@@ -1,5 +1,4 @@
-"""Requests of many documents or rows: several at once, none larger than a server takes, and what it refuses found by
-halves."""
+"""Sinks that send documents or rows in parallel requests of limited size, and find refused ones by bisection."""
 
 from __future__ import annotations
 
@@ -14,112 +13,112 @@ from pydantic import SecretStr
 
 from flafka.plugins import Batch, Config, EventId, Rejected, Sink, cross_field_validator, option
 
-AHEAD = 100_000
-"""Events after which a sink with requests under way is flushed: it sends none while it waits for the last of them."""
+MAX_UNFLUSHED_EVENTS = 100_000
+"""Number of events after which a sink is flushed. A flush waits for pending requests, and so limits throughput."""
 
 
 class Item(Protocol):
-    """What stands for an event in a request."""
+    """Document or row of an event in a request."""
 
     @property
     def id(self) -> EventId:
-        """The event's."""
+        """Id of the event."""
 
     @property
     def size(self) -> int:
-        """Bytes or characters that it takes there, about."""
+        """Approximate size in the request, in bytes or characters."""
 
 
 T = TypeVar("T", bound=Item)
 
 
 class RequestRefused(Exception):
-    """The server will never take this request; it does not say which of its items it is about."""
+    """Permanent refusal of a request by a server that does not name the item at fault."""
 
 
-class Requests:
-    """Requests under way on threads: at most so many at once, and twice as many begun and not over.
+class RequestPool:
+    """Requests on a pool of threads: at most `concurrency` at once, and twice as many pending.
 
-    Those with a key in common are made one after the other, in the order in which they were begun.
+    Requests with a key in common run one after the other, in the order of submission.
     """
 
-    def __init__(self, at_once: int, name: str) -> None:
-        """`name` is that of the threads."""
-        self._at_once, self._name = at_once, name
+    def __init__(self, concurrency: int, name: str) -> None:
+        """Create a pool whose threads have this name."""
+        self._concurrency, self._name = concurrency, name
         self._threads: ThreadPoolExecutor | None = None
-        self._under_way: deque[tuple[Set[Hashable], Future[dict[EventId, str]]]] = deque()
+        self._pending: deque[tuple[Set[Hashable], Future[dict[EventId, str]]]] = deque()
         self._refused: dict[EventId, str] = {}
 
-    def begin(self, keys: Set[Hashable], request: Callable[[], dict[EventId, str]]) -> None:
-        """Have a thread make a request, which answers what of it is refused, and why; wait for a place before.
+    def submit(self, keys: Set[Hashable], request: Callable[[], dict[EventId, str]]) -> None:
+        """Run a request on a thread. Block while too many requests, or one with a key in common, are pending.
 
-        Raises what an earlier one raised.
+        The request returns the reason for each refused item. Raises the error of an earlier request.
         """
         if self._threads is None:
-            self._threads = ThreadPoolExecutor(self._at_once, thread_name_prefix=self._name)
-        while len(self._under_way) >= 2 * self._at_once or any(
-            not keys.isdisjoint(others) for others, _ in self._under_way
+            self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix=self._name)
+        while len(self._pending) >= 2 * self._concurrency or any(
+            not keys.isdisjoint(pending) for pending, _ in self._pending
         ):
-            self._end_oldest()
-        self._under_way.append((keys, self._threads.submit(request)))
+            self._wait_for_oldest()
+        self._pending.append((keys, self._threads.submit(request)))
 
     @property
-    def idle(self) -> bool:
-        """Whether none is under way."""
-        return all(future.done() for _, future in self._under_way)
+    def is_idle(self) -> bool:
+        """True if no request is pending."""
+        return all(future.done() for _, future in self._pending)
 
-    def refused(self) -> dict[EventId, str]:
-        """What was found to be refused since this was asked last, and why."""
+    def take_refused(self) -> dict[EventId, str]:
+        """Return the reasons for items that were refused since the last call."""
         refused, self._refused = self._refused, {}
         return refused
 
-    def finish(self) -> None:
-        """Return when all are over. Raises what one of them raised; others may be under way then: `drop` them."""
-        while self._under_way:
-            self._end_oldest()
+    def drain(self) -> None:
+        """Wait for all requests. Raises the error of one of them; others may be pending then, until `cancel`."""
+        while self._pending:
+            self._wait_for_oldest()
 
-    def drop(self) -> None:
-        """Return when none is under way, as one could come after what is sent next; what has not begun never does."""
-        futures = [future for _, future in self._under_way]
-        self._under_way.clear()
+    def cancel(self) -> None:
+        """Cancel requests that have not begun, and wait for all others, which could else overwrite later ones."""
+        futures = [future for _, future in self._pending]
+        self._pending.clear()
         self._refused = {}
         for future in futures:
             future.cancel()
         wait(futures)
 
     def close(self) -> None:
-        """Drop them, and end the threads."""
-        self.drop()
+        """Cancel pending requests, and end the threads."""
+        self.cancel()
         if self._threads is not None:
             self._threads.shutdown()
             self._threads = None
 
-    def _end_oldest(self) -> None:
-        _, future = self._under_way[0]
+    def _wait_for_oldest(self) -> None:
+        _, future = self._pending[0]
         self._refused |= future.result()
-        self._under_way.popleft()
+        self._pending.popleft()
 
 
-def pieces(items: Sequence[T], most: int, most_size: int) -> Iterator[Sequence[T]]:
-    """Runs of at most so many items and `most_size`; one that is larger is a run of its own."""
+def split_items(items: Sequence[T], max_items: int, max_size: int) -> Iterator[Sequence[T]]:
+    """Yield runs of at most `max_items` items and `max_size`; an item larger than that is a run of its own."""
     start = size = 0
     for number, item in enumerate(items):
-        more = item.size
-        if start < number and (number - start == most or size + more > most_size):
+        item_size = item.size
+        if start < number and (number - start == max_items or size + item_size > max_size):
             yield items[start:number]
             start, size = number, 0
-        size += more
+        size += item_size
     if items:
         yield items[start:]
 
 
-def by_halves(
+def send_bisecting(
     items: Sequence[T], send: Callable[[Sequence[T]], dict[EventId, str]], refusal: str
 ) -> dict[EventId, str]:
-    """Send them. What of them is refused, and why.
+    """Send items, and halves of them where a request is refused. Return the reason for each refused item.
 
-    `send` makes one request and tells what of it the server refuses by name. Where it raises Refused for a single
-    item, that is refused with the sentence `refusal`: the error.
+    `send` makes one request and returns the reasons for items that the server refuses by name. If it raises
+    RequestRefused for a single item, the reason is the text `refusal`, followed by the error.
     """
     try:
         return send(items)
@@ -127,24 +126,24 @@ def by_halves(
         if len(items) == 1:
             return {items[0].id: f"{refusal}: {e}"}
         middle = len(items) // 2
-        return by_halves(items[:middle], send, refusal) | by_halves(items[middle:], send, refusal)
+        return send_bisecting(items[:middle], send, refusal) | send_bisecting(items[middle:], send, refusal)
 
 
 class BulkConfig(Config):
-    """Options of a sink that makes requests of many items."""
+    """Options of a sink whose requests have many items."""
 
     batch_size: int = option(
         1000,
         name="batchSize",
         unit="events",
         gt=0,
-        description="Number of events after which they are sent while other requests are under way. While none is, "
-        "they are sent at once.",
+        description="Number of events in a request while other requests are pending. Otherwise, events are sent at "
+        "once.",
     )
 
 
 class DocumentsConfig(BulkConfig):
-    """Options of a sink that makes documents over HTTP."""
+    """Options of a sink that sends documents over HTTP."""
 
     batch_duration: int = option(
         1000,
@@ -154,20 +153,20 @@ class DocumentsConfig(BulkConfig):
         description="Time after which the delivery of events is committed to the channel, even if they are few.",
     )
     timeout: int = option(
-        30_000, name="timeout", unit="ms", ge=100, description="Maximum time that an answer may take."
+        30_000, name="timeout", unit="ms", ge=100, description="Maximum time to wait for an answer."
     )
     username: str | None = option(None, name="username", description="Name of the user, if the servers require one.")
     password: SecretStr | None = option(None, name="password", description="Password of the user.")
 
     @property
     def login(self) -> tuple[str, str] | None:
-        """User and password; None where there is no user."""
+        """User and password; None without a user."""
         if self.username is None or self.password is None:
             return None
         return self.username, self.password.get_secret_value()
 
     @cross_field_validator("username", "password")
-    def _both(self) -> None:
+    def _check_login(self) -> None:
         if (self.username is None) != (self.password is None):
             raise ValueError("must be set together with password")
 
@@ -177,82 +176,84 @@ D = TypeVar("D", bound=DocumentsConfig)
 
 
 class BulkSink(Sink[C], Generic[C, T]):
-    """A sink that makes items of events and has requests with them under way while it gets more."""
+    """Sink that converts events to items, and sends them in pipelined requests."""
 
-    most: ClassVar[int] = 1000
-    """Items of one request."""
-    most_size: ClassVar[int]
-    """Of their sizes."""
+    max_items: ClassVar[int] = 1000
+    """Limit of a request's items."""
+    max_size: ClassVar[int]
+    """Limit of the sum of their sizes."""
     refusal: ClassVar[str]
-    """What begins the reason of an item that is refused."""
+    """Text before the reason for a refused item."""
 
     def __init__(self, config: C, name: str = "") -> None:
         super().__init__(config, name)
-        self.batch_size = max(AHEAD, config.batch_size)
-        self._made: list[T] = []
+        self.batch_size = max(MAX_UNFLUSHED_EVENTS, config.batch_size)
+        self._items: list[T] = []
         """Items that are in no request yet."""
-        self._requests = Requests(self._at_once(), self.type_name)
+        self._requests = RequestPool(self._concurrency(), self.type_name)
 
-    def _at_once(self) -> int:
-        """How many requests may be under way at the same time."""
+    def _concurrency(self) -> int:
+        """Return the number of requests that may run at the same time."""
         return 1
 
     @abstractmethod
-    def _make(self, batch: Batch) -> dict[EventId, str]:
-        """Add the items of these events to `_made`. Which events make none, and why."""
+    def _make_items(self, batch: Batch) -> dict[EventId, str]:
+        """Append the items of these events to `_items`. Return the reason for each event without an item."""
 
     @abstractmethod
-    def _put(self, items: Sequence[T]) -> dict[EventId, str]:
-        """Send these in one request; what of them is refused by name, and why. Raises RequestRefused, and Retry.
+    def _send_items(self, items: Sequence[T]) -> dict[EventId, str]:
+        """Send items in one request, and return the reasons for those that are refused by name.
 
-        Runs on several threads at once.
+        Raises RequestRefused and Retry. Called by several threads.
         """
 
     def _key(self, item: T) -> Hashable:
-        """Of items with the same one, the last stays."""
+        """Return the key of an item. Of items with the same key, the store keeps the last."""
         return item.id
 
-    def _parts(self, items: Sequence[T]) -> Iterator[Sequence[T]]:
-        """What of them goes into one request each. Those of one key keep their order."""
-        return pieces(items, self.most, self.most_size)
+    def _split(self, items: Sequence[T]) -> Iterator[Sequence[T]]:
+        """Yield the items of each request. Items with the same key keep their order."""
+        return split_items(items, self.max_items, self.max_size)
 
     def write(self, batch: Batch) -> None:
-        """Make items of these events. They are sent once there are `batchSize`, or if no request is under way.
+        """Convert events to items. They are sent once there are `batchSize`, or if no request is pending.
 
-        So an event of a quiet channel is there after one request, and those of a busy one are sent many together.
+        So events of an idle channel are sent at once, and events of a busy one many together.
         """
-        rejected = self._make(batch)
-        if len(self._made) >= self.config.batch_size or self._requests.idle:
-            self._send()
-        rejected |= self._requests.refused()
+        rejected = self._make_items(batch)
+        if len(self._items) >= self.config.batch_size or self._requests.is_idle:
+            self._submit()
+        rejected |= self._requests.take_refused()
         if rejected:
             raise Rejected(rejected)
 
-    def _send(self) -> None:
-        made, self._made = self._made, []
-        for some in self._parts(made):
-            self._requests.begin(set(map(self._key, some)), partial(by_halves, some, self._put, self.refusal))
+    def _submit(self) -> None:
+        items, self._items = self._items, []
+        for part in self._split(items):
+            self._requests.submit(
+                set(map(self._key, part)), partial(send_bisecting, part, self._send_items, self.refusal)
+            )
 
     def flush(self) -> None:
         """Return when the servers have all items."""
-        self._send()
-        self._requests.finish()
-        if rejected := self._requests.refused():
+        self._submit()
+        self._requests.drain()
+        if rejected := self._requests.take_refused():
             raise Rejected(rejected)
 
     def reset(self) -> None:
-        """Drop what was not flushed; what is under way is waited for."""
-        self._made = []
-        self._requests.drop()
+        """Drop items that were not flushed, and wait for running requests."""
+        self._items = []
+        self._requests.cancel()
 
     def close(self) -> None:
-        """Drop what was not flushed, and end the threads."""
+        """Drop items that were not flushed, and end the threads."""
         self.reset()
         self._requests.close()
 
 
 class DocumentsSink(BulkSink[D, T], Generic[D, T]):
-    """One whose items are documents, sent over HTTP once they are old enough or many enough."""
+    """Sink whose items are documents, sent over HTTP."""
 
     def __init__(self, config: D, name: str = "") -> None:
         super().__init__(config, name)

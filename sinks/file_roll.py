@@ -1,4 +1,4 @@
-"""The file_roll sink."""
+"""File_roll sink."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ import pyarrow as pa
 import pydantic
 
 from flafka.plugins import Batch, Config, EventId, Problem, Rejected, Retry, Sink, cross_field_validator, option
-from flafka.plugins.shared.disk import make_directory, sync_directory, writable
+from flafka.plugins.storage import is_writable, make_directory, sync_directory
 from flafka.sinks import serializers
 from flafka.sinks.serializers import options as declared
 from flafka.sinks.serializers.compatibility import SERIALIZERS
 
-MOST_NAME_BYTES = 100
-"""Bytes of the beginning and of the extension of a file's name, each."""
+MAX_NAME_PART_BYTES = 100
+"""Limit of the prefix, and of the extension, of a file's name."""
 
 
 class FileRollConfig(Config):
@@ -38,15 +38,15 @@ class FileRollConfig(Config):
         name="sink.rollInterval",
         unit="s",
         ge=0,
-        description="Age at which a file is closed and the next one begins. 0 never closes one.",
+        description="Age at which a file is closed and the next one begins. 0 sets no limit.",
     )
     path_manager: str = option(
         "DEFAULT",
         name="sink.pathManager",
-        description="Names of the files. `DEFAULT`: the time when the sink started, and a number. `ROLLTIME`: the "
-        "time when the file was begun, and a number.",
+        description="Names of the files. `DEFAULT`: the time of the sink's start, and a number. `ROLLTIME`: the time "
+        "of the file's creation, and a number.",
     )
-    prefix: str = option("", name="sink.pathManager.prefix", description="Beginning of each file's name.")
+    prefix: str = option("", name="sink.pathManager.prefix", description="Prefix of each file's name.")
     extension: str = option(
         "", name="sink.pathManager.extension", description="Extension of each file's name, without the dot."
     )
@@ -67,7 +67,7 @@ class FileRollConfig(Config):
     @pydantic.field_validator("serializer")
     @classmethod
     def _check_serializer(cls, value: str) -> str:
-        name = serializers.canonical(value)
+        name = serializers.canonical_serializer(value)
         if name == "PARQUET":
             raise ValueError(
                 "must not be PARQUET, as a Parquet file cannot be appended to: write AVRO_EVENT, or use an hdfs sink"
@@ -82,11 +82,15 @@ class FileRollConfig(Config):
 
     @pydantic.field_validator("prefix", "extension")
     @classmethod
-    def _is_part_of_a_name(cls, value: str) -> str:
+    def _check_name_part(cls, value: str) -> str:
         if "/" in value or "\0" in value:
-            raise ValueError("must not contain '/': it is part of a file's name; name a directory in sink.directory")
-        if len(value.encode()) > MOST_NAME_BYTES:
-            raise ValueError(f"must have at most {MOST_NAME_BYTES} bytes: file systems take no longer names")
+            raise ValueError(
+                "must not contain '/', as it is a part of a file's name; name a directory in sink.directory"
+            )
+        if len(value.encode()) > MAX_NAME_PART_BYTES:
+            raise ValueError(
+                f"must have at most {MAX_NAME_PART_BYTES} bytes, as file systems limit the length of names"
+            )
         return value
 
     @pydantic.field_validator("path_manager")
@@ -100,13 +104,13 @@ class FileRollConfig(Config):
     def warnings(self) -> Iterator[Problem]:
         """Yield warnings of options that have no effect with the serializer."""
         names = {option.field: option.name for option in self.options()}
-        return serializers.warnings(self, self.model_fields_set, names)
+        return serializers.option_warnings(self, self.model_fields_set, names)
 
 
 class FileRollSink(Sink[FileRollConfig]):
-    """Appends events to local files at least once: they are on the disk before their channel forgets them.
+    """Appends events to local files at least once: they are on the disk before the channel is committed.
 
-    What an agent that is killed has begun to write stays in the last file, and is written again to the next.
+    After a kill of the agent, uncommitted events stay in the last file, and are written to the next one, too.
     """
 
     type_name = "file_roll"
@@ -119,125 +123,130 @@ class FileRollSink(Sink[FileRollConfig]):
         self.batch_size = config.batch_size
         self.clock = time.time
         self._directory = Path(config.directory).absolute()
-        self._serializer = serializers.make(config)
+        self._serializer = serializers.make_serializer(config)
         self._writer = self._serializer.writer("")
         self._kind = ""
         self._series = ""
         self._number = 0
         self._file: FileIO | None = None
         self._opened = 0.0
-        self._flushed = 0  # bytes of the file that are durable
+        self._flushed = 0  # number of bytes of the file that are durable
 
     def open(self) -> None:
-        """Make the directory; files are begun when there are events."""
+        """Create the directory. The first event creates a file. Raises Retry."""
         self._series, self._number = str(int(self.clock() * 1000)), 0
-        with self._in_words():
+        with self._converted_errors():
             make_directory(self._directory)
 
     def write(self, batch: Batch) -> None:
-        """Append these events to the file, or to a new one where it is old enough or of another kind."""
+        """Append the events to the file, or to a new one if it is too old or of another kind.
+
+        Raises Retry, and Rejected for events that fit no file.
+        """
         interval = self.config.roll_interval
         if self._file is not None and interval and self.clock() - self._opened >= interval:
-            self._finish()
-        if (found := self._serializer.kinds(batch)) is None:
+            self._finish_file()
+        if (by_kind := self._serializer.kinds(batch)) is None:
             self._append(batch, "")
             return
-        kinds, which = found
+        kinds, kind_codes = by_kind
         rejected: dict[EventId, str] = {}
         for number, kind in enumerate(kinds):
-            some = batch.where(pa.array(which == number))
+            part = batch.where(pa.array(kind_codes == number))
             if isinstance(kind, ValueError):
-                rejected.update(dict.fromkeys(some.ids(), str(kind)))
+                rejected.update(dict.fromkeys(part.ids(), str(kind)))
             else:
-                self._append(some, kind)
+                self._append(part, kind)
         if rejected:
             raise Rejected(rejected)
 
     def _append(self, batch: Batch, kind: str) -> None:
         if self._file is not None and self._kind != kind:
-            self._finish()
+            self._finish_file()
         if self._file is None:
             self._kind, self._writer = kind, self._serializer.writer(kind)
-            with self._in_words():
-                if not self._directory.exists():  # somebody has removed it
+            with self._converted_errors():
+                if not self._directory.exists():  # someone has removed it
                     make_directory(self._directory)
-                self._begin()
-            self._head()
-        self._put(self._writer.add(self._serializer.records(batch)))
+                self._create_file()
+            self._write_header()
+        self._write(self._writer.add(self._serializer.records(batch)))
 
-    def _head(self) -> None:
-        """Write the beginning of the file, which no reset takes away."""
+    def _write_header(self) -> None:
+        """Write the header of the file, which resets do not remove."""
         assert self._file is not None
         try:
-            self._put(self._writer.header)
+            self._write(self._writer.header)
             self._flushed = self._file.tell()
         except Retry:
-            self._leave()
+            self._close_file()
             raise
 
-    def _put(self, data: serializers.Buffer) -> None:
+    def _write(self, data: serializers.Buffer) -> None:
         assert self._file is not None
-        with self._in_words():
+        with self._converted_errors():
             while data:
                 data = data[self._file.write(data) :]
 
     def flush(self) -> None:
-        """Return when everything written is on the disk."""
+        """Return when all events written are on the disk. Raises Retry."""
         if self._file is not None:
-            self._put(self._writer.flush())
-            with self._in_words():
+            self._write(self._writer.flush())
+            with self._converted_errors():
                 os.fsync(self._file.fileno())
                 if not os.fstat(self._file.fileno()).st_nlink:
-                    self._leave()
-                    raise Retry(f"a file in {self._directory} was removed while it was written: another one is begun")
+                    self._close_file()
+                    raise Retry(
+                        f"a file in {self._directory} was removed while it was written: its events go to another file"
+                    )
                 self._flushed = self._file.tell()
 
     def reset(self) -> None:
-        """Cut off what was written since the last flush."""
+        """Truncate the file to the last flush."""
         if self._file is not None:
-            self._writer.forget()
+            self._writer.discard()
             try:
                 self._file.seek(self._flushed)
                 self._file.truncate()
-            except OSError:  # what it holds is written again, to a new file
-                self._leave()
+            except OSError:  # redelivered events go to a new file
+                self._close_file()
 
     def close(self) -> None:
-        """Close the file, without what is not flushed."""
+        """Truncate the file to the last flush, and close it."""
         self.reset()
-        self._leave()
+        self._close_file()
 
-    def _finish(self) -> None:
+    def _finish_file(self) -> None:
         self.flush()
-        self._leave()
+        self._close_file()
 
     def check_connectivity(self) -> Iterator[str]:
-        """Yield what keeps files from being created in the directory."""
-        if not writable(self._directory):
+        """Yield an error if files cannot be created in the directory."""
+        if not is_writable(self._directory):
             yield f"cannot write into {self._directory}"
 
-    def _begin(self) -> None:
-        """Begin a new file, under a name that no other has."""
+    def _create_file(self) -> None:
+        """Create a file with a new name."""
         config = self.config
         while self._file is None:
             if config.path_manager == "ROLLTIME":
                 now = datetime.fromtimestamp(self.clock()).strftime("%Y%m%d%H%M%S")
                 self._series, self._number = now, self._number if now == self._series else 0
             self._number += 1
-            end = f".{config.extension}" if config.extension else ""
+            suffix = f".{config.extension}" if config.extension else ""
             with contextlib.suppress(FileExistsError):
-                path = self._directory / f"{config.prefix}{self._series}-{self._number}{end}"
+                path = self._directory / f"{config.prefix}{self._series}-{self._number}{suffix}"
                 self._file = path.open("xb", buffering=0)
         self._opened, self._flushed = self.clock(), 0
-        sync_directory(self._directory)  # or the name may not survive a power cut
+        sync_directory(self._directory)  # without it the name may be lost in a power failure
 
-    def _leave(self) -> None:
+    def _close_file(self) -> None:
         if self._file is not None:
             self._file.close()
             self._file = None
 
     @contextlib.contextmanager
-    def _in_words(self) -> Iterator[None]:
+    def _converted_errors(self) -> Iterator[None]:
         try:
             yield
         except OSError as e:

@@ -1,4 +1,4 @@
-"""The HTTP sink."""
+"""HTTP sink."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ from flafka.plugins import (
     cross_field_validator,
     option,
 )
-from flafka.plugins.shared.tls import TlsClientConfig, refusal
+from flafka.plugins.net.tls import TlsClientConfig, connection_error_reason
 
 _STATUS = re.compile(r"[1-5](?:\d\d|[Xx]{2})")
-_PAUSES = "a pause follows what is sent again, and nothing else"
-_COUNTED = "what is delivered is counted"
+_PAUSES = "the sink pauses only before a retry"
+_COUNTED = "delivered events are counted"
 
 
 class HttpSinkConfig(TlsClientConfig):
@@ -53,27 +53,27 @@ class HttpSinkConfig(TlsClientConfig):
     )
     accept: str = option("text/plain", name="acceptHeader", description="The header `Accept` of each request.")
     connect_timeout: int = option(
-        5000, name="connectTimeout", unit="ms", gt=0, description="Maximum time that connecting may take."
+        5000, name="connectTimeout", unit="ms", gt=0, description="Maximum time to connect."
     )
     request_timeout: int = option(
-        5000, name="requestTimeout", unit="ms", gt=0, description="Maximum time that an answer may take."
+        5000, name="requestTimeout", unit="ms", gt=0, description="Maximum time to wait for an answer."
     )
     default_rollback: bool = option(
         True,
         name="defaultRollback",
-        description="Send an event again if the answer's status is other than 2XX and no `rollback.<status>` is "
-        "about it. If false, such an event becomes a dead letter.",
+        description="Retry an event if the answer's status is not 2XX and has no `rollback.<status>`. If false, such "
+        "an event becomes a dead letter.",
     )
     rollback: dict[str, str] = option(
         {},
         name="rollback.",
-        description="`rollback.<status>` says the same of one status, such as 503, or of a hundred of them, such as "
-        "4XX. `rollback.200 = true` sends again what the server has taken.",
+        description="`rollback.<status>` is the same for one status, such as 503, or for a class of them, such as "
+        "4XX. `rollback.200 = true` retries events that the server has accepted.",
     )
 
     @pydantic.model_validator(mode="before")
     @classmethod
-    def _by_scheme(cls, values: dict[str, Any]) -> dict[str, Any]:
+    def _infer_tls(cls, values: dict[str, Any]) -> dict[str, Any]:
         secure = str(values.get("endpoint", "")).lower().startswith("https://")
         return {**values, "ssl": "true"} if secure and "ssl" not in values else values
 
@@ -82,30 +82,30 @@ class HttpSinkConfig(TlsClientConfig):
     def _check_endpoint(cls, value: str) -> str:
         try:
             url = urlsplit(value)
-            right = url.scheme in ("http", "https") and bool(url.hostname) and (url.port or url.port is None)
+            valid = url.scheme in ("http", "https") and bool(url.hostname) and (url.port or url.port is None)
         except ValueError:  # of the port
-            right = False
-        if not right or re.search(r"[^!-~]", value):
+            valid = False
+        if not valid or re.search(r"[^!-~]", value):
             raise ValueError(f"must be a URL such as http://host:8080/events, not {value!r}")
         return value
 
     @cross_field_validator("endpoint", "tls")
     def _check_scheme(self) -> None:
         if self.tls != (urlsplit(self.endpoint).scheme == "https"):
-            raise ValueError("must begin with https:// where ssl = true, and with http:// where not")
+            raise ValueError("must begin with https:// if ssl = true, and with http:// otherwise")
 
     @pydantic.field_validator("rollback")
     @classmethod
     def _check_statuses(cls, value: dict[str, str]) -> dict[str, str]:
         for status, text in value.items():
             if not _STATUS.fullmatch(status):
-                raise ValueError(f"{status}: must be about a status, such as rollback.503 or rollback.4XX")
+                raise ValueError(f"{status}: must name a status, such as rollback.503 or rollback.4XX")
             if text.lower() not in ("true", "false"):
                 raise ValueError(f"{status}: must be true or false, not {text!r}")
         return {status.upper(): text.lower() for status, text in value.items()}
 
-    def again(self, status: int) -> bool:
-        """Whether an event with this answer is sent again."""
+    def is_retried(self, status: int) -> bool:
+        """Return True if an event with this status of the answer is retried."""
         for name in (str(status), f"{status // 100}XX"):
             if name in self.rollback:
                 return self.rollback[name] == "true"
@@ -113,10 +113,10 @@ class HttpSinkConfig(TlsClientConfig):
 
 
 class HttpSink(Sink[HttpSinkConfig]):
-    """Posts the body of each event to a web server, one request an event, at least once.
+    """Posts the body of each event to a web server, in a request of its own, at least once.
 
-    An event is delivered when the server has answered with a status 2XX. After a failure in the midst of a batch,
-    those that were answered are not sent again, except by an agent that was restarted in between.
+    An event is delivered when the server has answered with a status 2XX. After a failure within a batch, events with
+    an answer are not posted again, unless the agent was restarted.
     """
 
     type_name = "http"
@@ -125,20 +125,20 @@ class HttpSink(Sink[HttpSinkConfig]):
     compatibility_notes = (
         CompatibilityNote(
             flume="`defaultRollback` is true for the status 200 as well: without `rollback.200 = false` the first "
-            "event is posted for ever",
-            here="it is about statuses other than 2XX",
+            "event is posted forever",
+            here="it is for statuses other than 2XX",
         ),
         CompatibilityNote(
-            flume="an event with an answer that is not rolled back is gone, whatever the status",
+            flume="an event with an answer that is not rolled back is lost, with any status",
             here="with a status other than 2XX it goes to the dead letters",
         ),
         CompatibilityNote(
-            flume="after each answer a pause of a second and more, without `backoff.200 = false`",
-            here="no pause but before sending again; `backoff.` and `incrementMetrics.` have no effect",
+            flume="the sink pauses for a second or more after each answer, without `backoff.200 = false`",
+            here="it pauses only before a retry; `backoff.` and `incrementMetrics.` have no effect",
         ),
         CompatibilityNote(
-            flume="an event without a body is dropped; a redirection is followed, with GET and without the body",
-            here="an empty body is posted; a redirection is an answer like others, and its status is told",
+            flume="an event without a body is dropped; a redirect is followed, with GET and without the body",
+            here="an empty body is posted; a redirect is treated like all other answers, by its status",
         ),
     )
 
@@ -152,72 +152,72 @@ class HttpSink(Sink[HttpSinkConfig]):
         self._headers = {"Content-Type": config.content_type, "Accept": config.accept}
         self._context: ssl.SSLContext | None = None
         self._connection: http.client.HTTPConnection | None = None
-        self._waiting: list[tuple[EventId, bytes]] = []
-        self._answered: dict[EventId, str] = {}
-        """Since the last flush that succeeded: why they are rejected, or empty."""
+        self._events: list[tuple[EventId, bytes]] = []
+        self._outcomes: dict[EventId, str] = {}
+        """Reason of the rejection, or an empty text, for events that were posted since the last successful flush."""
 
     def open(self) -> None:
-        """Read the truststore; connect when there are events."""
+        """Read the truststore. The first flush connects."""
         self._context = self.config.context()
 
     def write(self, batch: Batch) -> None:
-        """Take these events, to be posted by the next flush."""
-        self._waiting += zip(batch.ids(), batch.bodies.to_pylist(), strict=True)
+        """Keep the events for the next flush."""
+        self._events += zip(batch.ids(), batch.bodies.to_pylist(), strict=True)
 
     def flush(self) -> None:
-        """Post the events; return when the server has answered for each."""
-        for id, body in self._waiting:
-            if id not in self._answered:
-                self._answered[id] = self._post(body)
-        rejected = {id: self._answered[id] for id, _ in self._waiting if self._answered[id]}
-        self._waiting.clear()
-        self._answered.clear()
+        """Post the events, and return when the server has answered all. Raises Rejected and Retry."""
+        for id, body in self._events:
+            if id not in self._outcomes:
+                self._outcomes[id] = self._post(body)
+        rejected = {id: self._outcomes[id] for id, _ in self._events if self._outcomes[id]}
+        self._events.clear()
+        self._outcomes.clear()
         if rejected:
             raise Rejected(rejected)
 
     def reset(self) -> None:
-        """Drop what was not posted."""
-        self._waiting.clear()
+        """Drop events that are not flushed."""
+        self._events.clear()
 
     def close(self) -> None:
         """Close the connection."""
         self.reset()
-        self._answered.clear()
+        self._outcomes.clear()
         if self._connection is not None:
             self._disconnect()
             self.metrics.add("ConnectionClosedCount")
 
     def check_connectivity(self) -> Iterator[str]:
-        """Whether the server listens."""
+        """Yield an error if no connection to the server is possible."""
         try:
             self.open()
             self._connect()
         except FlafkaError as e:
             yield str(e)
         except OSError as e:
-            yield self._away(e)
+            yield self._error_text(e)
         finally:
             self.close()
 
     def _post(self, body: bytes) -> str:
-        """Why the server will never take it; empty where it has. Retry where it is to be sent again."""
+        """Return the reason why the server never accepts this body; empty if it has. Raises Retry."""
         try:
             status = self._request(body)
         except (OSError, http.client.HTTPException) as e:
             self._disconnect()
             self.metrics.add("ConnectionFailedCount")
-            raise Retry(self._away(e)) from e
-        if self.config.again(status):
+            raise Retry(self._error_text(e)) from e
+        if self.config.is_retried(status):
             raise Retry(f"{self._server} answers {status} {http.client.responses.get(status, '')}".rstrip())
         if status // 100 == 2:
             return ""
-        return f"{self._server} answers {status}, after which an event is not to be sent again"
+        return f"{self._server} answers {status}, for which rollback is false"
 
     def _request(self, body: bytes) -> int:
         if self._connection is not None:
             with contextlib.suppress(http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
                 return self._exchange(self._connection, body)
-            self._disconnect()  # servers close those on which nothing was sent for a while
+            self._disconnect()  # servers close idle connections
         return self._exchange(self._connect(), body)
 
     def _exchange(self, connection: http.client.HTTPConnection, body: bytes) -> int:
@@ -246,11 +246,11 @@ class HttpSink(Sink[HttpSinkConfig]):
             self._connection.close()
             self._connection = None
 
-    def _away(self, error: Exception) -> str:
+    def _error_text(self, error: Exception) -> str:
         if isinstance(error, TimeoutError):
             why = "no answer in time"
         elif isinstance(error, OSError) and not isinstance(error, http.client.HTTPException):
-            why = refusal(error)
+            why = connection_error_reason(error)
         else:
-            why = "it does not answer as a web server"
+            why = "its answer is not HTTP"
         return f"{self._server}: {why}"

@@ -1,4 +1,4 @@
-"""The logger sink."""
+"""Logger sink."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ class LoggerConfig(Config):
 
 
 class LoggerSink(Sink[LoggerConfig]):
-    """Writes every event into the agent's log, as hexadecimal and text: at least once, and no longer than the log."""
+    """Logs events, in hexadecimal and as text, at least once. They are kept as long as the agent's log."""
 
     type_name = "logger"
     aliases = ("org.apache.flume.sink.LoggerSink",)
     compatibility_notes = (
         CompatibilityNote(
             flume="`maxBytesToLog` has no effect in Flume 1.11: it logs 16 bytes of each body",
-            here="as many as it says",
+            here="the option has the effect that Flume documents",
             option="maxBytesToLog",
         ),
     )
 
     def write(self, batch: Batch) -> None:
-        """Log these events, one line and more each."""
+        """Log the events; each has one or more lines."""
         for event in batch:
-            self.log.info("Event: %s", dump(event, self.config.max_bytes))
+            self.log.info("Event: %s", format_event(event, self.config.max_bytes))
 
 
-def dump(event: Event, max_bytes: int) -> str:
-    """An event as Flume's logger sink writes it."""
+def format_event(event: Event, max_bytes: int) -> str:
+    """Return the text of an event, as of Flume's logger sink."""
     headers = ", ".join(f"{name}={value}" for name, value in event.headers.items())
     return f"{{ headers:{{{headers}}} body:{_hex_dump(event.body[:max_bytes])} }}"
 
@@ -47,6 +47,6 @@ def _hex_dump(body: bytes) -> str:
     for start in range(0, len(body), 16):
         row = body[start : start + 16]
         text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
-        offset = f"{start:08X}" if start else ""  # Flume leaves the first one out
+        offset = f"{start:08X}" if start else ""  # Flume prints no offset in the first line
         lines.append(f"{offset} {row.hex(' ').upper():<47} {text}")
     return "\n".join(lines)

@@ -1,4 +1,4 @@
-"""The null sink."""
+"""Null sink."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from flafka.plugins import Batch, Config, Sink
 class NullConfig(Config):
     """Options of the null sink."""
 
-    options_without_effect = MappingProxyType({"batchSize": "nothing is sent anywhere"})
+    options_without_effect = MappingProxyType({"batchSize": "events are dropped"})
 
 
 class NullSink(Sink[NullConfig]):
-    """Drops every event: all that it takes is gone."""
+    """Drops every event."""
 
     type_name = "null"
     aliases = ("org.apache.flume.sink.NullSink",)
 
     def write(self, batch: Batch) -> None:
-        """Forget these events."""
+        """Drop the events."""

@@ -1,4 +1,4 @@
-"""What the sinks of Flume's RPCs share: options, connections, and requests that are sent ahead of their answers."""
+"""Base of the sinks of Flume's RPCs: options, and connections with pipelined requests."""
 
 from __future__ import annotations
 
@@ -13,28 +13,26 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from flafka.plugins import Batch, CompatibilityNote, Problem, Retry, Sink, option
-from flafka.plugins.shared.tls import TlsClientConfig
+from flafka.plugins.net.tls import TlsClientConfig
 
-WINDOW = 8
-"""Requests sent ahead of their answers."""
-MAX_ANSWER = 1024 * 1024
-"""Bytes of an answer that are accepted."""
-READ_SIZE = 64 * 1024
-DEFAULT_TIMEOUT, SHORTEST_TIMEOUT = 20_000, 1000
-"""Milliseconds."""
+MAX_PENDING_REQUESTS = 8
+"""Number of requests without a response, at which the sink waits for a response."""
+MAX_RESPONSE_BYTES = 1024 * 1024
+READ_BYTES = 64 * 1024
+DEFAULT_TIMEOUT_MS, MIN_TIMEOUT_MS = 20_000, 1000
 
-DIFFERENCES = (
+RPC_COMPATIBILITY = (
     CompatibilityNote(
-        flume="any certificate of a trusted authority will do",
-        here="it must also be for `hostname`; `check-hostname = false` gives Flume's behaviour",
+        flume="any certificate of a trusted authority is accepted",
+        here="it must also be for `hostname`; `check-hostname = false` is Flume's behaviour",
         option="ssl",
-        seen=True,
+        is_common=True,
     ),
 )
 
 
 class RpcSinkConfig(TlsClientConfig):
-    """Options of a sink that calls a source."""
+    """Options of an RPC sink."""
 
     hostname: str = option(name="hostname", description="Name or address of the host where the source listens.")
     port: int = option(name="port", description="Port where the source listens.", ge=1, le=65535)
@@ -42,16 +40,15 @@ class RpcSinkConfig(TlsClientConfig):
         100, name="batch-size", description="Maximum number of events in a request.", unit="events", ge=1
     )
     connect_timeout: int = option(
-        DEFAULT_TIMEOUT,
+        DEFAULT_TIMEOUT_MS,
         name="connect-timeout",
-        description="Maximum time for connecting and for the first request. A value below 1000 stands for the "
-        "default.",
+        description="Maximum time for connecting and for the first request. A value below 1000 means the default.",
         unit="ms",
     )
     request_timeout: int = option(
-        DEFAULT_TIMEOUT,
+        DEFAULT_TIMEOUT_MS,
         name="request-timeout",
-        description="Maximum time for each later request. A value below 1000 stands for the default.",
+        description="Maximum time for each later request. A value below 1000 means the default.",
         unit="ms",
     )
     reset_connection_interval: int = option(
@@ -63,35 +60,39 @@ class RpcSinkConfig(TlsClientConfig):
     )
 
     def warnings(self) -> Iterator[Problem]:
-        """Timeouts that are not what they say."""
+        """Yield warnings of timeouts that are replaced by the default."""
         yield from super().warnings()
         for name, value in (("connect-timeout", self.connect_timeout), ("request-timeout", self.request_timeout)):
-            if value < SHORTEST_TIMEOUT:
-                message = f"is less than {SHORTEST_TIMEOUT} ms: it is the default, {DEFAULT_TIMEOUT} ms"
-                yield Problem(name, message, as_in_flume=True)
+            if value < MIN_TIMEOUT_MS:
+                message = f"is less than {MIN_TIMEOUT_MS} ms, and is replaced by the default, {DEFAULT_TIMEOUT_MS} ms"
+                yield Problem(name, message, is_flume_behavior=True)
 
-    def patience(self, timeout: int) -> float:
-        """That timeout in seconds, as Flume takes it: few of its users mean so few milliseconds."""
-        return (timeout if timeout >= SHORTEST_TIMEOUT else DEFAULT_TIMEOUT) / 1000
+    @staticmethod
+    def timeout_seconds(timeout: int) -> float:
+        """Return a timeout in seconds, from milliseconds. Values below `MIN_TIMEOUT_MS` are replaced, as in Flume."""
+        return (timeout if timeout >= MIN_TIMEOUT_MS else DEFAULT_TIMEOUT_MS) / 1000
 
 
 class ClientProtocol(ABC):
-    """One connection's way to write requests and answers. ValueError and zlib.error for what is no answer."""
+    """Encoding of requests and responses on one connection."""
 
     @abstractmethod
-    def request(self, serial: int, events: Sequence[bytes]) -> bytes:
-        """A request, of which the first has the serial number 1."""
+    def encode_request(self, serial: int, events: Sequence[bytes]) -> bytes:
+        """Return the bytes of a request. Serial numbers begin at 1."""
 
     @abstractmethod
-    def answers(self, data: bytes) -> Iterator[tuple[int, Callable[[], enum.IntEnum]]]:
-        """The answers that are complete now: the request's serial number, and what tells its status: 0 for OK."""
+    def decode_responses(self, data: bytes) -> Iterator[tuple[int, Callable[[], enum.IntEnum]]]:
+        """Yield complete responses: the request's serial number, and a function that reads its status, 0 for OK.
+
+        Raises ValueError and zlib.error for an invalid response; the function raises ValueError.
+        """
 
 
 K = TypeVar("K", bound=RpcSinkConfig)
 
 
 class RpcSink(Sink[K]):
-    """Sends events to a source, Flume's or ours, at least once: what was not answered OK is sent again."""
+    """Sends events to a source of Flume or Flafka at least once: unanswered requests are repeated."""
 
     def __init__(self, config: K, name: str = "") -> None:
         super().__init__(config, name)
@@ -101,27 +102,27 @@ class RpcSink(Sink[K]):
         self._connection: _ClientConnection | None = None
 
     @abstractmethod
-    def _encoded(self, batch: Batch) -> list[bytes]:
-        """The events, as requests hold them."""
+    def _encode_events(self, batch: Batch) -> list[bytes]:
+        """Return the encoded events of a batch."""
 
     @abstractmethod
-    def _wire(self) -> ClientProtocol:
-        """That of a new connection."""
+    def _new_protocol(self) -> ClientProtocol:
+        """Return the protocol of a new connection."""
 
     def open(self) -> None:
-        """Read the truststore; connect when there are events."""
+        """Read the truststore. The first flush connects. Raises Retry."""
         self._context = self.config.context()
 
     def close(self) -> None:
-        """Disconnect."""
+        """Close the connection."""
         self.reset()
 
     def write(self, batch: Batch) -> None:
-        """Keep the events, encoded, for the next flush."""
-        self._events += self._encoded(batch)
+        """Encode the events for the next flush."""
+        self._events += self._encode_events(batch)
 
     def flush(self) -> None:
-        """Return when the source has answered OK to all events."""
+        """Send the events, and return when the source has answered OK to all. Raises Retry."""
         size = self.config.batch_size
         interval = self.config.reset_connection_interval
         if interval > 0 and self._connection is not None and time.monotonic() > self._connection.since + interval:
@@ -129,11 +130,11 @@ class RpcSink(Sink[K]):
         try:
             for start in range(0, len(self._events), size):
                 if self._connection is None:
-                    self._connection = _ClientConnection(self.config, self._context, self._wire())
+                    self._connection = _ClientConnection(self.config, self._context, self._new_protocol())
                     self.metrics.add("ConnectionCreatedCount")
                 self._connection.send(self._events[start : start + size])
             if self._connection is not None:
-                self._connection.settle()
+                self._connection.drain()
         except (OSError, ValueError, zlib.error) as e:
             self.metrics.add("ConnectionFailedCount")
             self._disconnect()
@@ -141,14 +142,14 @@ class RpcSink(Sink[K]):
         self._events.clear()
 
     def reset(self) -> None:
-        """Forget what is not flushed. Answers to it may still come: only a new connection can tell whose they are."""
+        """Drop events that are not flushed, and disconnect, so that no late response counts for a later request."""
         self._events.clear()
         self._disconnect()
 
     def check_connectivity(self) -> Iterator[str]:
-        """Whether the source can be reached, TLS included."""
+        """Yield an error if no connection to the source, with TLS if configured, is possible."""
         try:
-            _ClientConnection(self.config, self.config.context(), self._wire()).close()
+            _ClientConnection(self.config, self.config.context(), self._new_protocol()).close()
         except Retry as e:
             yield str(e)
         except (OSError, ValueError) as e:
@@ -162,65 +163,65 @@ class RpcSink(Sink[K]):
 
 
 class _ClientConnection:
-    """One connection to a source. Its methods raise OSError and ValueError; only `close` may follow."""
+    """Connection to a source. After an OSError or ValueError of a method, only `close` may be called."""
 
-    def __init__(self, config: RpcSinkConfig, context: ssl.SSLContext | None, wire: ClientProtocol) -> None:
+    def __init__(self, config: RpcSinkConfig, context: ssl.SSLContext | None, protocol: ClientProtocol) -> None:
         self.since = time.monotonic()
-        self._timeout = config.patience(config.request_timeout)
-        patience = config.patience(config.connect_timeout)
-        plain = socket.create_connection((config.hostname, config.port), patience)
+        self._timeout = config.timeout_seconds(config.request_timeout)
+        connect_timeout = config.timeout_seconds(config.connect_timeout)
+        plain = socket.create_connection((config.hostname, config.port), connect_timeout)
         plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
             self._socket = context.wrap_socket(plain, server_hostname=config.hostname) if context else plain
         except BaseException:
             plain.close()
             raise
-        self._first_deadline: float | None = self.since + patience
-        self._wire = wire
+        self._first_deadline: float | None = self.since + connect_timeout
+        self._protocol = protocol
         self._sent = 0
-        self._unanswered: set[int] = set()
+        self._pending: set[int] = set()
 
     def close(self) -> None:
-        """End it."""
+        """Close the connection."""
         with contextlib.suppress(OSError):
             self._socket.close()
 
     def send(self, events: Sequence[bytes]) -> None:
-        """Send one request, once few enough are unanswered."""
+        """Send one request, and wait while too many are pending."""
         self._sent += 1
         first = self._sent == 1
-        self._unanswered.add(self._sent)
+        self._pending.add(self._sent)
         self._socket.settimeout(self._timeout)
-        self._socket.sendall(self._wire.request(self._sent, events))
-        # The first answer tells whether the source understands us at all: nothing is sent ahead of it.
-        self._await(0 if first else WINDOW)
+        self._socket.sendall(self._protocol.encode_request(self._sent, events))
+        # The first response shows whether the source understands the protocol: no request is sent before it.
+        self._read_responses(0 if first else MAX_PENDING_REQUESTS)
 
-    def settle(self) -> None:
+    def drain(self) -> None:
         """Return when all requests are answered OK."""
-        self._await(0)
+        self._read_responses(0)
 
-    def _await(self, unanswered: int) -> None:
+    def _read_responses(self, max_pending: int) -> None:
         deadline = self._first_deadline or time.monotonic() + self._timeout
-        while len(self._unanswered) > unanswered:
-            left = deadline - time.monotonic()
-            if left <= 0:
+        while len(self._pending) > max_pending:
+            remaining = deadline - time.monotonic()
+            if remaining <= 0:
                 raise TimeoutError("no answer in time")
-            self._socket.settimeout(left)
-            data = self._socket.recv(READ_SIZE)
+            self._socket.settimeout(remaining)
+            data = self._socket.recv(READ_BYTES)
             if not data:
                 raise ConnectionError("the source has closed the connection")
-            for serial, read in self._wire.answers(data):
-                self._take(serial, read)
+            for serial, read_status in self._protocol.decode_responses(data):
+                self._handle_response(serial, read_status)
                 deadline = time.monotonic() + self._timeout
 
-    def _take(self, serial: int, read: Callable[[], enum.IntEnum]) -> None:
-        if serial not in self._unanswered:
-            raise ValueError(f"an answer to request {serial}, which is not awaited")
-        self._unanswered.remove(serial)  # Flume answers in any order
-        status = read()
+    def _handle_response(self, serial: int, read_status: Callable[[], enum.IntEnum]) -> None:
+        if serial not in self._pending:
+            raise ValueError(f"an answer to request {serial}, which is not pending")
+        self._pending.remove(serial)  # Flume answers in any order
+        status = read_status()
         self._first_deadline = None
         if status:
-            raise ValueError(f"the source answers {status.name}: its channel may be full or away")
+            raise ValueError(f"the source answers {status.name}: its channel may be full or unavailable")
 
 
 def _reason(error: Exception) -> str:
@@ -229,5 +230,5 @@ def _reason(error: Exception) -> str:
     if isinstance(error, TimeoutError):
         return "no answer in time"
     if isinstance(error, zlib.error):
-        return "it does not deflate its answers: compression-type must be the same on both sides"
+        return "it does not compress its answers with deflate: compression-type must be the same on both sides"
     return getattr(error, "strerror", None) or str(error)

@@ -1,4 +1,4 @@
-"""Texts made for each event: `%{host}-%[id]`."""
+"""Texts with escape sequences for each event, such as `%{host}-%[id]`."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ _LIKE_ESCAPE = re.compile(r"%(?:\{[^}]*\}?|\[[^\]]*\]?|[A-Za-z])")
 
 
 class Template:
-    """Literal text with `%{header}` and `%[id]` (the event's id), `%[timestamp]` (when the channel took it, in ms),
-    `%[time]` (the same as `2026-01-31T12:00:00.000Z`) and `%[body]`.
+    """Text with escapes: `%{header}`, `%[id]`, `%[timestamp]`, `%[time]` and `%[body]`.
 
-    Raises ValueError, in words, for what begins like an escape and is none.
+    `%[id]` is the event's id. `%[timestamp]` is the time of arrival in the channel, in milliseconds, and `%[time]`
+    the same time as `2026-01-31T12:00:00.000Z`. Raises ValueError for an incomplete or unknown escape.
     """
 
     def __init__(self, pattern: str) -> None:
         self.pattern = pattern
         self.parts: list[tuple[str, str]] = []
-        """`("text" | "header" | "id" | "timestamp" | "time" | "body", what)`."""
+        """Pairs of a kind, which is `text` or that of an escape, and the text or the name of the header."""
         end = 0
         for escape in _ESCAPE.finditer(pattern):
             if escape.start() > end:
@@ -45,42 +45,42 @@ class Template:
     @property
     def headers(self) -> set[str]:
         """Headers of an event that the text needs."""
-        return {what for kind, what in self.parts if kind == "header"}
+        return {value for kind, value in self.parts if kind == "header"}
 
     def texts(self, batch: Batch) -> Iterator[str | ValueError]:
-        """The text of each event, or why it has none: a header it lacks, in a sentence about the event."""
-        columns = [self._column(kind, what, batch) for kind, what in self.parts]
+        """Yield the text of each event, or an error if it lacks a header, with a sentence about the event."""
+        columns = [self._column(kind, value, batch) for kind, value in self.parts]
         if len(columns) == 1 and None not in columns[0]:
             yield from (text for text in columns[0] if text is not None)
             return
         for row, parts in enumerate(zip(*columns, strict=True) if columns else [()] * len(batch)):
             if None in parts:
                 missing = next(
-                    what for (_, what), column in zip(self.parts, columns, strict=True) if column[row] is None
+                    value for (_, value), column in zip(self.parts, columns, strict=True) if column[row] is None
                 )
                 yield ValueError(f"it has no header {missing!r}, which {self.pattern!r} needs")
             else:
                 yield "".join(part for part in parts if part is not None)
 
     @staticmethod
-    def _column(kind: str, what: str, batch: Batch) -> list[str | None]:
+    def _column(kind: str, value: str, batch: Batch) -> list[str | None]:
         assert batch.origin is not None
         if kind == "header":
-            found: list[str | None] = batch.header(what).to_pylist()
-            return found
+            texts: list[str | None] = batch.header(value).to_pylist()
+            return texts
         if kind == "id":
-            return ids(batch)
+            return event_ids(batch)
         if kind == "timestamp":
             return [str(millis) for millis in batch.origin.timestamps.tolist()]
         if kind == "time":
             return [_time(millis) for millis in batch.origin.timestamps.tolist()]
         if kind == "body":
-            return [readable(body) for body in batch.bodies.to_pylist()]
-        return [what] * len(batch)
+            return [decode_text(body) for body in batch.bodies.to_pylist()]
+        return [value] * len(batch)
 
 
-def ids(batch: Batch) -> list[str | None]:
-    """`str(batch.id(row))` of every row."""
+def event_ids(batch: Batch) -> list[str | None]:
+    """Return `str(batch.id(row))` of every row."""
     origin = batch.origin
     assert origin is not None
     start = f"{origin.id_prefix or origin.topic}-{origin.partition}-"
@@ -90,8 +90,8 @@ def ids(batch: Batch) -> list[str | None]:
     ]
 
 
-def readable(data: bytes) -> str:
-    r"""The bytes as text; one that is not UTF-8 becomes `\xff`, as text has no place for it."""
+def decode_text(data: bytes) -> str:
+    r"""Decode UTF-8; an invalid byte becomes `\xff`."""
     return data.decode("utf-8", "backslashreplace")
 
 

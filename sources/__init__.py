@@ -1,11 +1,11 @@
-"""Where events come from: one source a module or folder, named by its type."""
+"""Built-in sources: one module or folder each, named by its type."""
 
 from flafka.plugins import Component, hookimpl
 
 
 @hookimpl
 def components() -> list[type[Component]]:
-    """The built-in sources."""
+    """Return the built-in sources."""
     from flafka.sources.avro import AvroSource
     from flafka.sources.exec import ExecSource
     from flafka.sources.http import HttpSource

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from flafka.plugins import CompatibilityNote, cross_field_validator, option
-from flafka.plugins.shared.avrorpc import (
-    AvroFrames,
+from flafka.plugins.wire.avrorpc import (
+    AvroFrameDecoder,
     AvroStatus,
     CompressionConfig,
-    Greeting,
-    answer,
-    complaint,
-    frame,
+    ServerHandshake,
+    encode_error,
+    encode_frame,
+    encode_response,
     scan,
 )
-from flafka.plugins.shared.rpcevents import RpcBatchBuilder
+from flafka.plugins.wire.rpcevents import RpcBatchBuilder
 from flafka.sources.ipfilter import IpFilter, Rule
 from flafka.sources.listening import Endpoint
-from flafka.sources.rpc import CALLS, DIFFERENCES, Call, RpcConfig, RpcServer, RpcSource, ServerProtocol
+from flafka.sources.rpc import CALLS, RPC_COMPATIBILITY, Call, RpcConfig, RpcServer, RpcSource, ServerProtocol
 
 
 class AvroConfig(CompressionConfig, RpcConfig):
@@ -44,39 +44,41 @@ class AvroConfig(CompressionConfig, RpcConfig):
 
 
 class _AvroServerProtocol(ServerProtocol):
-    """Requests of one client, which begin with a handshake."""
+    """Avro RPC of one client, which begins with a handshake."""
 
-    what = "Avro RPC"
+    protocol_name = "Avro RPC"
 
     def __init__(self, max_bytes: int) -> None:
-        self._frames = AvroFrames(max_bytes)
-        self._greeting = Greeting()
+        self._frames = AvroFrameDecoder(max_bytes)
+        self._handshake = ServerHandshake()
 
     @property
-    def held(self) -> int:
-        return self._frames.held
+    def partial_bytes(self) -> int:
+        return self._frames.buffered_bytes
 
     def feed(self, data: bytes) -> Iterator[Call | bytes]:
         for serial, content in self._frames.feed(data):
-            handshake, name, at = self._greeting.read(content)
+            handshake, name, offset = self._handshake.read_request(content)
             if not name:
-                yield frame(serial, [handshake])
+                yield encode_frame(serial, [handshake])
             elif name in CALLS:
-                yield Call(name, serial, handshake, content, at)
+                yield Call(name, serial, handshake, content, offset)
             else:
-                yield frame(serial, complaint(handshake, f"there is no message {name[:100]!r} here"))
+                yield encode_frame(serial, encode_error(handshake, f"there is no message {name[:100]!r} here"))
 
     def answer(self, call: Call, *, stored: bool) -> bytes:
-        return frame(call.serial, answer(call.handshake, AvroStatus.OK if stored else AvroStatus.FAILED))
+        return encode_frame(
+            call.serial, encode_response(call.handshake, AvroStatus.OK if stored else AvroStatus.FAILED)
+        )
 
-    def complaint(self, call: Call, reason: str) -> bytes:
-        return frame(call.serial, complaint(call.handshake, reason))
+    def error_answer(self, call: Call, reason: str) -> bytes:
+        return encode_frame(call.serial, encode_error(call.handshake, reason))
 
 
 class AvroSource(RpcSource[AvroConfig]):
-    """Receives events by Flume's Avro RPC at least once: OK is answered when every required channel has stored them.
+    """Receive events by Flume's Avro RPC at least once: OK is answered when every required channel has stored them.
 
-    A client that gets FAILED, or no answer, sends its events again; those stored already are then there twice.
+    A client that gets FAILED, or no answer, sends its events again: events stored before are then duplicated.
     """
 
     type_name = "avro"
@@ -86,11 +88,11 @@ class AvroSource(RpcSource[AvroConfig]):
             flume="a request of any size is read",
             here="`maxRequestBytes`, `frameTimeout`",
         ),
-        *DIFFERENCES,
+        *RPC_COMPATIBILITY,
         CompatibilityNote(
-            flume="ssl and deflate together deflate what is encrypted already, from version 1.11 on",
-            here="what is encrypted was deflated before, as Flume did up to 1.10; beside a Flume 1.11, switch "
-            "compression off where TLS is on",
+            flume="from version 1.11 on, ssl with deflate deflates encrypted data",
+            here="data is deflated before its encryption, as in Flume up to 1.10; with clients of Flume 1.11, use "
+            "either TLS or compression",
             option="compression-type",
         ),
     )
@@ -102,7 +104,7 @@ class AvroSource(RpcSource[AvroConfig]):
             endpoint,
             lambda: _AvroServerProtocol(config.max_request_bytes),
             deflate=config.compression_type == "deflate",
-            admission=IpFilter(config.rules()),
+            ip_filter=IpFilter(config.rules()),
         )
 
     def _events(self) -> RpcBatchBuilder:

@@ -1,4 +1,4 @@
-"""Batches of what several files hold, in columns."""
+"""Arrow columns of batches from several files."""
 
 from __future__ import annotations
 
@@ -9,18 +9,21 @@ import numpy.typing as npt
 import pyarrow as pa
 
 
-def binary(text: bytes, ends: npt.NDArray[np.int64]) -> pa.Array:
-    """Bodies that lie one behind the other, without copying them; `ends` says where each ends."""
+def binary_array(data: bytes, ends: npt.NDArray[np.int64]) -> pa.Array:
+    """Return the bodies in `data`, which join without gaps, as a binary array without a copy. `ends`: their ends."""
     offsets = np.zeros(len(ends) + 1, np.int32)
     offsets[1:] = ends
-    return pa.Array.from_buffers(pa.binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(text)])
+    return pa.Array.from_buffers(pa.binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(data)])
 
 
-def headers(counts: Sequence[int], of_pieces: Sequence[Mapping[str, str]]) -> dict[str, pa.Array]:
-    """The columns of headers of pieces of so many rows, where all rows of a piece have the same."""
+def header_columns(counts: Sequence[int], headers: Sequence[Mapping[str, str]]) -> dict[str, pa.Array]:
+    """Return header columns in which each mapping of `headers` applies to as many rows as `counts` has at its index.
+
+    A row has null in the columns that its mapping does not name.
+    """
     rows = pa.array(np.repeat(np.arange(len(counts)), counts))
     columns = {}
-    for name in dict.fromkeys(name for piece in of_pieces for name in piece):
-        column = pa.array([piece.get(name) for piece in of_pieces], pa.string())
+    for name in dict.fromkeys(name for mapping in headers for name in mapping):
+        column = pa.array([mapping.get(name) for mapping in headers], pa.string())
         columns[name] = column.dictionary_encode().take(rows)
     return columns

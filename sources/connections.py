@@ -1,4 +1,4 @@
-"""Which connections a source keeps open, and what happens to the one too many: one rule for all sources."""
+"""Open connections of a source: accepting, the limit on their number, and eviction of silent ones."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeVar
 
 from flafka.plugins import Config, Metric, Source, option
-from flafka.sources.descriptors import EXHAUSTED, most_open
+from flafka.sources.descriptors import EXHAUSTED_ERRNOS, max_descriptors
 
-AT_ONCE = 256
-"""Connections accepted in a row before those that are open have their turn again."""
+MAX_CONSECUTIVE_ACCEPTS = 256
+"""Connections accepted in a row before the open connections are read again."""
 CONNECTION_METRICS = (
     Metric("OpenConnectionLimit", "gauge", "connections", "Most connections that may be open at a time.", "known"),
     Metric("ConnectionRefusedCount", "counter", "connections", "Connections refused for lack of room.", "known"),
@@ -28,14 +28,14 @@ CONNECTION_METRICS = (
         "known",
     ),
 )
-"""Metrics of a source that takes connections."""
+"""Metrics of a source that accepts connections."""
 
-_PAUSE = 0.05
-"""Seconds between two attempts to accept while the kernel lacks something for it."""
+_ACCEPT_RETRY_SECONDS = 0.05
+"""Time between two attempts to accept while the kernel lacks memory, buffers or files."""
 
 
 class ConnectionsConfig(Config):
-    """The option of all that take connections."""
+    """Option of all sources that accept connections."""
 
     section = "Connections"
     max_connections: int = option(
@@ -49,237 +49,241 @@ class ConnectionsConfig(Config):
 
 
 class Connection:
-    """An accepted connection; a source adds what it keeps of one."""
+    """An accepted connection. Sources subclass it to add their state of a connection."""
 
-    def __init__(self, taken: socket.socket, address: tuple[str, int]) -> None:
-        self.socket, self.address = taken, address
-        """The socket, which may be closed already, and whose it is."""
-        self.peer = _text(address)
-        """Who sends, for the log."""
-        self.shaking = False
-        """Whether it has yet to agree on TLS."""
-        self.opening: bytes | None = b""
-        """The first two bytes that came, as far as they have; None once they tell that it is not TLS."""
-        self.heard = time.monotonic()
-        """When something came last, or when it was let in."""
+    def __init__(self, accepted: socket.socket, address: tuple[str, int]) -> None:
+        self.socket, self.address = accepted, address
+        """The socket, which may be closed already, and the remote host and port."""
+        self.peer = _format_address(address)
+        """Remote address as text, for log lines."""
+        self.handshake_pending = False
+        """True until the TLS handshake is complete."""
+        self.first_bytes: bytes | None = b""
+        """First two bytes received, or fewer so far; None once they prove that the client does not speak TLS."""
+        self.last_activity = time.monotonic()
+        """Time of the last received data, or of the accept, in seconds of the monotonic clock."""
 
 
 K = TypeVar("K", bound=Connection)
 
 
 class Connections(Generic[K]):
-    """The open connections of one source. One thread uses it, but for its counters, which any may read.
+    """The open connections of one source. One thread uses it; any thread may read its counters.
 
-    No connection waits in the kernel: each is accepted, and kept or reset. At the limit the longest-idle one that
-    never sent a byte, or never agreed on TLS, makes room by `end`, which has to close it.
+    Every waiting connection is accepted, then kept or reset. At the limit the oldest connection that never sent a
+    byte, or never completed its TLS handshake, is evicted: `close_connection` has to close it.
 
-    The limit is the source's `most`, and one of all connections of the process, which leaves some files to the rest
-    of it. From one address there may be `most_per_address`; 0 is no such limit.
+    The limit is `max_connections`, or fewer if the process may not open that many files. A part of the files is
+    reserved for the rest of the process. `max_per_address` limits the connections of one IP address; 0 sets no limit.
     """
 
     def __init__(
         self,
         source: Source[Any],
-        most: int,
-        begin: Callable[[socket.socket, tuple[str, int]], K],
-        end: Callable[[K], None],
+        max_connections: int,
+        create_connection: Callable[[socket.socket, tuple[str, int]], K],
+        close_connection: Callable[[K], None],
         *,
-        most_per_address: int = 0,
+        max_per_address: int = 0,
     ) -> None:
-        self._source, self._metrics, self._complain = source, source.metrics, source.warn_rate_limited
-        self._most, self._most_per_address, self._begin, self._end = most, most_per_address, begin, end
+        self._source, self._metrics, self._warn = source, source.metrics, source.warn_rate_limited
+        self._max_connections, self._max_per_address = max_connections, max_per_address
+        self._create_connection, self._close_connection = create_connection, close_connection
         self._open: dict[K, None] = {}
         self._silent: dict[K, None] = {}
-        """Those that have not sent anything, the oldest first."""
+        """Connections that have not sent anything, the oldest first."""
         self._by_address: Counter[str] = Counter()
-        self._reserve: int | None = None
-        """A file kept open, so that a connection can be accepted, and reset, when there are no more."""
-        self.accepted = 0
-        """How many the kernel has handed over so far, those included that were reset."""
-        self.limit = most
-        self._files = self._ceiling = 0
+        self._reserved_descriptor: int | None = None
+        """A file kept open. Its release lets one more connection be accepted and reset when files run out."""
+        self.accepted_count = 0
+        """Number of connections accepted so far, including those that were reset."""
+        self.limit = max_connections
+        self._max_files = self._max_descriptor = 0
 
     def open(self) -> None:
-        """Find out how many there may be. Before any other call."""
-        self._files = most_open()
-        self._ceiling = self._files - min(self._files // 2, max(256, self._files // 8))
-        self.limit = min(self._most, self._ceiling)
-        if self.limit < self._most:
-            self._complain(
+        """Determine the limit on connections. Required before any other call."""
+        self._max_files = max_descriptors()
+        self._max_descriptor = self._max_files - min(self._max_files // 2, max(256, self._max_files // 8))
+        self.limit = min(self._max_connections, self._max_descriptor)
+        if self.limit < self._max_connections:
+            self._warn(
                 "files",
                 "at most %d connections at a time, not maxConnections = %d: this process may have %d files open; "
                 "raise `ulimit -n`, or LimitNOFILE in its systemd unit",
                 self.limit,
-                self._most,
-                self._files,
+                self._max_connections,
+                self._max_files,
             )
-        self._keep_reserve()
+        self._reserve_descriptor()
         self._metrics.set("OpenConnectionLimit", self.limit)
-        self._metrics.degraded = self._full
+        self._metrics.degradation = self._limit_reached
 
     def close(self) -> None:
-        """Let go of what is held beside the connections, which the source ends itself. May be called twice."""
-        self._metrics.degraded = lambda: ""
-        self._release_reserve()
+        """Release the reserved file. The source closes the connections itself. Idempotent."""
+        self._metrics.degradation = lambda: ""
+        self._release_descriptor()
 
     def __len__(self) -> int:
         return len(self._open)
 
     def __iter__(self) -> Iterator[K]:
-        """A copy: connections may end meanwhile."""
+        """Iterate over a copy, as connections may end meanwhile."""
         return iter(list(self._open))
 
     def __contains__(self, connection: object) -> bool:
         return connection in self._open
 
-    # --- taking them
+    # --- accepting
 
     def accept(
         self, listener: socket.socket, admits: Callable[[tuple[str, int], str], bool] = lambda *_: True
     ) -> Iterator[K]:
-        """Connections that wait on that listener, without waiting, and at most so many; those without room are reset.
+        """Yield the connections that wait on `listener`, at most `MAX_CONSECUTIVE_ACCEPTS`, without blocking.
 
-        One that `admits` (by its address, and that as text) does not let in is closed, and costs no other its place.
+        Connections beyond the limit are reset. A connection that `admits` (by address, and address as text) rejects
+        is closed, and evicts no other.
         """
-        for taken, address in self._from_kernel(listener):
-            peer = _text(address)
+        for accepted, address in self._accept_waiting(listener):
+            peer = _format_address(address)
             if not admits(address, peer):
-                taken.close()
-            elif why := self._why_not(taken, address):
+                accepted.close()
+            elif reason := self._refusal_reason(accepted, address):
                 self._metrics.add("ConnectionRefusedCount")
-                self._complain("refused", "%s is refused: %s", peer, why)
-                reset_at_close(taken)
-                taken.close()
+                self._warn("refused", "%s is refused: %s", peer, reason)
+                reset_on_close(accepted)
+                accepted.close()
             else:
                 try:
-                    taken.setblocking(False)
-                    taken.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # finds silent senders that have died
-                    connection = self._begin(taken, address)
-                except OSError as e:  # it has gone already
+                    accepted.setblocking(False)
+                    accepted.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)  # detects dead silent senders
+                    connection = self._create_connection(accepted, address)
+                except OSError as e:  # the client has disconnected already
                     self._source.log.debug("%s: %s", peer, e)
-                    taken.close()
+                    accepted.close()
                     continue
                 self._open[connection] = self._silent[connection] = None
-                self._by_address[plain(address[0])] += 1
+                self._by_address[unmap_ipv4(address[0])] += 1
                 self._metrics.set("OpenConnectionCount", len(self._open))
                 yield connection
 
-    def _from_kernel(self, listener: socket.socket) -> Iterator[tuple[socket.socket, tuple[str, int]]]:
-        self._keep_reserve()
-        for _ in range(AT_ONCE):
+    def _accept_waiting(self, listener: socket.socket) -> Iterator[tuple[socket.socket, tuple[str, int]]]:
+        self._reserve_descriptor()
+        for _ in range(MAX_CONSECUTIVE_ACCEPTS):
             try:
-                taken, address = listener.accept()
+                accepted, address = listener.accept()
             except BlockingIOError:
-                self._keep_reserve()  # where there are no files, the kernel says so before it looks for connections
+                # The kernel reports missing files before missing connections: the descriptor may be released.
+                self._reserve_descriptor()
                 return
             except OSError as e:
-                if e.errno in EXHAUSTED and self._release_reserve():
+                if e.errno in EXHAUSTED_ERRNOS and self._release_descriptor():
                     continue
-                if e.errno in (*EXHAUSTED, errno.ENOBUFS, errno.ENOMEM):
-                    self._complain("accept", "cannot accept connections for a while: %s", e.strerror)
-                    time.sleep(_PAUSE)  # the next try would fail at once
+                if e.errno in (*EXHAUSTED_ERRNOS, errno.ENOBUFS, errno.ENOMEM):
+                    self._warn("accept", "cannot accept connections for a while: %s", e.strerror)
+                    time.sleep(_ACCEPT_RETRY_SECONDS)  # an immediate retry fails again
                     return
-                continue  # this one has gone already
-            self.accepted += 1
-            yield taken, address
-            self._keep_reserve()
+                continue  # the client has disconnected already
+            self.accepted_count += 1
+            yield accepted, address
+            self._reserve_descriptor()
 
-    def heard(self, connection: K) -> None:
-        """Something was read from this one."""
+    def record_activity(self, connection: K) -> None:
+        """Record that data was read from a connection, so that it is not evicted."""
         self._silent.pop(connection, None)
 
     def discard(self, connection: K) -> None:
-        """This one has ended; it may have been discarded already."""
+        """Remove a closed connection. Idempotent."""
         if connection in self._open:
             del self._open[connection]
             self._silent.pop(connection, None)
-            host = plain(connection.address[0])
+            host = unmap_ipv4(connection.address[0])
             self._by_address[host] -= 1
             if not self._by_address[host]:
                 del self._by_address[host]
             self._metrics.set("OpenConnectionCount", len(self._open))
 
-    # --- the limit
+    # --- limit
 
-    def _why_not(self, taken: socket.socket, address: tuple[str, int]) -> str:
-        """Why there is no room for it, once one that never sent anything was looked for; empty where there is."""
-        host, most = plain(address[0]), self._most_per_address
-        if most and self._by_address[host] >= most:
-            return f"{host} has {most} connections already, the most that maxConnectionsPerAddress allows"
-        # The kernel gives the lowest number that is free, or that of the reserve where none was.
-        few_files = self._reserve is None or taken.fileno() >= self._ceiling
+    def _refusal_reason(self, accepted: socket.socket, address: tuple[str, int]) -> str:
+        """Return why a connection exceeds a limit, after an attempt at eviction; empty if it may stay."""
+        host, limit = unmap_ipv4(address[0]), self._max_per_address
+        if limit and self._by_address[host] >= limit:
+            return f"{host} has {limit} connections already, the most that maxConnectionsPerAddress allows"
+        # The kernel assigns the lowest free descriptor, or the reserved one if no other was free.
+        few_files = self._reserved_descriptor is None or accepted.fileno() >= self._max_descriptor
         full = few_files or len(self._open) >= self.limit
-        return self._too_many() if full and not self._make_room(_text(address)) else ""
+        return self._limit_text() if full and not self._evict_for(_format_address(address)) else ""
 
-    def _make_room(self, peer: str) -> bool:
+    def _evict_for(self, peer: str) -> bool:
         while self._silent:
             oldest = next(iter(self._silent))
             del self._silent[oldest]
-            if oldest.shaking or not unread(oldest.socket):
+            if oldest.handshake_pending or not unread_bytes(oldest.socket):
                 self._metrics.add("ConnectionEvictedCount")
-                self._complain(
+                self._warn(
                     "evicted",
                     "%s never sent anything and is closed to make room for %s: %s",
                     oldest.peer,
                     peer,
-                    self._too_many(),
+                    self._limit_text(),
                 )
-                reset_at_close(oldest.socket)
-                self._end(oldest)
+                reset_on_close(oldest.socket)
+                self._close_connection(oldest)
                 self.discard(oldest)
                 return True
         return False
 
-    def _too_many(self) -> str:
+    def _limit_text(self) -> str:
         return (
-            f"{len(self._open)} connections are open, the most that maxConnections = {self._most} and this process's "
-            f"limit of {self._files} files (`ulimit -n`) allow"
+            f"{len(self._open)} connections are open, the most that maxConnections = {self._max_connections} and "
+            f"this process's limit of {self._max_files} files (`ulimit -n`) allow"
         )
 
-    def _full(self) -> str:
-        """Why a new connection would not simply be taken; empty where it would."""
-        return self._too_many() if len(self._open) >= self.limit or _lowest_free() >= self._ceiling else ""
+    def _limit_reached(self) -> str:
+        """Return why a new connection requires an eviction; empty if it does not."""
+        full = len(self._open) >= self.limit or _lowest_free_descriptor() >= self._max_descriptor
+        return self._limit_text() if full else ""
 
-    def _keep_reserve(self) -> None:
-        if self._reserve is None:
+    def _reserve_descriptor(self) -> None:
+        if self._reserved_descriptor is None:
             with contextlib.suppress(OSError):
-                self._reserve = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+                self._reserved_descriptor = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
-    def _release_reserve(self) -> bool:
-        if self._reserve is None:
+    def _release_descriptor(self) -> bool:
+        if self._reserved_descriptor is None:
             return False
-        os.close(self._reserve)
-        self._reserve = None
+        os.close(self._reserved_descriptor)
+        self._reserved_descriptor = None
         return True
 
 
-def plain(host: str) -> str:
-    """The address, of IPv4 also where an IPv6 socket received it."""
+def unmap_ipv4(host: str) -> str:
+    """Return the IPv4 address of an IPv4-mapped IPv6 address (RFC 4291, 2.5.5.2), or else the address itself."""
     return host.removeprefix("::ffff:") if "." in host else host
 
 
-def _text(address: tuple[str, int]) -> str:
+def _format_address(address: tuple[str, int]) -> str:
     host, port = address[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def reset_at_close(taken: socket.socket) -> None:
-    """Have the sender told that what it sent is not taken: an orderly end would look as if it were."""
-    with contextlib.suppress(OSError):  # it has gone already
-        taken.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+def reset_on_close(connection: socket.socket) -> None:
+    """Make the next close of this socket a TCP reset: a FIN would let the sender believe that its data was read."""
+    with contextlib.suppress(OSError):  # the client has disconnected already
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
 
 
-def unread(taken: socket.socket) -> int:
-    """Bytes that have come and are not read."""
+def unread_bytes(connection: socket.socket) -> int:
+    """Return the number of bytes in the kernel's receive buffer; 0 for a closed socket."""
     try:
-        (size,) = struct.unpack("i", fcntl.ioctl(taken.fileno(), termios.FIONREAD, bytes(4)))
+        (size,) = struct.unpack("i", fcntl.ioctl(connection.fileno(), termios.FIONREAD, bytes(4)))
         return int(size)
     except (OSError, ValueError):
-        return 0  # it is closed
+        return 0
 
 
-def _lowest_free() -> float:
-    """The number that the next file would have."""
+def _lowest_free_descriptor() -> float:
+    """Return the descriptor that the next opened file gets; infinity if no file can be opened."""
     try:
         number = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:

@@ -1,4 +1,4 @@
-"""A UDP port: what waits there, and how much of it the kernel had to drop."""
+"""Base of sources that receive datagrams: reading a UDP port, and counting datagrams that the kernel dropped."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import ClassVar, TypeVar
 from flafka.plugins import Config, Metric, option
 from flafka.sources.listening import Endpoint, EndpointSource
 
-LARGEST = 1 << 16
-"""Bytes: no datagram is larger."""
+MAX_DATAGRAM_BYTES = 1 << 16
+"""Upper bound of the size of a datagram."""
 _SO_MEMINFO = 55
-_DROPS = struct.Struct("32xI")
-"""Of what that socket option tells, the ninth number: datagrams dropped since the socket was made, modulo 2³²."""
+_DROP_COUNT = struct.Struct("32xI")
+"""Ninth number of the value of `SO_MEMINFO`: datagrams dropped since the socket was created, modulo 2³²."""
 
 
 class DatagramConfig(Config):
-    """Options of every source that listens on a UDP port."""
+    """Options of sources that listen on a UDP port."""
 
     receive_buffer: int = option(
         4 * 1024 * 1024,
@@ -34,7 +34,7 @@ D = TypeVar("D", bound=DatagramConfig)
 
 
 class DatagramSource(EndpointSource[D]):
-    """A source that listens on a UDP port. While channels are full it does not read: the kernel's buffer fills."""
+    """A source that listens on a UDP port. While channels are full, it does not read: the kernel's buffer fills."""
 
     declared_metrics: ClassVar[tuple[Metric, ...]] = (
         Metric("KernelDropCount", "counter", "datagrams", "Datagrams that the kernel had no room for."),
@@ -45,20 +45,20 @@ class DatagramSource(EndpointSource[D]):
 
     @property
     def _socket(self) -> socket.socket:
-        """Where to receive from; it never waits."""
+        """Non-blocking socket that receives the datagrams."""
         return self._endpoint.sockets[0]
 
     def open(self) -> None:
-        """Listen. Retry says why that is not possible."""
+        """Listen. Raises `Retry` if that is impossible."""
         self._endpoint.open(self.log)
-        wanted = self.config.receive_buffer
-        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, wanted)
+        requested = self.config.receive_buffer
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, requested)
         granted = self._socket.getsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF) // 2  # the kernel doubles it
-        if granted < wanted:
+        if granted < requested:
             self.log.warning(
                 "receive buffer of %d bytes granted, not %d: raise net.core.rmem_max to lose less in bursts",
                 granted,
-                wanted,
+                requested,
             )
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
@@ -68,15 +68,15 @@ class DatagramSource(EndpointSource[D]):
         """Stop listening."""
         self._endpoint.close()
 
-    def _wait(self, seconds: float) -> bool:
-        """Whether a datagram is there, or comes within so many seconds."""
-        return bool(self._poll.poll(seconds * 1000))
+    def _has_datagram(self, timeout: float) -> bool:
+        """Return True if a datagram is available, or arrives within `timeout` seconds."""
+        return bool(self._poll.poll(timeout * 1000))
 
     def _count_drops(self) -> None:
-        """Count what the kernel had no room for: `KernelDropCount`."""
-        (drops,) = _DROPS.unpack(self._socket.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _DROPS.size))
+        """Add the datagrams dropped since the last call to `KernelDropCount`, and log a warning."""
+        (drops,) = _DROP_COUNT.unpack(self._socket.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _DROP_COUNT.size))
         if new := (drops - self._drops) % 2**32:
             self._drops = drops
             self.metrics.add("KernelDropCount", new)
-            text = "the kernel dropped %d datagrams: they came faster than they were stored"
+            text = "the kernel dropped %d datagrams, which arrived faster than they were stored"
             self.warn_rate_limited("drops", text, new)

@@ -1,4 +1,4 @@
-"""How many files this process may have open."""
+"""Limit of the process on open file descriptors."""
 
 from __future__ import annotations
 
@@ -7,20 +7,20 @@ import os
 import resource
 import sys
 
-EXHAUSTED = (errno.EMFILE, errno.ENFILE)
-"""Errors that say that no more files can be opened."""
+EXHAUSTED_ERRNOS = (errno.EMFILE, errno.ENFILE)
+"""Error numbers for a process, or a host, that is out of file descriptors."""
 
 
-def most_open() -> int:
-    """The process's own limit; `sys.maxsize` where there is none."""
+def max_descriptors() -> int:
+    """Return the limit of this process (RLIMIT_NOFILE); `sys.maxsize` where there is none."""
     limit = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return sys.maxsize if limit == resource.RLIM_INFINITY else limit
 
 
-def exhausted() -> bool:
-    """Whether not even one more can be opened now."""
+def descriptors_exhausted() -> bool:
+    """Return True if this process cannot open one more file now."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as e:
-        return e.errno in EXHAUSTED
+        return e.errno in EXHAUSTED_ERRNOS
     return False

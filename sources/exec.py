@@ -17,25 +17,26 @@ import pyarrow as pa
 import pydantic
 
 from flafka.plugins import Batch, Config, Problem, Retry, Source, option
-from flafka.plugins.shared.charsets import text_codec
-from flafka.sources.pace import STOP_CHECK_SECONDS, Pace
+from flafka.plugins.java.charsets import text_codec
+from flafka.sources.batching import STOP_CHECK_SECONDS, BatchingPolicy
 
-READ_SIZE = 256 * 1024
-MAX_EVENTS = 10_000
-MAX_LINE = 1 << 20
+_READ_BYTES = 256 * 1024
+_MAX_EVENTS = 10_000
+"""Maximum number of events in a batch."""
+MAX_LINE_BYTES = 1 << 20
 """Maximum size of a line, in bytes; a longer line becomes several events.
 
 Otherwise a command that prints no newline could exhaust memory.
 """
-FAREWELL = 2.0
-"""Seconds between SIGTERM and SIGKILL for the command."""
+_TERMINATE_SECONDS = 2.0
+"""Time between SIGTERM and SIGKILL for the command."""
 
 
 class ExecConfig(Config):
     """Options of the source `exec`."""
 
     options_without_effect = MappingProxyType(
-        {"batchSize": "lines are batched as they come", "batchTimeout": "lines are batched as they come"}
+        {"batchSize": "lines are batched as they arrive", "batchTimeout": "lines are batched as they arrive"}
     )
     command: str = option(name="command", min_length=1, description="The command to run.")
     shell: str | None = option(
@@ -58,19 +59,19 @@ class ExecConfig(Config):
     def warnings(self) -> Iterator[Problem]:
         """Yield warnings about a shell without `-c`, and about shell syntax without a shell."""
         if self.shell and re.fullmatch(r"\S*\b(?:ba|da|k|z)?sh", self.shell.strip()):
-            takes = f"{self.shell} takes the command for the name of a file, as in Flume; write {self.shell} -c"
-            yield Problem("shell", takes, as_in_flume=True)
-        if not self.shell and (found := re.search(r"[*|<>;&`]|\$\w", self.command)):
-            alone = f"{found[0]} means nothing without a shell, as in Flume; write shell = /bin/sh -c"
-            yield Problem("command", alone, as_in_flume=True)
+            text = f"{self.shell} takes the command for the name of a file, as in Flume; write {self.shell} -c"
+            yield Problem("shell", text, is_flume_behavior=True)
+        if not self.shell and (match := re.search(r"[*|<>;&`]|\$\w", self.command)):
+            text = f"{match[0]} means nothing without a shell, as in Flume; write shell = /bin/sh -c"
+            yield Problem("command", text, is_flume_behavior=True)
 
 
 class ExecSource(Source[ExecConfig]):
     """Make an event of each line that a command prints.
 
-    Lines that were read are never dropped while the agent lives. The command does not learn which lines were stored.
-    What it prints around a stop or a crash of the agent is lost, or repeated if the command starts over. To follow
-    files, use `taildir`, which loses nothing.
+    Lines that were read are never dropped while the agent runs. The command gets no acknowledgement. Its output
+    around a stop or a crash of the agent is lost, or repeated if the command starts over. To tail files, use
+    `taildir`, which loses nothing.
     """
 
     type_name = "exec"
@@ -81,18 +82,18 @@ class ExecSource(Source[ExecConfig]):
         self._process: subprocess.Popen[bytes] | None = None
 
     def open(self) -> None:
-        """Start the command. Raises Retry where that is impossible."""
-        words = self._words()
+        """Start the command. Raises Retry where that fails."""
+        arguments = self._arguments()
         try:
             self._process = subprocess.Popen(
-                words,
+                arguments,
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE if self.config.log_stderr else subprocess.DEVNULL,
                 start_new_session=True,  # a process group, so that `close` also ends its children
             )
         except (OSError, ValueError) as e:
-            raise Retry(f"{words[0]!r} cannot be run: {getattr(e, 'strerror', None) or e}") from e
+            raise Retry(f"{arguments[0]!r} cannot be run: {getattr(e, 'strerror', None) or e}") from e
 
     def close(self) -> None:
         """End the command and its process group: SIGTERM, after 2 s SIGKILL. Blocks until the command ended."""
@@ -102,7 +103,7 @@ class ExecSource(Source[ExecConfig]):
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(FAREWELL)
+            process.wait(_TERMINATE_SECONDS)
         with contextlib.suppress(ProcessLookupError):  # its children may ignore SIGTERM
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -111,11 +112,11 @@ class ExecSource(Source[ExecConfig]):
                 pipe.close()
 
     def check_connectivity(self) -> Iterator[str]:
-        """Yield a fault if there is no such program."""
-        if shutil.which(program := self._words()[0]) is None:
+        """Yield an error if the program of the command does not exist."""
+        if shutil.which(program := self._arguments()[0]) is None:
             yield f"{program!r} cannot be run: there is no such program"
 
-    def _words(self) -> list[str]:
+    def _arguments(self) -> list[str]:
         shell, command = self.config.shell, self.config.command
         return [*shell.split(), command] if shell else command.split()
 
@@ -142,50 +143,50 @@ class ExecSource(Source[ExecConfig]):
         process = self._process
         assert process is not None
         assert process.stdout is not None
-        cutter = _Cutter(self.config.charset)
+        splitter = _LineSplitter(self.config.charset)
         lines: list[bytes] = []
-        pace, running = Pace(), True
+        batching, running = BatchingPolicy(), True
         with selectors.DefaultSelector() as selector:
             selector.register(process.stdout, selectors.EVENT_READ)
             if process.stderr is not None:
                 selector.register(process.stderr, selectors.EVENT_READ)
             while running and not self.stopping.is_set():
-                ready = selector.select(pace.patience() if lines else STOP_CHECK_SECONDS)
+                ready = selector.select(batching.timeout() if lines else STOP_CHECK_SECONDS)
                 for key, _ in ready:
-                    data = os.read(key.fd, READ_SIZE)
+                    data = os.read(key.fd, _READ_BYTES)
                     if key.fileobj is process.stdout:
                         running = bool(data)
                         if not lines:
-                            pace.begin()
-                        lines += cutter.cut(data)
+                            batching.start_batch()
+                        lines += splitter.feed(data)
                     elif data:
                         self.log.warning("%s", data.decode(errors="replace").rstrip())
                     else:
                         selector.unregister(key.fileobj)
-                if lines and (not running or len(lines) >= MAX_EVENTS or pace.due(quiet=not ready)):
-                    pace.end()
+                if lines and (not running or len(lines) >= _MAX_EVENTS or batching.is_due(idle=not ready)):
+                    batching.end_batch()
                     yield Batch.of_columns(pa.array(lines, pa.binary()), {})
                     lines = []
         if lines:
             yield Batch.of_columns(pa.array(lines, pa.binary()), {})
 
 
-class _Cutter:
+class _LineSplitter:
     """Splitter of a byte stream into lines, which are converted to UTF-8."""
 
     def __init__(self, charset: str) -> None:
         # UTF-8 passes unchanged, even if it is invalid.
-        unchanged = codecs.lookup(charset).name == "utf-8"
-        self._decoder = None if unchanged else codecs.getincrementaldecoder(charset)("replace")
-        self._held = b""
+        is_utf8 = codecs.lookup(charset).name == "utf-8"
+        self._decoder = None if is_utf8 else codecs.getincrementaldecoder(charset)("replace")
+        self._unfinished = b""
 
-    def cut(self, data: bytes) -> list[bytes]:
+    def feed(self, data: bytes) -> list[bytes]:
         """Return the lines that `data` completes. Empty `data` ends the stream and completes the last line."""
         text = self._decoder.decode(data, not data).encode() if self._decoder else data
-        *lines, held = (self._held + text).split(b"\n")
+        *lines, unfinished = (self._unfinished + text).split(b"\n")
         lines = [line.removesuffix(b"\r") for line in lines]
-        while len(held) >= MAX_LINE or (held and not data):
-            lines.append(held[:MAX_LINE])
-            held = held[MAX_LINE:]
-        self._held = held
+        while len(unfinished) >= MAX_LINE_BYTES or (unfinished and not data):
+            lines.append(unfinished[:MAX_LINE_BYTES])
+            unfinished = unfinished[MAX_LINE_BYTES:]
+        self._unfinished = unfinished
         return lines

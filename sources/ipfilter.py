@@ -1,4 +1,4 @@
-"""Access rules of a source by the address and the host name of a client, as Flume's `ipFilterRules` write them."""
+"""Access rules by address and host name of a client, in the syntax of Flume's `ipFilterRules`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 
 class Rule(NamedTuple):
-    """One of ipFilterRules."""
+    """One rule of `ipFilterRules`."""
 
     allow: bool
     by_name: bool
@@ -21,13 +21,13 @@ class Rule(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Rule:
-        """Parse one rule. Raises ValueError where the text is none."""
-        found = re.fullmatch(r"(allow|deny):(ip|name):(\S+)", text)
-        if found is None:
+        """Parse one rule. Raises ValueError for a wrong syntax."""
+        match = re.fullmatch(r"(allow|deny):(ip|name):(\S+)", text)
+        if match is None:
             raise ValueError(f"{text!r} must be (allow|deny):(ip|name):pattern, such as allow:ip:10.*")
-        return cls(found[1] == "allow", found[2] == "name", found[3].lower())
+        return cls(match[1] == "allow", match[2] == "name", match[3].lower())
 
-    def fits(self, address: str, name: str) -> bool:
+    def matches(self, address: str, name: str) -> bool:
         """Return True if the rule applies to a client with this address and host name."""
         ip = ipaddress.ip_address(address.partition("%")[0])
         ip = getattr(ip, "ipv4_mapped", None) or ip
@@ -37,7 +37,7 @@ class Rule(NamedTuple):
 
 
 class IpFilter:
-    """Rules in their order: the first that applies decides. A client to which none applies may connect."""
+    """Ordered access rules: the first rule that matches a client decides. Clients that match no rule may connect."""
 
     def __init__(self, rules: Sequence[Rule] = ()) -> None:
         self._rules = rules
@@ -45,14 +45,14 @@ class IpFilter:
 
     def admits(self, address: str, name: str) -> bool:
         """Return True if a client with this address and host name may connect."""
-        return next((rule.allow for rule in self._rules if rule.fits(address, name)), True)
+        return next((rule.allow for rule in self._rules if rule.matches(address, name)), True)
 
     def denies(self, address: tuple[str, int]) -> bool:
-        """Return True if no rule needs host names, and a client with this address may not connect."""
+        """Return True if no rule needs host names and the rules deny this address."""
         return not self._by_name and not self.admits(address[0], "")
 
     async def denies_name(self, address: tuple[str, int]) -> bool:
-        """Return True if rules need host names, and the client may not connect. Looks its name up."""
+        """Return True if a rule needs host names and the rules deny the client, after a reverse lookup."""
         if not self._by_name:
             return False
         name = ""

@@ -1,4 +1,4 @@
-"""Where a source listens, and how it takes connections: sockets, TLS handshakes, reading, and the end."""
+"""Endpoints of sources that listen, and their TCP listener: accepting, TLS handshakes, reading, draining."""
 
 from __future__ import annotations
 
@@ -14,23 +14,29 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Generic, TypeVar
 
 from flafka.plugins import Config, Metric, PortOccupied, Retry, Source, option
-from flafka.plugins.shared.tls import TlsServerConfig, handshake, refusal
-from flafka.sources.connections import AT_ONCE, Connection, Connections, ConnectionsConfig, unread
+from flafka.plugins.net.tls import TlsServerConfig, connection_error_reason, continue_handshake
+from flafka.sources.connections import (
+    MAX_CONSECUTIVE_ACCEPTS,
+    Connection,
+    Connections,
+    ConnectionsConfig,
+    unread_bytes,
+)
 
-MAX_BYTES = 3 << 20
-"""Bytes gathered for one batch: with its headers it is one record of the Kafka channel still."""
-READ_SIZE = 256 * 1024
-"""Bytes of one read."""
-RECORD_SIZE = 16 * 1024
-"""The most that a record of TLS holds."""
-_HELLO = b"\x16\x03"
-"""Beginning of a TLS connection: a handshake record of TLS 1.x."""
-FAREWELL = 1.0
-"""Seconds that a stopping source goes on reading what is sent only now."""
+MAX_BATCH_BYTES = 3 << 20
+"""Limit of the data gathered for one batch. With its headers, such a batch still fits one Kafka record."""
+READ_BYTES = 256 * 1024
+"""Size of one read."""
+TLS_RECORD_BYTES = 16 * 1024
+"""Maximum plaintext of a TLS record (RFC 8446, 5.1)."""
+_CLIENT_HELLO = b"\x16\x03"
+"""First bytes of a TLS connection: a handshake record of TLS 1.x."""
+DRAIN_READ_SECONDS = 1.0
+"""Time for which a stopping source still reads data that arrives after the stop."""
 
 
 class TcpConfig(ConnectionsConfig):
-    """Options of those that listen on one TCP port."""
+    """Options of sources that listen on one TCP port."""
 
     section = "Connections"
     bind: str = option(name="bind", description="Address or name to listen on; 0.0.0.0 or :: for all addresses.")
@@ -38,7 +44,7 @@ class TcpConfig(ConnectionsConfig):
 
 
 class HandshakeConfig(TlsServerConfig):
-    """Options of those that may speak TLS on the thread that reads."""
+    """Options of sources whose reading thread also runs TLS handshakes."""
 
     section = "TLS"
     handshake_timeout: float = option(
@@ -51,7 +57,7 @@ class HandshakeConfig(TlsServerConfig):
 
 
 class Endpoint:
-    """Where a source listens: while it is open, a socket for each port, and the certificate for TLS."""
+    """Address and ports of a source: while open, a listening socket for each port, and the TLS certificate."""
 
     def __init__(
         self,
@@ -63,7 +69,7 @@ class Endpoint:
         self._host, self._ports, self._tls, self._kind = host, ports, tls, kind
         self.sockets: list[socket.socket] = []
         self.context: ssl.SSLContext | None = None
-        """For TLS; None where it is not spoken."""
+        """TLS context; None without TLS."""
         self._expiry: float | None = None
 
     @property
@@ -72,25 +78,25 @@ class Endpoint:
         return [int(listener.getsockname()[1]) for listener in self.sockets] or list(self._ports)
 
     def open(self, log: logging.Logger) -> None:
-        """Load the certificate, and listen. Retry says why that is not possible."""
+        """Load the certificate and listen. Raises `Retry` if either is impossible."""
         if self._tls:
-            self.context, self._expiry = self._tls.context_until()
+            self.context, self._expiry = self._tls.context_and_expiry()
         for port in self._ports:
             self.sockets.append(listen(self._host, port, self._kind))
         log.info("listening on %s port %s", self._host, " ".join(map(str, self.ports)))
 
     def certificate_seconds_left(self) -> float | None:
-        """For how long clients accept the certificate yet; None without TLS, and before it was open."""
+        """Return the seconds until the certificate expires; None without TLS, and before `open`."""
         return None if self._expiry is None else round(self._expiry - time.time())
 
     def close(self) -> None:
-        """Stop listening. May be called twice."""
+        """Stop listening. Idempotent."""
         for listener in self.sockets:
             listener.close()
         self.sockets.clear()
 
     def check_connectivity(self) -> Iterator[str]:
-        """Whether the certificate can be used, and the address and the ports be had."""
+        """Yield a message for an unusable certificate, and for each address and port that cannot be bound."""
         try:
             if self._tls:
                 self._tls.context()
@@ -100,12 +106,12 @@ class Endpoint:
             try:
                 listen(self._host, port, self._kind).close()
             except Retry as e:
-                taken = isinstance(e.__cause__, OSError) and e.__cause__.errno == errno.EADDRINUSE
-                yield PortOccupied(str(e), port, udp=self._kind == socket.SOCK_DGRAM) if taken else str(e)
+                in_use = isinstance(e.__cause__, OSError) and e.__cause__.errno == errno.EADDRINUSE
+                yield PortOccupied(str(e), port, udp=self._kind == socket.SOCK_DGRAM) if in_use else str(e)
 
 
 def listen(host: str, port: int, kind: socket.SocketKind) -> socket.socket:
-    """A non-blocking socket bound to that address, listening where it is TCP. Retry says why that is not possible."""
+    """Return a non-blocking socket bound to an address; a TCP socket also listens. Raises `Retry` on failure."""
     listener = None
     try:
         family, *_, address = socket.getaddrinfo(host, port, type=kind, flags=socket.AI_PASSIVE)[0]
@@ -140,22 +146,22 @@ C = TypeVar("C", bound=Config)
 K = TypeVar("K", bound=Connection)
 
 
-CERTIFICATE = Metric(
+CERTIFICATE_METRIC = Metric(
     *("CertificateSecondsLeft", "gauge", "seconds"),
     "Time until the certificate of the source expires.",
     "known",
 )
-"""Metric of a source that speaks TLS."""
-HANDSHAKES = Metric(
+"""Metric of a source with TLS."""
+HANDSHAKE_METRIC = Metric(
     *("TlsHandshakeFail", "counter", "connections"),
     "Connections that were closed because their TLS handshake failed.",
     "known",
 )
-"""Metric of a source that speaks TLS through a `Listener`."""
+"""Metric of a source with TLS through a `Listener`."""
 
 
 class EndpointSource(Source[C]):
-    """A source that listens."""
+    """A source that listens at an endpoint."""
 
     def __init__(self, config: C, name: str, endpoint: Endpoint) -> None:
         super().__init__(config, name)
@@ -169,138 +175,146 @@ class EndpointSource(Source[C]):
 
     @property
     def port(self) -> int:
-        """The first of them."""
+        """First of `ports`."""
         return self.ports[0]
 
     def check_connectivity(self) -> Iterator[str]:
-        """Whether the certificate can be used, and the address and the ports be had."""
+        """Yield a message for an unusable certificate, and for each address and port that cannot be bound."""
         return self._endpoint.check_connectivity()
 
 
 class Listener(Generic[K]):
-    """Takes connections at an endpoint and tells which can be read, all on the thread of the source that holds it.
+    """TCP listener that accepts connections at an endpoint and polls them, all on the thread of its source.
 
-    `begin` makes a source's own connection of an accepted socket. Over TLS, a connection can be read once it has
-    agreed on that; it is closed when that takes longer than `handshake_timeout` seconds.
+    `create_connection` turns an accepted socket into the source's own connection. Over TLS, a connection is readable
+    after its handshake. A handshake that takes longer than `handshake_timeout` seconds closes the connection.
     """
 
     def __init__(
         self,
         source: Source[Any],
         endpoint: Endpoint,
-        begin: Callable[[socket.socket, tuple[str, int]], K],
+        create_connection: Callable[[socket.socket, tuple[str, int]], K],
         *,
-        most: int,
-        most_per_address: int = 0,
+        max_connections: int,
+        max_per_address: int = 0,
         handshake_timeout: float = 0,
     ) -> None:
         self.endpoint = endpoint
-        self.connections = Connections(source, most, self._begin, self.drop, most_per_address=most_per_address)
-        self._source, self._make, self._handshake_timeout = source, begin, handshake_timeout
+        self.connections = Connections(
+            source, max_connections, self._create, self.drop, max_per_address=max_per_address
+        )
+        self._source, self._create_connection = source, create_connection
+        self._handshake_timeout = handshake_timeout
         self._selector: selectors.BaseSelector
-        self._shaking: dict[K, None] = {}
-        """Those that have yet to agree on TLS, the oldest first."""
-        self._owed: dict[K, int] = {}
-        """Bytes that the kernel held for each when the source was told to stop."""
-        self._ended = set[K]()
-        """Those of which the end has come behind what was read last."""
-        self._room = memoryview(bytearray(READ_SIZE))
-        self._opened = contextlib.ExitStack()
+        self._pending_handshakes: dict[K, None] = {}
+        """Connections with an incomplete TLS handshake, the oldest first."""
+        self._unread_at_stop: dict[K, int] = {}
+        """Bytes of each connection that were unread when the source stopped, less those read since."""
+        self._at_end = set[K]()
+        """Connections whose last read has also met the end of the stream."""
+        self._buffer = memoryview(bytearray(READ_BYTES))
+        self._resources = contextlib.ExitStack()
 
     def open(self) -> None:
-        """Load the certificate, and listen. Retry says why that is not possible."""
-        self._opened.callback(self.connections.close)
+        """Load the certificate and listen. Raises `Retry` if either is impossible."""
+        self._resources.callback(self.connections.close)
         self.connections.open()
-        self._opened.callback(self.endpoint.close)
+        self._resources.callback(self.endpoint.close)
         self.endpoint.open(self._source.log)
-        self._selector = self._opened.enter_context(selectors.DefaultSelector())
-        self._opened.callback(self._drop_all)
+        self._selector = self._resources.enter_context(selectors.DefaultSelector())
+        self._resources.callback(self._drop_all)
         for listener in self.endpoint.sockets:
             self._selector.register(listener, selectors.EVENT_READ)
 
     def close(self) -> None:
-        """Stop listening and end all connections. May be called twice."""
-        self._opened.close()
+        """Stop listening and close all connections. Idempotent."""
+        self._resources.close()
 
-    def ready(self, timeout: float, rest: Callable[[], bool] = lambda: False) -> list[tuple[K, int]]:
-        """The connections for which selectors' events have come; new ones are taken on the way.
+    def poll(self, timeout: float, linger: Callable[[], bool] = lambda: False) -> list[tuple[K, int]]:
+        """Return the connections that are ready, with their `selectors` events, and accept new ones.
 
-        `rest` is called as soon as there are some; where it has waited, those that came meanwhile are among them.
+        Blocks for at most `timeout` seconds. `linger` is called when the first events arrive. If it returns True, it
+        has slept, and the result includes the events that arrived meanwhile.
         """
-        selected = self._selector.select(0 if self._ended else timeout)
-        if selected and rest():
+        selected = self._selector.select(0 if self._at_end else timeout)
+        if selected and linger():
             selected = self._selector.select(0)
         for key, _ in selected:
             if key.data is None:
                 self._accept(key.fileobj)  # type: ignore[arg-type]  # a socket
-        if self._shaking:
-            for connection in [key.data for key, _ in selected if key.data in self._shaking]:
-                self._shake(connection)
+        if self._pending_handshakes:
+            for connection in [key.data for key, _ in selected if key.data in self._pending_handshakes]:
+                self._continue_handshake(connection)
             self._refuse_overdue()
-        # One that has just agreed on TLS is among them: what it sends first may have come with the handshake's end.
-        found = [
+        # A handshake that has just ended makes its connection ready: its last segment may carry application data.
+        ready = [
             (key.data, events)
             for key, events in selected
-            if key.data in self.connections and key.data not in self._shaking
+            if key.data in self.connections and key.data not in self._pending_handshakes
         ]
-        if self._ended:
-            told = {connection for connection, _ in found}
-            found += [(connection, selectors.EVENT_READ) for connection in self._ended if connection not in told]
-        return found
+        if self._at_end:
+            selected_connections = {connection for connection, _ in ready}
+            ready += [
+                (connection, selectors.EVENT_READ)
+                for connection in self._at_end
+                if connection not in selected_connections
+            ]
+        return ready
 
-    def last(self) -> Iterator[list[tuple[K, int]]]:
-        """After `stopping`: what is to be read before the end, in turns, with selectors' events as in `ready`.
+    def drain(self) -> Iterator[list[tuple[K, int]]]:
+        """Yield the connections to read after `stopping`, with their `selectors` events, until all are drained.
 
-        That is all that the kernel holds by now, in connections not accepted yet too, and a little more. What comes
-        once the listening sockets are closed is reset by the kernel.
+        Accepts the connections that wait in the kernel, then closes the listening sockets: the kernel resets new
+        connections. Data that has arrived by then is read completely, later data for at most `DRAIN_READ_SECONDS`.
         """
-        for _ in range(socket.SOMAXCONN // AT_ONCE + 1):
-            before = self.connections.accepted
-            yield self.ready(0)
-            if self.connections.accepted == before:
+        for _ in range(socket.SOMAXCONN // MAX_CONSECUTIVE_ACCEPTS + 1):
+            before = self.connections.accepted_count
+            yield self.poll(0)
+            if self.connections.accepted_count == before:
                 break
         for listener in self.endpoint.sockets:
             self._selector.unregister(listener)
         self.endpoint.close()
-        self._owed = {c: unread(c.socket) for c in self.connections if not c.shaking}
-        deadline = time.monotonic() + FAREWELL
-        while due := self.ready(0):
+        self._unread_at_stop = {c: unread_bytes(c.socket) for c in self.connections if not c.handshake_pending}
+        deadline = time.monotonic() + DRAIN_READ_SECONDS
+        while ready := self.poll(0):
             if time.monotonic() > deadline:
-                due = [entry for entry in due if self._owed.get(entry[0], 0) > 0]
-                if not due:
+                ready = [entry for entry in ready if self._unread_at_stop.get(entry[0], 0) > 0]
+                if not ready:
                     return
-            yield due
+            yield ready
 
-    def read_into(self, connection: K, room: memoryview) -> int | None:
-        """How many bytes have come, into `room`; None for nothing yet, and 0 at the end."""
-        if connection in self._ended:
-            self._ended.discard(connection)
+    def read_into(self, connection: K, buffer: memoryview) -> int | None:
+        """Read into `buffer` and return the number of bytes; None if no data is available, 0 at the end."""
+        if connection in self._at_end:
+            self._at_end.discard(connection)
             return 0
-        size = self._receive(connection, room)
-        if size and connection.opening is not None and self._speaks_tls(connection, room[:size]):
+        size = self._receive(connection, buffer)
+        if size and connection.first_bytes is not None and self._speaks_tls(connection, buffer[:size]):
             return 0
         if size and isinstance(connection.socket, ssl.SSLSocket):
-            # A call brings one record, which of many senders holds one line.
-            most = min(len(room), READ_SIZE) - RECORD_SIZE
-            while size <= most and (more := self._receive(connection, room[size:])) is not None:
+            # One call returns one TLS record, which from many senders holds a single line.
+            limit = min(len(buffer), READ_BYTES) - TLS_RECORD_BYTES
+            while size <= limit and (more := self._receive(connection, buffer[size:])) is not None:
                 if not more:
-                    self._ended.add(connection)  # nothing of its socket tells that again
+                    self._at_end.add(connection)  # the selector does not report the end a second time
                     break
                 size += more
         if size:
-            connection.heard = time.monotonic()
-            self.connections.heard(connection)
-            if connection in self._owed:
-                self._owed[connection] -= size
+            connection.last_activity = time.monotonic()
+            self.connections.record_activity(connection)
+            if connection in self._unread_at_stop:
+                self._unread_at_stop[connection] -= size
         return size
 
     def _speaks_tls(self, connection: K, data: memoryview) -> bool:
-        """Return True for a connection that opens with the hello of TLS where none is expected; log that."""
-        assert connection.opening is not None
-        opening = connection.opening + bytes(data[: len(_HELLO)])
-        hello = self.endpoint.context is None and opening.startswith(_HELLO)
-        connection.opening = opening if len(opening) < len(_HELLO) else None
-        if hello:
+        """Return True, and log a warning, for a TLS client hello at a port without TLS."""
+        assert connection.first_bytes is not None
+        first_bytes = connection.first_bytes + bytes(data[: len(_CLIENT_HELLO)])
+        is_hello = self.endpoint.context is None and first_bytes.startswith(_CLIENT_HELLO)
+        connection.first_bytes = first_bytes if len(first_bytes) < len(_CLIENT_HELLO) else None
+        if is_hello:
             self._source.metrics.add("EventReadFail")
             has_tls = isinstance(self._source.config, TlsServerConfig)
             self._source.warn_rate_limited(
@@ -309,11 +323,11 @@ class Listener(Generic[K]):
                 connection.peer,
                 "set ssl = true for TLS" if has_tls else "this source has no TLS",
             )
-        return hello
+        return is_hello
 
-    def _receive(self, connection: K, room: memoryview) -> int | None:
+    def _receive(self, connection: K, buffer: memoryview) -> int | None:
         try:
-            return connection.socket.recv_into(room)
+            return connection.socket.recv_into(buffer)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
             return None
         except OSError as e:
@@ -321,66 +335,66 @@ class Listener(Generic[K]):
             return 0
 
     def read(self, connection: K) -> bytes | None:
-        """What has come; None for nothing yet, and no bytes at the end."""
-        size = self.read_into(connection, self._room)
-        return None if size is None else bytes(self._room[:size])
+        """Return the data received; None if none is available, empty at the end."""
+        size = self.read_into(connection, self._buffer)
+        return None if size is None else bytes(self._buffer[:size])
 
     def wait_for(self, connection: K, events: int) -> None:
-        """Have `ready` tell of these of selectors' events from now on."""
+        """Set the `selectors` events of a connection for which `poll` returns it."""
         self._selector.modify(connection.socket, events, connection)
 
     def drop(self, connection: K) -> None:
-        """End a connection."""
+        """Close a connection; over TLS, after a close_notify alert."""
         self._selector.unregister(connection.socket)
-        if isinstance(connection.socket, ssl.SSLSocket) and not connection.shaking:
-            with contextlib.suppress(OSError, ValueError):  # TLS asks for a farewell, not for waiting for one
+        if isinstance(connection.socket, ssl.SSLSocket) and not connection.handshake_pending:
+            # Without close_notify the client may report truncated data (RFC 8446, 6.1). Its own is not awaited.
+            with contextlib.suppress(OSError, ValueError):
                 connection.socket.unwrap()
         connection.socket.close()
-        self._shaking.pop(connection, None)
-        self._owed.pop(connection, None)
-        self._ended.discard(connection)
+        self._pending_handshakes.pop(connection, None)
+        self._unread_at_stop.pop(connection, None)
+        self._at_end.discard(connection)
         self.connections.discard(connection)
 
     def _drop_all(self) -> None:
         for connection in self.connections:
             self.drop(connection)
 
-    # --- new ones
+    # --- new connections
 
     def _accept(self, listener: socket.socket) -> None:
         for connection in self.connections.accept(listener):
             self._selector.register(connection.socket, selectors.EVENT_READ, connection)
-            if connection.shaking:
-                self._shaking[connection] = None
+            if connection.handshake_pending:
+                self._pending_handshakes[connection] = None
 
-    def _begin(self, taken: socket.socket, address: tuple[str, int]) -> K:
+    def _create(self, accepted: socket.socket, address: tuple[str, int]) -> K:
         context = self.endpoint.context
         if context is not None:
-            taken = context.wrap_socket(taken, server_side=True, do_handshake_on_connect=False)
-        connection = self._make(taken, address)
-        connection.shaking = context is not None
+            accepted = context.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
+        connection = self._create_connection(accepted, address)
+        connection.handshake_pending = context is not None
         return connection
 
-    def _shake(self, connection: K) -> None:
-        """Go on agreeing on TLS."""
+    def _continue_handshake(self, connection: K) -> None:
         assert isinstance(connection.socket, ssl.SSLSocket)
         try:
-            awaited = handshake(connection.socket)
+            awaited = continue_handshake(connection.socket)
         except OSError as e:
-            self._refuse(connection, refusal(e))
+            self._refuse(connection, connection_error_reason(e))
             return
         self.wait_for(connection, awaited or selectors.EVENT_READ)
         if not awaited:
-            del self._shaking[connection]
-            connection.shaking = False
-            connection.heard = time.monotonic()
+            del self._pending_handshakes[connection]
+            connection.handshake_pending = False
+            connection.last_activity = time.monotonic()
 
     def _refuse_overdue(self) -> None:
         limit = time.monotonic() - self._handshake_timeout
-        while (oldest := next(iter(self._shaking), None)) is not None and oldest.heard < limit:
+        while (oldest := next(iter(self._pending_handshakes), None)) is not None and oldest.last_activity < limit:
             self._refuse(oldest, f"it took longer than handshakeTimeout = {self._handshake_timeout:g} s")
 
-    def _refuse(self, connection: K, why: str) -> None:
+    def _refuse(self, connection: K, reason: str) -> None:
         self._source.metrics.add("TlsHandshakeFail")
-        self._source.warn_rate_limited("tls", "%s is refused, its TLS handshake failed: %s", connection.peer, why)
+        self._source.warn_rate_limited("tls", "%s is refused, its TLS handshake failed: %s", connection.peer, reason)
         self.drop(connection)

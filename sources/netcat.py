@@ -1,4 +1,4 @@
-"""The source `netcat`: a line of text sent over TCP is an event, answered with OK."""
+"""Source `netcat`: lines of text over TCP, one event each, acknowledged with OK."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pyarrow as pa
 import pydantic
 
 from flafka.plugins import Batch, option
-from flafka.plugins.shared.charsets import text_codec
+from flafka.plugins.java.charsets import text_codec
+from flafka.sources.batching import STOP_CHECK_SECONDS
 from flafka.sources.connections import CONNECTION_METRICS, Connection
-from flafka.sources.listening import MAX_BYTES, READ_SIZE, Endpoint, EndpointSource, Listener, TcpConfig
-from flafka.sources.pace import STOP_CHECK_SECONDS
+from flafka.sources.listening import MAX_BATCH_BYTES, READ_BYTES, Endpoint, EndpointSource, Listener, TcpConfig
 
 
 class NetcatConfig(TcpConfig):
@@ -41,24 +41,24 @@ class NetcatConfig(TcpConfig):
 
 
 class _Sender(Connection):
-    """One of those that connected."""
+    """Connection of one sender."""
 
-    def __init__(self, taken: socket.socket, address: tuple[str, int], encoding: str) -> None:
-        super().__init__(taken, address)
-        # UTF-8 is passed on as it came, whatever it holds.
+    def __init__(self, accepted: socket.socket, address: tuple[str, int], encoding: str) -> None:
+        super().__init__(accepted, address)
+        # UTF-8 is not decoded: invalid bytes stay as they were sent.
         self.decoder = None if encoding == "utf-8" else codecs.getincrementaldecoder(encoding)("replace")
-        self.held = b""
-        """The beginning of a line."""
+        self.partial_line = b""
+        """Beginning of a line whose newline has not arrived."""
         self.answer = b""
-        """What is still to be sent."""
-        self.ended = False
-        """Nothing more is read of it; it is closed once its answer is sent."""
+        """Part of the answers that is not sent yet."""
+        self.is_closing = False
+        """True if no more data is read: the connection is closed once `answer` is sent."""
 
 
 class NetcatSource(EndpointSource[NetcatConfig]):
-    """Receives lines over TCP, at least once: a line is answered with OK when every required channel holds it.
+    """Receive lines over TCP, at least once: a line is answered with OK when every required channel holds it.
 
-    A sender that repeats what was not answered loses nothing. A line without a newline at its end is no event.
+    A sender that repeats unanswered lines loses nothing. A line without a newline at its end is no event.
     """
 
     type_name = "netcat"
@@ -70,39 +70,39 @@ class NetcatSource(EndpointSource[NetcatConfig]):
         self._listener: Listener[_Sender] = Listener(
             self,
             self._endpoint,
-            lambda taken, address: _Sender(taken, address, config.encoding),
-            most=config.max_connections,
+            lambda accepted, address: _Sender(accepted, address, config.encoding),
+            max_connections=config.max_connections,
         )
 
     def open(self) -> None:
-        """Listen. Retry says why that is not possible."""
+        """Listen. Raises `Retry` if that is impossible."""
         self._listener.open()
 
     def close(self) -> None:
-        """Stop listening and end all connections."""
+        """Stop listening and close all connections."""
         for connection in self._listener.connections:
             self._drop(connection)
         self._listener.close()
 
     def sets_headers(self) -> Collection[str]:
-        """None."""
+        """Return an empty collection: events have no headers."""
         return ()
 
     def batches(self) -> Iterator[Batch]:
-        """What the senders send, also what has arrived by `stopping`; what has been stored is answered."""
+        """Yield the lines of all senders until `stopping`, then those that had arrived; answer stored lines."""
         while not self.stopping.is_set():
-            yield from self._turn(self._listener.ready(STOP_CHECK_SECONDS))
-        for ready in self._listener.last():
-            yield from self._turn(ready)
+            yield from self._read_and_answer(self._listener.poll(STOP_CHECK_SECONDS))
+        for ready in self._listener.drain():
+            yield from self._read_and_answer(ready)
 
-    def _turn(self, ready: list[tuple[_Sender, int]]) -> Iterator[Batch]:
-        """Read what there is to read, and answer it once it is stored."""
+    def _read_and_answer(self, ready: list[tuple[_Sender, int]]) -> Iterator[Batch]:
+        """Read once from each connection, yield a batch of the lines, and answer them once they are stored."""
         gathered: list[tuple[_Sender, list[bytes]]] = []
         size = 0
         for connection, events in ready:
             if events & selectors.EVENT_WRITE:
                 self._answer(connection)
-            elif size < MAX_BYTES:
+            elif size < MAX_BATCH_BYTES:
                 lines = self._read(connection)
                 gathered.append((connection, lines))
                 size += sum(map(len, lines))
@@ -115,27 +115,27 @@ class NetcatSource(EndpointSource[NetcatConfig]):
             self._answer(connection)
 
     def _read(self, connection: _Sender) -> list[bytes]:
-        """The lines that came to their end with what there is to read."""
+        """Read once from a connection and return the lines that are complete now, without newlines."""
         data = self._listener.read(connection)
         if not data:
-            connection.ended = data is not None
+            connection.is_closing = data is not None
             return []
         if connection.decoder is not None:
             data = connection.decoder.decode(data).encode()
-        *lines, held = (connection.held + data).split(b"\n")
+        *lines, partial_line = (connection.partial_line + data).split(b"\n")
         for row, line in enumerate(lines):
             if self._too_long(line):
-                lines, held = lines[:row], b""
+                lines, partial_line = lines[:row], b""
                 break
         else:
-            if not self._too_long(held):
-                connection.held = held
+            if not self._too_long(partial_line):
+                connection.partial_line = partial_line
                 return lines
         longest = self.config.max_line_length
         self.metrics.add("EventReadFail")
         self.log.warning("a line is longer than max-line-length = %d; its sender is disconnected", longest)
         answer = f"FAILED: Event exceeds the maximum length ({longest} chars, including newline)\n"
-        connection.ended, connection.answer = True, answer.encode()
+        connection.is_closing, connection.answer = True, answer.encode()
         return lines
 
     def _too_long(self, line: bytes) -> bool:
@@ -144,7 +144,7 @@ class NetcatSource(EndpointSource[NetcatConfig]):
         return len(line) >= longest and len(line.decode("utf-8", "replace")) >= longest
 
     def _answer(self, connection: _Sender) -> None:
-        """Send what can be sent; while some is left, nothing is read from that sender."""
+        """Send as much of the answer as the kernel accepts; a sender with unsent answers is not read."""
         if connection not in self._listener.connections:
             return
         try:
@@ -153,8 +153,8 @@ class NetcatSource(EndpointSource[NetcatConfig]):
         except BlockingIOError:
             pass
         except OSError:
-            connection.ended, connection.answer = True, b""
-        if connection.ended and not connection.answer:
+            connection.is_closing, connection.answer = True, b""
+        if connection.is_closing and not connection.answer:
             self._drop(connection)
         else:
             self._listener.wait_for(connection, selectors.EVENT_WRITE if connection.answer else selectors.EVENT_READ)
@@ -163,5 +163,6 @@ class NetcatSource(EndpointSource[NetcatConfig]):
         with contextlib.suppress(OSError):
             connection.socket.shutdown(socket.SHUT_WR)
             for _ in range(4):
-                connection.socket.recv(READ_SIZE)  # what is unread at a close would undo the last answer
+                # A close with unread data sends a reset, which discards the last answer at the client.
+                connection.socket.recv(READ_BYTES)
         self._listener.drop(connection)

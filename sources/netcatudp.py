@@ -1,4 +1,4 @@
-"""The source `netcatudp`: lines of text sent over UDP are events."""
+"""Source `netcatudp`: lines of text over UDP, one event each."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import time
 from collections.abc import Collection, Iterator
 
 from flafka.plugins import Batch, CompatibilityNote, Event, option
-from flafka.sources.connections import plain
-from flafka.sources.datagrams import LARGEST, DatagramConfig, DatagramSource
-from flafka.sources.listening import FAREWELL, MAX_BYTES
-from flafka.sources.pace import STOP_CHECK_SECONDS
+from flafka.sources.batching import STOP_CHECK_SECONDS
+from flafka.sources.connections import unmap_ipv4
+from flafka.sources.datagrams import MAX_DATAGRAM_BYTES, DatagramConfig, DatagramSource
+from flafka.sources.listening import DRAIN_READ_SECONDS, MAX_BATCH_BYTES
 
-MAX_EVENTS = 10_000
+MAX_BATCH_EVENTS = 10_000
+"""Number of events from which a batch takes no further datagram."""
 
 
 class NetcatUdpConfig(DatagramConfig):
@@ -28,17 +29,17 @@ class NetcatUdpConfig(DatagramConfig):
 
 
 class NetcatUdpSource(DatagramSource[NetcatUdpConfig]):
-    """Receives lines over UDP: a datagram once read is never dropped, and those that the kernel drops are counted.
+    """Receive lines over UDP: a datagram once read is never dropped, and those that the kernel drops are counted.
 
     Each line of a datagram is an event. While channels are full nothing is read; the kernel's buffer fills, and
-    `KernelDropCount` tells what is lost.
+    `KernelDropCount` counts the lost datagrams.
     """
 
     type_name = "netcatudp"
     aliases = ("org.apache.flume.source.NetcatUdpSource",)
     compatibility_notes = (
         CompatibilityNote(
-            flume="of a datagram only the first line is taken",
+            flume="only the first line of a datagram is read",
             here="each line is an event",
         ),
     )
@@ -48,32 +49,32 @@ class NetcatUdpSource(DatagramSource[NetcatUdpConfig]):
         super().__init__(config, name, config.bind, config.port)
 
     def sets_headers(self) -> Collection[str]:
-        """The sender's address."""
+        """Return the header of the sender's address."""
         return {self.config.remote_address}
 
     def batches(self) -> Iterator[Batch]:
-        """What is sent here; after `stopping`, also what had arrived by then."""
+        """Yield the lines of all senders until `stopping`, then those that had arrived."""
         while not self.stopping.is_set():
-            if self._wait(STOP_CHECK_SECONDS) and (events := self._read()):
+            if self._has_datagram(STOP_CHECK_SECONDS) and (events := self._read()):
                 yield Batch.of(events)
             self._count_drops()
-        deadline = time.monotonic() + FAREWELL
+        deadline = time.monotonic() + DRAIN_READ_SECONDS
         while time.monotonic() < deadline and (events := self._read()):
             yield Batch.of(events)
         self._count_drops()
 
     def _read(self) -> list[Event]:
-        """The events of the datagrams that wait, up to a good size."""
+        """Read waiting datagrams up to the limits of a batch, and return their events."""
         events: list[Event] = []
         size = 0
-        while len(events) < MAX_EVENTS and size < MAX_BYTES:
+        while len(events) < MAX_BATCH_EVENTS and size < MAX_BATCH_BYTES:
             try:
-                data, address = self._socket.recvfrom(LARGEST)
+                data, address = self._socket.recvfrom(MAX_DATAGRAM_BYTES)
             except BlockingIOError:
                 break
             size += len(data)
-            sender = f"/{plain(address[0])}:{address[1]}"
-            # What ends with a newline has no empty line after it; an empty datagram is an event, as in Flume.
+            sender = f"/{unmap_ipv4(address[0])}:{address[1]}"
+            # A final newline begins no empty line. An empty datagram is an event, as in Flume.
             lines = data.removesuffix(b"\n").split(b"\n")
             events += (Event(line, {self.config.remote_address: sender}) for line in lines)
         return events

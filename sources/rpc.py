@@ -1,4 +1,4 @@
-"""What the sources of Flume's RPCs share: connections, requests and answers, on a thread's event loop."""
+"""Base of the sources `avro` and `thrift`: the server of Flume's RPCs, its connections and its requests."""
 
 from __future__ import annotations
 
@@ -14,34 +14,34 @@ from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from flafka.plugins import Batch, CompatibilityNote, Metric, Source, option
-from flafka.plugins.shared.rpcevents import RpcBatchBuilder
-from flafka.plugins.threads import warn_rate_limited
+from flafka.plugins.threads import rate_limit_loop_errors
+from flafka.plugins.wire.rpcevents import RpcBatchBuilder
 from flafka.sources import serving
 from flafka.sources.ipfilter import IpFilter
 from flafka.sources.listening import Endpoint
-from flafka.sources.serving import OVERHEAD, Client, Reception, ServingConfig, ServingSource
+from flafka.sources.serving import REQUEST_OVERHEAD_BYTES, Acceptor, Client, ServingConfig, ServingSource
 
-INFLATED = 256 * 1024
-"""Bytes inflated at a time."""
-BUDGET = 64 * 1024 * 1024
-"""Bytes of unanswered requests from which on nothing is read, and of unfinished ones; or the largest request."""
+INFLATE_CHUNK_BYTES = 256 * 1024
+"""Size of the output of one inflate call."""
+MAX_PENDING_BYTES = 64 * 1024 * 1024
+"""Limit of unanswered requests, above which no data is read, and of incomplete ones; at least the largest request."""
 OVERDUE_CHECK_SECONDS = 0.25
-"""Seconds between two looks at what is overdue."""
-FAREWELL = 1.0
-"""Seconds that the last answers are given to leave."""
+"""Interval of the checks for request, frame and idle timeouts."""
+LINGER_ON_CLOSE_SECONDS = 1.0
+"""Time for the kernel to accept the last answers before connections are aborted."""
 
 CALLS = {"append": False, "appendBatch": True}
-"""What clients may ask for, and whether that carries several events."""
+"""Methods that clients call → True if the method carries several events."""
 
-DIFFERENCES = (
+RPC_COMPATIBILITY = (
     CompatibilityNote(
         flume="the answer is FAILED as soon as the channel is full",
         here="the source waits `request-timeout` (15 s) for the channel, then answers FAILED; the client "
-        "sends again, what was stored late is there twice",
+        "sends the request again, and events stored late are duplicated",
     ),
     CompatibilityNote(
         flume="any client that speaks TLS is admitted",
-        here="`truststore` asks clients for a certificate that one of its authorities signed",
+        here="`truststore` requires a client certificate signed by one of its authorities",
         option="ssl",
     ),
     CompatibilityNote(
@@ -50,7 +50,7 @@ DIFFERENCES = (
         option="ssl",
     ),
 )
-"""Differences between the sources `avro` and `thrift` and Flume's."""
+"""Compatibility notes of the sources `avro` and `thrift`."""
 
 
 class RpcConfig(ServingConfig):
@@ -90,90 +90,90 @@ class RpcConfig(ServingConfig):
 
 
 class Call(NamedTuple):
-    """What a client asks for."""
+    """Method call of a client."""
 
     name: str
-    """One of `CALLS`."""
+    """Key of `CALLS`."""
     serial: int
     handshake: bytes
-    """What the answer begins with."""
+    """First part of the answer."""
     content: bytes
-    at: int
-    """Where its events begin there."""
+    offset: int
+    """Position of the events in `content`."""
 
 
 class ServerProtocol(ABC):
-    """One connection's way to write requests and answers."""
+    """Decoder of requests and encoder of answers for one connection."""
 
-    what: str
-    """What is spoken there."""
+    protocol_name: str
+    """Name of the protocol in log lines."""
 
     @property
     @abstractmethod
-    def held(self) -> int:
-        """Bytes of the request that has begun and not ended."""
+    def partial_bytes(self) -> int:
+        """Size of the incomplete request, in bytes."""
 
     @abstractmethod
     def feed(self, data: bytes) -> Iterator[Call | bytes]:
-        """The calls that are complete now; and what is to be answered at once. ValueError for what is none."""
+        """Yield the calls that are complete now, and answers to send at once. Raises ValueError for invalid data."""
 
     @abstractmethod
     def answer(self, call: Call, *, stored: bool) -> bytes:
-        """That the events are stored, or that they are not."""
+        """Return the answer OK if the events are stored, or else FAILED."""
 
     @abstractmethod
-    def complaint(self, call: Call, reason: str) -> bytes:
-        """That the call cannot be read."""
+    def error_answer(self, call: Call, reason: str) -> bytes:
+        """Return the answer to an unreadable call."""
 
 
 class RpcRequest:
-    """Events of a client that wait to be stored."""
+    """Call whose events wait to be stored."""
 
-    __slots__ = ("answered", "arrived", "call", "connection", "size")
+    __slots__ = ("arrived", "call", "connection", "is_answered", "size")
 
     def __init__(self, connection: RpcConnection, call: Call) -> None:
         self.connection, self.call = connection, call
-        self.size = len(call.content) + OVERHEAD
+        self.size = len(call.content) + REQUEST_OVERHEAD_BYTES
         self.arrived = time.monotonic()
-        self.answered = False
+        self.is_answered = False
 
 
 C = TypeVar("C", bound=RpcConfig)
 
 
 class RpcServer(serving.Server[RpcRequest], Generic[C]):
-    """Serves clients at `endpoint` from `start` to `stop`. Answers may be given by any thread."""
+    """Server of Flume's RPC clients at `endpoint`, from `start` to `stop`. Any thread may answer requests."""
 
     def __init__(
         self,
         source: Source[C],
         endpoint: Endpoint,
-        wire: Callable[[], ServerProtocol],
+        create_protocol: Callable[[], ServerProtocol],
         *,
         deflate: bool = False,
-        admission: IpFilter | None = None,
+        ip_filter: IpFilter | None = None,
     ) -> None:
         super().__init__(source)
         config = self.config = source.config
-        self.wire, self.deflate = wire, deflate
+        self.create_protocol, self.deflate = create_protocol, deflate
         self.metrics, self.warn_rate_limited = source.metrics, source.warn_rate_limited
-        self.full = False
-        """Whether so much is unanswered that nothing more is read."""
-        self.budget = max(BUDGET, config.max_request_bytes)
-        self.unfinished = 0
-        """Bytes of requests that have begun and not ended."""
+        self.is_full = False
+        """True while unanswered requests exceed the limit: no data is read."""
+        self.max_pending_bytes = max(MAX_PENDING_BYTES, config.max_request_bytes)
+        self.partial_bytes = 0
+        """Total size of incomplete requests, in bytes."""
         self.connections: dict[RpcConnection, None] = {}
         hint = "; Flume 1.11 compresses outside of TLS, which cannot be read: switch compression off"
-        self.reception = Reception(
+        self.acceptor = Acceptor(
             source,
             endpoint,
             config.frame_timeout,
             lambda client: RpcConnection(self, client),
-            admission=admission,
+            ip_filter=ip_filter,
             hint=hint if deflate else "",
         )
         self._unanswered: deque[RpcRequest] = deque()
-        self._held = 0
+        self._pending_bytes = 0
         self._loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
 
@@ -181,15 +181,15 @@ class RpcServer(serving.Server[RpcRequest], Generic[C]):
         self._call(self._stop.set)
 
     def stored(self, requests: Sequence[RpcRequest]) -> None:
-        """Answer OK to the requests that have no answer yet. Any thread."""
+        """Answer OK to the requests that have no answer yet. Thread-safe."""
         self.metrics.add("AppendAcceptedCount", sum(not CALLS[request.call.name] for request in requests))
         self._call(self._answer, requests, True)
 
     def refuse(self, request: RpcRequest, reason: str) -> None:
-        """Answer that the request is unreadable, and close its connection. Any thread."""
+        """Answer that the request is unreadable, and close its connection. Thread-safe."""
         self._call(self._refuse, request, reason)
 
-    # --- the loop's thread
+    # --- on the event loop
 
     def _run(self) -> None:
         try:
@@ -198,17 +198,17 @@ class RpcServer(serving.Server[RpcRequest], Generic[C]):
             self._loop.close()
 
     async def _serve(self) -> None:
-        warn_rate_limited(self._loop, self._log)
-        self.reception.open()
+        rate_limit_loop_errors(self._loop, self._log)
+        self.acceptor.open()
         while not self._stop.is_set():
             with contextlib.suppress(asyncio.TimeoutError):
                 await asyncio.wait_for(self._stop.wait(), OVERDUE_CHECK_SECONDS)
             self._fail_overdue()
             self._drop_overdue()
-        await self.reception.close()
+        await self.acceptor.close()
         for connection in list(self.connections):
             connection.transport.close()
-        deadline = time.monotonic() + FAREWELL
+        deadline = time.monotonic() + LINGER_ON_CLOSE_SECONDS
         while self.connections and time.monotonic() < deadline:
             await asyncio.sleep(0.01)
         for connection in list(self.connections):
@@ -219,144 +219,154 @@ class RpcServer(serving.Server[RpcRequest], Generic[C]):
         timeout = self.config.request_timeout
         limit = time.monotonic() - timeout / 1000
         arrived = itertools.takewhile(lambda request: request.arrived < limit, self._unanswered)
-        if overdue := [request for request in arrived if not request.answered]:
+        if overdue := [request for request in arrived if not request.is_answered]:
             self.metrics.add("RequestTimeoutCount", len(overdue))
             self.warn_rate_limited(
                 "overdue", "requests were not stored within %d ms: their clients get FAILED", timeout
             )
             self._answer(overdue, False)
-        self.arrivals.forget_answered()
+        self.request_queue.forget_answered()
 
     def _drop_overdue(self) -> None:
         now, config = time.monotonic(), self.config
         for connection in list(self.connections):
-            if connection.stuck and now > connection.last + config.frame_timeout:
+            if connection.is_write_blocked and now > connection.last_activity + config.frame_timeout:
                 connection.transport.abort()
-            elif connection.wire.held and not self.full and now > connection.began + config.frame_timeout:
+            elif (
+                connection.protocol.partial_bytes
+                and not self.is_full
+                and now > connection.request_started + config.frame_timeout
+            ):
                 connection.drop(f"left a request unfinished for {config.frame_timeout:g} s")
-            elif config.idle_timeout and not connection.unanswered and now > connection.last + config.idle_timeout:
+            elif (
+                config.idle_timeout
+                and not connection.unanswered
+                and now > connection.last_activity + config.idle_timeout
+            ):
                 connection.transport.close()
 
-    def took(self, request: RpcRequest) -> None:
-        """A request has arrived."""
+    def enqueue(self, request: RpcRequest) -> None:
+        """Hand a request to the source's thread."""
         self._unanswered.append(request)
-        self.arrivals.put(request)
-        self._holds(request.size)
+        self.request_queue.put(request)
+        self._add_pending(request.size)
 
-    def _holds(self, more: int) -> None:
-        self._held += more
-        if full := self._held > (self.budget // 2 if self.full else self.budget):
-            self.warn_rate_limited("held", "%d bytes of events wait to be stored: reading pauses", self._held)
-        if full != self.full:
-            self.full = full
+    def _add_pending(self, size_bytes: int) -> None:
+        self._pending_bytes += size_bytes
+        if full := self._pending_bytes > (self.max_pending_bytes // 2 if self.is_full else self.max_pending_bytes):
+            self.warn_rate_limited(
+                "pending", "%d bytes of events wait to be stored: reading pauses", self._pending_bytes
+            )
+        if full != self.is_full:
+            self.is_full = full
             for connection in self.connections:
-                connection.read_or_not()
+                connection.update_reading()
 
     def _answer(self, requests: Iterable[RpcRequest], stored: bool) -> None:
         for request in requests:
-            if not request.answered:
-                self._reply(request, request.connection.wire.answer(request.call, stored=stored))
+            if not request.is_answered:
+                self._reply(request, request.connection.protocol.answer(request.call, stored=stored))
 
     def _refuse(self, request: RpcRequest, reason: str) -> None:
-        if not request.answered:
-            self._reply(request, request.connection.wire.complaint(request.call, reason))
+        if not request.is_answered:
+            self._reply(request, request.connection.protocol.error_answer(request.call, reason))
             request.connection.drop(f"sent a request that cannot be read: {reason}")
 
     def _reply(self, request: RpcRequest, answer: bytes) -> None:
-        request.answered = True
+        request.is_answered = True
         request.call = request.call._replace(content=b"")
         request.connection.unanswered -= 1
         request.connection.send(answer)
-        self._holds(-request.size)
-        while self._unanswered and self._unanswered[0].answered:
+        self._add_pending(-request.size)
+        while self._unanswered and self._unanswered[0].is_answered:
             self._unanswered.popleft()
 
 
 class RpcConnection(asyncio.Protocol):
-    """One client."""
+    """Connection of one client."""
 
     def __init__(self, server: RpcServer[Any], client: Client) -> None:
         self.server, self.client, self.peer = server, client, client.peer
-        self.wire = server.wire()
-        self.began = self.last = time.monotonic()
-        """When the unfinished request began; when something was received or sent."""
+        self.protocol = server.create_protocol()
+        self.request_started = self.last_activity = time.monotonic()
+        """Start of the incomplete request, and the last read or write, in seconds of the monotonic clock."""
         self.unanswered = 0
         self.transport: asyncio.Transport
         self._writable = True
-        self._unread = b""
-        """Deflated bytes that came and are not inflated yet."""
+        self._deflated = b""
+        """Received data that is not inflated yet."""
         self._inflate = zlib.decompressobj() if server.deflate else None
         self._deflate = zlib.compressobj() if server.deflate else None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """asyncio calls this first."""
+        """Register the connection. Called by asyncio."""
         self.transport = cast("asyncio.Transport", transport)
-        self.client.begin(self.transport)
+        self.client.record_transport(self.transport)
         self.server.connections[self] = None
-        self.read_or_not()
+        self.update_reading()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """asyncio calls this last. Requests that arrived whole are stored all the same."""
+        """Unregister the connection; its complete requests are stored all the same. Called by asyncio."""
         self.server.connections.pop(self, None)
-        self.server.reception.connections.discard(self.client)
-        self.server.unfinished -= self.wire.held
+        self.server.acceptor.connections.discard(self.client)
+        self.server.partial_bytes -= self.protocol.partial_bytes
 
     def pause_writing(self) -> None:
-        """asyncio calls this when the client does not read its answers: nothing more is read from it."""
+        """Pause reading while the client does not read its answers. Called by asyncio."""
         self._writable = False
-        self.read_or_not()
+        self.update_reading()
 
     def resume_writing(self) -> None:
-        """asyncio calls this when it does again."""
+        """Resume reading. Called by asyncio."""
         self._writable = True
-        self.read_or_not()
+        self.update_reading()
 
-    def read_or_not(self) -> None:
-        """Read on, or wait."""
+    def update_reading(self) -> None:
+        """Resume or pause reading, as limits allow."""
         if self.transport.is_closing():
             return
-        if self._may_read:
-            self.began = time.monotonic()
+        if self._is_reading_allowed:
+            self.request_started = time.monotonic()
             self.transport.resume_reading()
-            if self._unread:
+            if self._deflated:
                 self.server._loop.call_soon(self.data_received, b"")
         else:
             self.transport.pause_reading()
 
     @property
-    def stuck(self) -> bool:
-        """Whether it waits for a client that does not read its answers."""
+    def is_write_blocked(self) -> bool:
+        """True while answers wait for a client that does not read them."""
         return not self._writable or self.transport.is_closing()
 
     @property
-    def _may_read(self) -> bool:
-        return self._writable and not self.server.full
+    def _is_reading_allowed(self) -> bool:
+        return self._writable and not self.server.is_full
 
     def data_received(self, data: bytes) -> None:
-        """asyncio calls this with what came."""
-        self.last = time.monotonic()
-        self.server.reception.connections.heard(self.client)
+        """Process received data. Called by asyncio."""
+        self.last_activity = time.monotonic()
+        self.server.acceptor.connections.record_activity(self.client)
         try:
             if self._inflate is None:
                 self._receive(data)
                 return
-            self._unread += data
-            while self._unread and self._may_read and not self.transport.is_closing():
-                inflated = self._inflate.decompress(self._unread, INFLATED)
-                self._unread = self._inflate.unconsumed_tail
+            self._deflated += data
+            while self._deflated and self._is_reading_allowed and not self.transport.is_closing():
+                inflated = self._inflate.decompress(self._deflated, INFLATE_CHUNK_BYTES)
+                self._deflated = self._inflate.unconsumed_tail
                 self._receive(inflated)
                 if self._inflate.eof:
-                    raise ValueError("its deflated data has come to an end")
+                    raise ValueError("its deflated data has ended")
         except zlib.error:
             self.drop("sends data that is not deflated, which compression-type = deflate requires")
         except ValueError as e:
-            self.drop(f"sent something that is not {self.wire.what}: {e}")
+            self.drop(f"sent something that is not {self.protocol.protocol_name}: {e}")
 
     def _receive(self, data: bytes) -> None:
-        held = self.wire.held
+        partial_before = self.protocol.partial_bytes
         complete = False
         try:
-            for call in self.wire.feed(data):
+            for call in self.protocol.feed(data):
                 complete = True
                 if self.transport.is_closing():
                     continue
@@ -366,31 +376,32 @@ class RpcConnection(asyncio.Protocol):
                     self.unanswered += 1
                     if not CALLS[call.name]:
                         self.server.metrics.add("AppendReceivedCount")
-                    self.server.took(RpcRequest(self, call))
+                    self.server.enqueue(RpcRequest(self, call))
         finally:
-            self.server.unfinished += self.wire.held - held
-        if complete or not held:
-            self.began = self.last
-        if self.wire.held and self.server.unfinished > self.server.budget:  # who holds nothing is not to blame
+            self.server.partial_bytes += self.protocol.partial_bytes - partial_before
+        if complete or not partial_before:
+            self.request_started = self.last_activity
+        # A connection without an incomplete request does not contribute to the total: it stays open.
+        if self.protocol.partial_bytes and self.server.partial_bytes > self.server.max_pending_bytes:
             raise ValueError("too many large requests have begun at once")
 
     def send(self, data: bytes) -> None:
-        """Something to the client."""
-        self.last = time.monotonic()
+        """Send data to the client, deflated if configured."""
+        self.last_activity = time.monotonic()
         if self._deflate is not None:
             data = self._deflate.compress(data) + self._deflate.flush(zlib.Z_SYNC_FLUSH)
         if not self.transport.is_closing():
             self.transport.write(data)
 
     def drop(self, reason: str) -> None:
-        """End it, for something the client did; what was written still leaves."""
+        """Close the connection after an error of the client. Data written before is still sent."""
         self.server.metrics.add("EventReadFail")
         self.server.warn_rate_limited("dropped", "%s %s; the connection is closed", self.peer, reason)
         self.transport.close()
 
 
 class RpcSource(ServingSource[C, RpcServer[C], RpcRequest]):
-    """A source that is called: OK is answered when every required channel has stored the events."""
+    """Source of Flume's RPCs, which answers OK once every required channel has stored the events."""
 
     declared_metrics = (
         *ServingSource.declared_metrics,
@@ -403,7 +414,7 @@ class RpcSource(ServingSource[C, RpcServer[C], RpcRequest]):
 
     @abstractmethod
     def _events(self) -> RpcBatchBuilder:
-        """What reads the events of requests."""
+        """Return a builder that decodes the events of requests."""
 
     def _read(self, server: RpcServer[C], requests: list[RpcRequest]) -> tuple[list[RpcRequest], Batch]:
         events = self._events()
@@ -411,7 +422,7 @@ class RpcSource(ServingSource[C, RpcServer[C], RpcRequest]):
         for request in requests:
             call = request.call
             try:
-                events.add(call.content, call.at, many=CALLS[call.name])
+                events.add(call.content, call.offset, is_batch=CALLS[call.name])
             except ValueError as e:
                 server.refuse(request, str(e))
             else:

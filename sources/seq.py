@@ -1,4 +1,4 @@
-"""The source `seq`: numbers, to try out a configuration and to measure it."""
+"""Source `seq`: numbered events, to test and measure a configuration."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ class SeqConfig(Config):
         name="totalEvents",
         unit="events",
         ge=0,
-        description="Number of events to make. If unset, the source makes events until the agent stops.",
+        description="Number of events to generate. If unset, the source generates events until the agent stops.",
     )
     batch_size: int = option(1000, name="batchSize", unit="events", ge=1, description="Number of events in a batch.")
 
 
 class SeqSource(Source[SeqConfig]):
-    """Makes events 0, 1, 2, …: none is lost or repeated while the agent runs; a new run starts at 0."""
+    """Generate events 0, 1, 2, …: none is lost or repeated while the agent runs; a new run starts at 0."""
 
     type_name = "seq"
     aliases = ("org.apache.flume.source.SequenceGeneratorSource",)
@@ -34,18 +34,18 @@ class SeqSource(Source[SeqConfig]):
         self._next = 0
 
     def sets_headers(self) -> Collection[str]:
-        """None."""
+        """Return no names: the source sets no headers."""
         return ()
 
     def batches(self) -> Iterator[Batch]:
-        """Numbers, until all are made or the agent stops."""
+        """Yield batches of numbers until `totalEvents` is reached or the agent stops."""
         total = self.config.total_events
         while not self.stopping.is_set():
             end = self._next + self.config.batch_size
             if total is not None and end >= total:
                 end = total
             if end == self._next:
-                self.log.info("made all %d events", end)
+                self.log.info("generated all %d events", end)
                 return
             numbers = pa.array(np.arange(self._next, end))
             yield Batch.of_columns(numbers.cast(pa.string()).cast(pa.binary()), {})

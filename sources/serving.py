@@ -1,4 +1,4 @@
-"""Sources whose clients wait for an answer: their server, on a thread of its own."""
+"""Base of request-response sources, whose server runs on a thread with an event loop."""
 
 from __future__ import annotations
 
@@ -13,106 +13,108 @@ from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from flafka.plugins import Batch, Metric, Retry, Source
 from flafka.plugins.errors import ANY_FAILURE
-from flafka.plugins.shared.tls import TlsServerConfig, refusal
-from flafka.plugins.threads import in_words, start_thread
+from flafka.plugins.net.tls import TlsServerConfig, connection_error_reason
+from flafka.plugins.threads import describe_exception, start_thread
+from flafka.sources.batching import STOP_CHECK_SECONDS
 from flafka.sources.connections import CONNECTION_METRICS, Connection, Connections
 from flafka.sources.ipfilter import IpFilter
-from flafka.sources.listening import CERTIFICATE, MAX_BYTES, Endpoint, EndpointSource, TcpConfig
-from flafka.sources.pace import STOP_CHECK_SECONDS
+from flafka.sources.listening import CERTIFICATE_METRIC, MAX_BATCH_BYTES, Endpoint, EndpointSource, TcpConfig
 
-OVERHEAD = 1024
-"""Bytes that a request takes beside its content, roughly."""
+REQUEST_OVERHEAD_BYTES = 1024
+"""Approximate memory of a request beside its content."""
 
 
 class ServingConfig(TlsServerConfig, TcpConfig):
-    """Options of those that serve clients on one TCP port."""
+    """Options of sources that serve clients on one TCP port."""
 
 
 class Client(Connection):
-    """One connection, from when it is accepted."""
+    """Connection of one client, from its accept."""
 
-    welcome: asyncio.Task[None]
+    handshake_task: asyncio.Task[None]
     transport: asyncio.Transport
 
-    def __init__(self, taken: socket.socket, address: tuple[str, int]) -> None:
-        super().__init__(taken, address)
-        self.shaking = True
+    def __init__(self, accepted: socket.socket, address: tuple[str, int]) -> None:
+        super().__init__(accepted, address)
+        self.handshake_pending = True
 
-    def begin(self, transport: asyncio.Transport) -> None:
-        """Record the transport: the connection is established, TLS included."""
-        self.transport, self.shaking = transport, False
+    def record_transport(self, transport: asyncio.Transport) -> None:
+        """Record the transport of the established connection; its TLS handshake is complete."""
+        self.transport, self.handshake_pending = transport, False
 
 
 C = TypeVar("C", bound=ServingConfig)
 
 
-class Reception(Generic[C]):
-    """Lets clients in, on the event loop that runs: each is admitted, agrees on TLS, and gets a protocol.
+class Acceptor(Generic[C]):
+    """Acceptor of clients, on the running event loop: checks IP filter rules, runs TLS handshakes, creates protocols.
 
-    The protocol reports to `connections` when data arrives and when the client disconnects. `patience`, in seconds,
-    limits the TLS handshake. `hint` is added to the message about a client that does not speak TLS.
+    A protocol notifies `connections` when data arrives and when its client disconnects. `handshake_timeout` limits a
+    TLS handshake, in seconds. `hint` is appended to the warning about a client that does not speak TLS.
     """
 
     def __init__(
         self,
         source: Source[C],
         endpoint: Endpoint,
-        patience: float,
-        protocol: Callable[[Client], asyncio.Protocol],
-        admission: IpFilter | None = None,
+        handshake_timeout: float,
+        create_protocol: Callable[[Client], asyncio.Protocol],
+        ip_filter: IpFilter | None = None,
         hint: str = "",
     ) -> None:
-        self.connections: Connections[Client] = Connections(source, source.config.max_connections, Client, self._end)
-        self._source, self._protocol, self._hint = source, protocol, hint
-        self._admission = admission or IpFilter()
+        self.connections: Connections[Client] = Connections(
+            source, source.config.max_connections, Client, self._abort
+        )
+        self._source, self._create_protocol, self._hint = source, create_protocol, hint
+        self._ip_filter = ip_filter or IpFilter()
         self._listener, self._tls = endpoint.sockets[0], endpoint.context
-        self._patience = patience if self._tls else None
-        self._welcomes: set[asyncio.Task[None]] = set()
+        self._handshake_timeout = handshake_timeout if self._tls else None
+        self._handshake_tasks: set[asyncio.Task[None]] = set()
 
     def open(self) -> None:
-        """Begin to accept."""
+        """Start to accept clients."""
         self.connections.open()
         asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
     async def close(self) -> None:
-        """Accept no more, and end those that have not come about; the others are their protocols' to end."""
+        """Stop accepting, and cancel pending handshakes. Protocols close the established connections."""
         asyncio.get_running_loop().remove_reader(self._listener)
-        for task in self._welcomes:
+        for task in self._handshake_tasks:
             task.cancel()
-        await asyncio.gather(*self._welcomes, return_exceptions=True)
+        await asyncio.gather(*self._handshake_tasks, return_exceptions=True)
         self.connections.close()
 
     def _accept(self) -> None:
         for client in self.connections.accept(self._listener, self._admits):
-            client.welcome = asyncio.get_running_loop().create_task(self._welcome(client))
-            self._welcomes.add(client.welcome)
-            client.welcome.add_done_callback(self._welcomes.discard)
+            client.handshake_task = asyncio.get_running_loop().create_task(self._establish(client))
+            self._handshake_tasks.add(client.handshake_task)
+            client.handshake_task.add_done_callback(self._handshake_tasks.discard)
 
     def _admits(self, address: tuple[str, int], peer: str) -> bool:
-        if denied := self._admission.denies(address):
-            self._filtered(peer)
+        if denied := self._ip_filter.denies(address):
+            self._warn_denied(peer)
         return not denied
 
-    async def _welcome(self, client: Client) -> None:
+    async def _establish(self, client: Client) -> None:
         try:
-            if not await self._admission.denies_name(client.address):
+            if not await self._ip_filter.denies_name(client.address):
                 client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 await asyncio.get_running_loop().connect_accepted_socket(
-                    lambda: self._protocol(client),
+                    lambda: self._create_protocol(client),
                     client.socket,
                     ssl=self._tls,
-                    ssl_handshake_timeout=self._patience,
+                    ssl_handshake_timeout=self._handshake_timeout,
                 )
                 return
-            self._filtered(client.peer)
+            self._warn_denied(client.peer)
         except OSError as e:
             self._source.metrics.add("EventReadFail")
             if any(sign in str(e) for sign in ("HTTP_REQUEST", "WRONG_VERSION_NUMBER")):
-                told = "%s does not speak TLS, which ssl = true requires%s"
-                self._source.warn_rate_limited("tls", told, client.peer, self._hint)
+                text = "%s does not speak TLS, which ssl = true requires%s"
+                self._source.warn_rate_limited("tls", text, client.peer, self._hint)
             else:
                 self._source.warn_rate_limited(
-                    "tls", "%s is refused, its TLS handshake failed: %s", client.peer, refusal(e)
+                    "tls", "%s is refused, its TLS handshake failed: %s", client.peer, connection_error_reason(e)
                 )
         except asyncio.CancelledError:
             self._close(client)
@@ -123,12 +125,12 @@ class Reception(Generic[C]):
         client.socket.close()
         self.connections.discard(client)
 
-    def _filtered(self, peer: str) -> None:
+    def _warn_denied(self, peer: str) -> None:
         self._source.warn_rate_limited("filtered", "%s is refused by ipFilterRules", peer)
 
-    def _end(self, client: Client) -> None:
-        if client.shaking:
-            client.welcome.cancel()
+    def _abort(self, client: Client) -> None:
+        if client.handshake_pending:
+            client.handshake_task.cancel()
         else:
             client.transport.abort()
 
@@ -137,58 +139,61 @@ class Request(Protocol):
     """Events that a client sends in one call."""
 
     size: int
-    """Bytes that it takes."""
+    """Size in memory, in bytes."""
 
     @property
-    def answered(self) -> bool:
-        """True once the request has been answered, perhaps before it was taken."""
+    def is_answered(self) -> bool:
+        """True if the request has an answer, which a timeout may send before the request is read."""
 
 
 R = TypeVar("R", bound=Request)
 
 
-class Arrivals(Generic[R]):
-    """Requests on their way from the thread that serves clients to the one that reads requests."""
+class RequestQueue(Generic[R]):
+    """Queue of requests from the server's thread to the source's thread."""
 
     def __init__(self) -> None:
-        self._arrived = threading.Condition()
-        self._waiting: deque[R] = deque()
+        self._not_empty = threading.Condition()
+        self._requests: deque[R] = deque()
 
     def put(self, request: R) -> None:
-        """One more."""
-        with self._arrived:
-            self._waiting.append(request)
-            self._arrived.notify()
+        """Append a request."""
+        with self._not_empty:
+            self._requests.append(request)
+            self._not_empty.notify()
 
     def take(self, timeout: float, max_bytes: int) -> list[R]:
-        """Requests in the order of their arrival: at most so many bytes, or one; none after `timeout` seconds."""
-        with self._arrived:
-            if not self._waiting:
-                self._arrived.wait(timeout)
+        """Remove and return requests in their order; none after `timeout` seconds.
+
+        The requests have at most `max_bytes` in total, but for the first, which may be larger.
+        """
+        with self._not_empty:
+            if not self._requests:
+                self._not_empty.wait(timeout)
             taken: list[R] = []
             size = 0
-            while self._waiting and (not taken or size + self._waiting[0].size <= max_bytes):
-                request = self._waiting.popleft()
-                if not request.answered:
+            while self._requests and (not taken or size + self._requests[0].size <= max_bytes):
+                request = self._requests.popleft()
+                if not request.is_answered:
                     taken.append(request)
                     size += request.size
             return taken
 
     def forget_answered(self) -> None:
-        """Let go of those at the head that have been answered."""
-        with self._arrived:
-            while self._waiting and self._waiting[0].answered:
-                self._waiting.popleft()
+        """Remove answered requests at the head."""
+        with self._not_empty:
+            while self._requests and self._requests[0].is_answered:
+                self._requests.popleft()
 
 
 class Server(ABC, Generic[R]):
-    """Takes requests from clients, on a thread of its own with an event loop."""
+    """Server of one source, on a thread with an event loop."""
 
     def __init__(self, source: Source[Any]) -> None:
-        self.arrivals: Arrivals[R] = Arrivals()
-        """The requests that wait to be read."""
+        self.request_queue: RequestQueue[R] = RequestQueue()
+        """Requests for the source's thread."""
         self.failure: BaseException | None = None
-        """Error that has ended the thread."""
+        """Exception that ended the thread."""
         self._log = source.log
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._serve_until_end, name=f"{source.member}-server", daemon=True)
@@ -196,38 +201,38 @@ class Server(ABC, Generic[R]):
     def _serve_until_end(self) -> None:
         try:
             self._run()
-        except ANY_FAILURE as e:  # the source raises it
+        except ANY_FAILURE as e:  # the source's thread raises it
             self.failure = e
 
     @abstractmethod
     def _run(self) -> None:
-        """Serve, until `_end` is called."""
+        """Serve clients until `_end` is called."""
 
     @abstractmethod
     def _end(self) -> None:
-        """End all connections; answers given before still leave. Any thread."""
+        """Start to shut down: answers given before are still sent. Thread-safe."""
 
     @abstractmethod
     def stored(self, requests: Sequence[R]) -> None:
-        """Answer that the events of these requests are stored. Any thread."""
+        """Answer that the events of these requests are stored. Thread-safe."""
 
     def _call(self, function: Callable[..., object], *arguments: object) -> None:
         if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended, and all connections with it
+            with contextlib.suppress(RuntimeError):  # the loop is closed, and so are all connections
                 self._loop.call_soon_threadsafe(function, *arguments)
 
     def start(self) -> None:
-        """Begin to serve."""
+        """Start the thread."""
         start_thread(self._thread)
 
     def stop(self) -> None:
-        """End all connections; answers given before still leave."""
+        """Shut down and wait for the thread. Answers given before are still sent."""
         self._end()
         self._thread.join()
 
     @property
-    def alive(self) -> bool:
-        """True while the thread serves."""
+    def is_alive(self) -> bool:
+        """True while the thread runs."""
         return self._thread.is_alive()
 
 
@@ -235,10 +240,13 @@ S = TypeVar("S", bound=Server[Any])
 
 
 class ServingSource(EndpointSource[C], Generic[C, S, R]):
-    """Answers a request when every required channel has stored its events; requests that wait travel together."""
+    """Source that answers a request once every required channel has stored its events.
+
+    Requests that wait share a batch.
+    """
 
     in_flight = 4
-    declared_metrics: ClassVar[tuple[Metric, ...]] = (*CONNECTION_METRICS, CERTIFICATE)
+    declared_metrics: ClassVar[tuple[Metric, ...]] = (*CONNECTION_METRICS, CERTIFICATE_METRIC)
 
     def __init__(self, config: C, name: str = "") -> None:
         super().__init__(config, name, Endpoint(config.bind, [config.port], config))
@@ -247,21 +255,21 @@ class ServingSource(EndpointSource[C], Generic[C, S, R]):
 
     @abstractmethod
     def _serve(self, endpoint: Endpoint) -> S:
-        """A server for that endpoint, which is open; not started."""
+        """Return a server for an open endpoint; not started."""
 
     @abstractmethod
     def _read(self, server: S, requests: list[R]) -> tuple[list[R], Batch]:
-        """The requests that can be read, and their events; the others are answered."""
+        """Return the readable requests and their events; answer the others with an error."""
 
     def open(self) -> None:
-        """Listen and serve. Retry says why that is not possible."""
+        """Listen and start the server. Raises `Retry` if that is impossible."""
         self._yielded.clear()
         self._endpoint.open(self.log)
         self._server = self._serve(self._endpoint)
         self._server.start()
 
     def close(self) -> None:
-        """End all connections; whoever waits for an answer sends again, here or elsewhere."""
+        """Close all connections. Clients that wait for an answer retry, here or at another agent."""
         if self._server is not None:
             self._server.stop()
             self._server = None
@@ -271,18 +279,18 @@ class ServingSource(EndpointSource[C], Generic[C, S, R]):
         """Yield the events that clients send."""
         assert self._server is not None
         while not self.stopping.is_set():
-            if taken := self._server.arrivals.take(STOP_CHECK_SECONDS, MAX_BYTES):
+            if taken := self._server.request_queue.take(STOP_CHECK_SECONDS, MAX_BATCH_BYTES):
                 requests, batch = self._read(self._server, taken)
                 if requests:
                     self._yielded.append(requests)
                     yield batch
-            elif not self._server.alive:
+            elif not self._server.is_alive:
                 failure = self._server.failure
-                why = in_words(type(failure), failure) if failure is not None else "it has ended"
-                raise Retry(f"the thread that serves the clients failed: {why}") from failure
+                reason = describe_exception(type(failure), failure) if failure is not None else "it has ended"
+                raise Retry(f"the thread that serves the clients failed: {reason}") from failure
 
     def stored(self, batch: Batch) -> None:
-        """Answer those whose events these are."""
+        """Answer the requests of a stored batch."""
         requests = self._yielded.popleft()
         if self._server is not None:
             self._server.stored(requests)

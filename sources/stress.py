@@ -1,4 +1,4 @@
-"""The source `org.apache.flume.source.StressSource`: events of one size, to measure what comes after it."""
+"""Source `org.apache.flume.source.StressSource`: events of one size, to measure channels and sinks."""
 
 from __future__ import annotations
 
@@ -13,42 +13,45 @@ class StressConfig(Config):
 
     size: int = option(500, name="size", unit="bytes", ge=0, le=16 << 20, description="Size of each event's body.")
     total: int = option(
-        -1, name="maxTotalEvents", unit="events", description="Number of events to make; negative: without an end."
+        -1,
+        name="maxTotalEvents",
+        unit="events",
+        description="Number of events to generate; negative: no limit.",
     )
     successful: int = option(
         -1,
         name="maxSuccessfulEvents",
         unit="events",
-        description="The source ends once so many events are stored; negative: without an end. Events that are made "
-        "are stored here, so the smaller one of this and maxTotalEvents counts.",
+        description="The source ends once this many events are stored; negative: no limit. Every generated event is "
+        "stored here, so the smaller of this and maxTotalEvents counts.",
     )
     batch_size: int = option(1, name="batchSize", unit="events", ge=1, description="Number of events in a batch.")
     rate: int = option(
-        0, name="maxEventsPerSecond", unit="events/s", description="Upper bound of the rate; 0 or less: none."
+        0, name="maxEventsPerSecond", unit="events/s", description="Maximum rate; 0 or less: no limit."
     )
 
 
 class StressSource(Source[StressConfig]):
-    """Makes events that are all alike, as fast as they are stored: none is lost while the agent runs."""
+    """Generate identical events as fast as they are stored; none is lost while the agent runs."""
 
     type_name = "stress"
     aliases = ("org.apache.flume.source.StressSource",)
 
     def sets_headers(self) -> Collection[str]:
-        """None."""
+        """Return no names: the source sets no headers."""
         return ()
 
     def batches(self) -> Iterator[Batch]:
-        """Events of bytes 127, as Flume's, until all are made or the agent stops."""
+        """Yield events of bytes 127, as in Flume, until the limit is reached or the agent stops."""
         config = self.config
-        left = min((limit for limit in (config.total, config.successful) if limit >= 0), default=None)
-        whole = Batch.of([Event(b"\x7f" * config.size)] * config.batch_size)
-        started, made = time.monotonic(), 0
-        while not self.stopping.is_set() and (left is None or made < left):
-            if config.rate > 0 and self.stopping.wait(max(0.0, started + made / config.rate - time.monotonic())):
+        total = min((limit for limit in (config.total, config.successful) if limit >= 0), default=None)
+        full_batch = Batch.of([Event(b"\x7f" * config.size)] * config.batch_size)
+        started, generated = time.monotonic(), 0
+        while not self.stopping.is_set() and (total is None or generated < total):
+            if config.rate > 0 and self.stopping.wait(max(0.0, started + generated / config.rate - time.monotonic())):
                 return
-            batch = whole if left is None else whole.slice(0, left - made)
-            made += len(batch)
+            batch = full_batch if total is None else full_batch.slice(0, total - generated)
+            generated += len(batch)
             yield batch
-        if left is not None:
-            self.log.info("made all %d events", made)
+        if total is not None:
+            self.log.info("generated all %d events", generated)

@@ -1,4 +1,4 @@
-"""The thrift source: Flume's RPC by Thrift, for its clients and thrift sinks."""
+"""Source `thrift`: Flume's RPC by Thrift, for its clients and thrift sinks."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ from collections.abc import Iterator
 from types import MappingProxyType
 
 from flafka.plugins import CompatibilityNote
-from flafka.plugins.shared.rpcevents import RpcBatchBuilder
-from flafka.plugins.shared.thriftrpc import (
+from flafka.plugins.wire.rpcevents import RpcBatchBuilder
+from flafka.plugins.wire.thriftrpc import (
     PROTOCOLS,
     UNKNOWN_METHOD,
-    Protocol,
     ThriftConfig,
-    ThriftFrames,
+    ThriftFrameDecoder,
+    ThriftProtocol,
     ThriftStatus,
-    frame,
+    encode_frame,
 )
 from flafka.sources.listening import Endpoint
-from flafka.sources.rpc import CALLS, DIFFERENCES, Call, RpcConfig, RpcServer, RpcSource, ServerProtocol
+from flafka.sources.rpc import CALLS, RPC_COMPATIBILITY, Call, RpcConfig, RpcServer, RpcSource, ServerProtocol
 
 
 class ThriftSourceConfig(ThriftConfig, RpcConfig):
-    """Options of the thrift source."""
+    """Options of the source `thrift`."""
 
     options_without_effect = MappingProxyType(
         {
@@ -33,9 +33,9 @@ class ThriftSourceConfig(ThriftConfig, RpcConfig):
 
 
 class ThriftSource(RpcSource[ThriftSourceConfig]):
-    """Receives events by Flume's Thrift RPC at least once: OK is answered when all required channels have them.
+    """Receive events by Flume's Thrift RPC at least once: OK is answered when all required channels have them.
 
-    A client that gets FAILED, or no answer, sends its events again; those stored already are then there twice.
+    A client that gets FAILED, or no answer, sends its events again: events stored before are then duplicated.
     """
 
     type_name = "thrift"
@@ -48,42 +48,42 @@ class ThriftSource(RpcSource[ThriftSourceConfig]):
             flume="a client of the other `protocol` waits for its timeout",
             here="its connection is closed at once, and the log names the protocol to set",
         ),
-        *DIFFERENCES,
+        *RPC_COMPATIBILITY,
     )
 
     def _serve(self, endpoint: Endpoint) -> RpcServer[ThriftSourceConfig]:
-        protocol, most = PROTOCOLS[self.config.protocol], self.config.max_request_bytes
-        return RpcServer(self, endpoint, lambda: _ThriftServerProtocol(protocol, most))
+        protocol, max_bytes = PROTOCOLS[self.config.protocol], self.config.max_request_bytes
+        return RpcServer(self, endpoint, lambda: _ThriftServerProtocol(protocol, max_bytes))
 
     def _events(self) -> RpcBatchBuilder:
         return RpcBatchBuilder(PROTOCOLS[self.config.protocol].scan)
 
 
 class _ThriftServerProtocol(ServerProtocol):
-    """The calls of one client."""
+    """Thrift calls of one client."""
 
-    what = "Thrift"
+    protocol_name = "Thrift"
 
-    def __init__(self, protocol: Protocol, max_bytes: int) -> None:
+    def __init__(self, protocol: ThriftProtocol, max_bytes: int) -> None:
         self._protocol = protocol
-        self._frames = ThriftFrames(max_bytes)
+        self._frames = ThriftFrameDecoder(max_bytes)
 
     @property
-    def held(self) -> int:
-        return self._frames.held
+    def partial_bytes(self) -> int:
+        return self._frames.buffered_bytes
 
     def feed(self, data: bytes) -> Iterator[Call | bytes]:
         for content in self._frames.feed(data):
-            _, name, serial, at = self._protocol.read_call(content)
+            _, name, serial, offset = self._protocol.read_call(content)
             if name in CALLS:
-                yield Call(name, serial, b"", content, at)
+                yield Call(name, serial, b"", content, offset)
             else:
                 text = f"there is no call {name[:100]!r} here"
-                yield frame(self._protocol.complaint(name[:100], serial, text, UNKNOWN_METHOD))
+                yield encode_frame(self._protocol.encode_error(name[:100], serial, text, UNKNOWN_METHOD))
 
     def answer(self, call: Call, *, stored: bool) -> bytes:
         status = ThriftStatus.OK if stored else ThriftStatus.FAILED
-        return frame(self._protocol.answer(call.name, call.serial, status))
+        return encode_frame(self._protocol.encode_response(call.name, call.serial, status))
 
-    def complaint(self, call: Call, reason: str) -> bytes:
-        return frame(self._protocol.complaint(call.name, call.serial, reason))
+    def error_answer(self, call: Call, reason: str) -> bytes:
+        return encode_frame(self._protocol.encode_error(call.name, call.serial, reason))

@@ -1,4 +1,4 @@
-"""The zone of times that name none."""
+"""Option for the time zone of timestamps without one."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from flafka.plugins import Config, option
 
 
 class TimeZoneConfig(Config):
-    """The option of all that read times."""
+    """Option `timeZone` of sources that parse timestamps."""
 
     time_zone: str | None = option(
         None,
         name="timeZone",
-        description="Time zone of times that name none, such as Europe/Berlin. If unset, the zone of this machine.",
+        description="Time zone of timestamps without one, such as Europe/Berlin. If unset, the zone of this machine.",
     )
 
     @pydantic.field_validator("time_zone")
@@ -28,5 +28,5 @@ class TimeZoneConfig(Config):
 
     @property
     def zone(self) -> zoneinfo.ZoneInfo | None:
-        """It; None for that of this machine."""
+        """Time zone; None for the zone of this machine."""
         return zoneinfo.ZoneInfo(self.time_zone) if self.time_zone else None

@@ -1,4 +1,4 @@
-"""What all tests share: real servers, one seed a run, and the long campaigns, which run only when asked for."""
+"""Configuration of all tests: real servers, one seed a run, and the long campaigns, which run only on request."""
 
 import gc
 import os
@@ -37,10 +37,10 @@ SCARCE = {
     "spark_session": "spark session",
     "yarn_cluster": "yarn",
     "forking": "forked processes",
-    "browser": "browser",  # where it is missing it is installed, which two workers cannot do at once
+    "browser": "browser",  # installed if missing, which two workers cannot do at once
 }
-"""Started by each worker that runs a test with them: all tests with one of these go to the same worker, and those
-that ask for one only when they run bear its `xdist_group`."""
+"""Group of each costly fixture: every worker that runs a test with one starts it. Tests with the same group go to the
+same worker; tests that request such a fixture only when they run have its `xdist_group`."""
 LONG = [
     "test_every_component",
     "test_samples",
@@ -58,11 +58,11 @@ LONG = [
 ]
 """Modules without servers that take longest; they come first of these, so that none is begun last."""
 QUICK_JAVA = "-XX:TieredStopAtLevel=1"
-"""JVMs of tests live for seconds: they start in half the processor time where they do not optimise."""
+"""Option for JVMs of tests, which live for seconds: without optimisation they start in half the processor time."""
 REAL = "real"
-"""The parameter of a test that runs on a model as well: with this one it asks for servers when it runs."""
+"""Parameter of a test that runs on a model as well: with this one it requests servers when it runs."""
 ALL_NEED_SERVERS = re.compile(r'^pytestmark = pytest\.mark\.usefixtures\("(servers|spark_session)"\)$', re.MULTILINE)
-"""A module of which no test is quick."""
+"""Line of a module without any quick test."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -70,7 +70,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--quick", action="store_true", help="run what needs no Java and no server, on fewer examples")
 
 
-@pytest.hookimpl(tryfirst=True)  # before hypothesis looks for its seed
+@pytest.hookimpl(tryfirst=True)  # before hypothesis reads its seed
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.setdefault("JDK_JAVA_OPTIONS", QUICK_JAVA)
     given = getattr(config, "workerinput", {}).get("seed") or os.environ.get("FLAFKA_SEED")
@@ -87,7 +87,7 @@ def _undeclared(agent: RunningAgent) -> RunningAgent:
     raise AssertionError("an agent as a process takes seconds: its test asks for the fixture `servers`")
 
 
-@pytest.hookimpl(optionalhook=True)  # one of a run in several processes, as those that follow
+@pytest.hookimpl(optionalhook=True)  # a hook of a run in several processes, as the following ones
 def pytest_configure_node(node: Any) -> None:
     node.workerinput["seed"] = node.config.stash[SEED]
 
@@ -97,7 +97,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     from xdist.scheduler import LoadGroupScheduling
 
     class ByFile(LoadGroupScheduling):
-        """What is in no group goes to a worker file by file, so that fixtures of modules are made once."""
+        """Scheduler of whole files for tests without a group, so that module fixtures are made once."""
 
         def _split_scope(self, nodeid: str) -> str:
             return super()._split_scope(nodeid).partition("::")[0]
@@ -111,11 +111,11 @@ def pytest_report_header(config: pytest.Config) -> str:
 
 def pytest_collectstart(collector: pytest.Collector) -> None:
     if isinstance(collector, pytest.Session):
-        gc.disable()  # until all is imported, which makes no garbage to speak of
+        gc.disable()  # until everything is imported, which creates hardly any garbage
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Where all tests need servers or are long, a quick run need not even import them, nor what they import."""
+    """Ignore modules whose tests all need servers or are long in a quick run, so that they are not even imported."""
     if not config.getoption("--quick"):
         return None
     if collection_path in (HERE / "system", HERE / "interop", HERE / "soak"):
@@ -134,18 +134,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=[item for item in items if item not in kept])
     items[:] = chosen
     if hasattr(config, "workerinput") or config.getoption("--processes") > 1:
-        items.sort(key=_turn)
+        items.sort(key=_sort_key)
 
 
 def _runs(item: pytest.Item) -> set[bool]:
-    """The kinds of run to which a test belongs, of which True is the soak."""
+    """Return the kinds of run to which a test belongs; True is the soak."""
     return {True, False} if item.get_closest_marker("drawn") else {bool(item.get_closest_marker("soak"))}
 
 
 def _not_drawn(config: pytest.Config, items: list[pytest.Item]) -> set[pytest.Item]:
-    """The tests that this run leaves out: of those marked alike in a module, all but so many drawn by the seed.
+    """Return the tests that this run omits: of those marked alike in a module, all but some drawn by the seed.
 
-    What is named in full (`module.py::test`) runs.
+    A test that is named in full (`module.py::test`) runs.
     """
     if any("::" in argument for argument in config.args):
         return set()
@@ -163,14 +163,14 @@ def _not_drawn(config: pytest.Config, items: list[pytest.Item]) -> set[pytest.It
     return left
 
 
-def pytest_itemcollected(item: pytest.Item) -> None:  # xdist looks for groups right when all are collected
+def pytest_itemcollected(item: pytest.Item) -> None:  # xdist reads groups right after the collection
     if not item.get_closest_marker("xdist_group") and (group := _group(item)):
         item.add_marker(pytest.mark.xdist_group(group))
 
 
 def pytest_collection_finish(session: pytest.Session) -> None:
     gc.enable()
-    gc.freeze()  # what is imported stays: each look for garbage would go through all of it
+    gc.freeze()  # imported modules stay: each garbage collection would traverse all of them
     if hasattr(session.config, "workerinput"):
         grouped = [item for item in session.items if item.get_closest_marker("xdist_group")]
         assert all("@" in item.nodeid for item in grouped), "this pytest-xdist sees no groups in this pytest"
@@ -181,13 +181,13 @@ def _fixtures(item: pytest.Item) -> set[str]:
 
 
 def _needs_servers(item: pytest.Item) -> bool:
-    """By the fixtures that it asks for, directly or through others; that of every server asks for `servers`."""
+    """Return True if its fixtures, direct or indirect, request servers; each server's fixture requests `servers`."""
     parameters = getattr(getattr(item, "callspec", None), "params", {})
     return "servers" in _fixtures(item) or REAL in parameters.values()
 
 
 def _group(item: pytest.Item) -> str | None:
-    """What runs in one worker of a parallel run, one test after the other."""
+    """Return the group of tests that one worker of a parallel run executes in turn."""
     fixtures = _fixtures(item)
     for fixture, group in SCARCE.items():
         if fixture in fixtures:
@@ -195,8 +195,8 @@ def _group(item: pytest.Item) -> str | None:
     return item.path.stem if _needs_servers(item) else None
 
 
-def _turn(item: pytest.Item) -> tuple[int, int]:
-    """The largest group first, and last what fills up the time of the worker that is done with its groups."""
+def _sort_key(item: pytest.Item) -> tuple[int, int]:
+    """Return the sort key: the largest group first, and last the tests that fill a worker's remaining time."""
     marker = item.get_closest_marker("xdist_group")
     group = 0 if marker and marker.args == ("stores",) else 1 if marker or _needs_servers(item) else 2
     return group, LONG.index(item.path.stem) if item.path.stem in LONG else len(LONG)
@@ -204,25 +204,25 @@ def _turn(item: pytest.Item) -> tuple[int, int]:
 
 @pytest.fixture(scope="session")
 def seed(pytestconfig: pytest.Config) -> int:
-    """What a test's random choices come from; printed at the head of the run, set by FLAFKA_SEED."""
+    """Seed of a test's random choices; printed at the head of the run, set by FLAFKA_SEED."""
     return pytestconfig.stash[SEED]
 
 
 @pytest.fixture(autouse=True)
 def threads_end() -> Iterator[None]:
-    """A thread that outlives its test takes time from all that follow, and is one that nothing waits for."""
+    """Fail if a thread outlives its test: it takes time from all later tests, and no code waits for it."""
     before = {*threading.enumerate()}
     yield
     deadline, pause = time.monotonic() + 60, 0.01
     while left := [thread for thread in threading.enumerate() if thread not in before and not _of_a_library(thread)]:
         assert time.monotonic() < deadline, f"still running: {left}"
-        gc.collect()  # ends the threads of pools that nobody has any more
+        gc.collect()  # ends the threads of unreferenced pools
         time.sleep(pause)
-        pause = min(2 * pause, 0.2)  # each look for garbage takes a processor for a tenth of a second
+        pause = min(2 * pause, 0.2)  # each garbage collection takes a processor for a tenth of a second
 
 
 def _of_a_library(thread: threading.Thread) -> bool:
-    if thread.name.startswith("kafka-io-"):  # stays when kafka-python's client is not made for want of a broker
+    if thread.name.startswith("kafka-io-"):  # remains when kafka-python's client is not created for lack of a broker
         return True
     target = getattr(thread, "_target", None)
     modules = {type(thread).__module__, type(getattr(target, "__self__", None)).__module__}

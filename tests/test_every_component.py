@@ -1,4 +1,4 @@
-"""Every built-in component goes through the conformance kit, here or against real servers in tests/system.
+"""Conformance kit for every built-in component, here or with real servers in tests/system.
 
 A new component needs an entry in `HERE`, or a test that is marked with `exercises` where its servers run.
 """
@@ -21,10 +21,10 @@ from typing import Any
 import pytest
 
 from flafka.plugins import Batch, Component, Components, Event, conformance
-from flafka.plugins.shared import thriftrpc
-from flafka.plugins.shared.avrorpc import array, frame, opening
-from flafka.plugins.shared.flumeevent import encode
-from flafka.plugins.shared.thriftrpc import PROTOCOLS
+from flafka.plugins.wire import thriftrpc
+from flafka.plugins.wire.avrorpc import encode_array, encode_frame, encode_request_head
+from flafka.plugins.wire.flumeevent import encode
+from flafka.plugins.wire.thriftrpc import PROTOCOLS
 from tests.fixtures.kit import ON_SERVERS
 from tests.sinks.test_http import Server as HttpServer
 from tests.sources.calling import Running
@@ -35,14 +35,14 @@ REPOSITORY = Path(__file__).parents[1]
 
 @functools.cache
 def components() -> Components:
-    """The built-in ones, by the entry points that the project declares."""
+    """Return the built-in components, by the entry points that the project declares."""
     project = tomllib.loads((REPOSITORY / "pyproject.toml").read_text("utf-8"))["project"]
     modules = project["entry-points"]["flafka"].values()
     return Components([importlib.import_module(module) for module in modules], entry_points=False)
 
 
 def built_in() -> dict[str, type[Component[Any]]]:
-    """All of them, as `<kind> <type>`."""
+    """Return all of them as `<kind> <type>`."""
     kinds = ("source", "channel", "interceptor", "sink")
     return {f"{kind} {cls.type_name}": cls for kind in kinds for cls in components().all(kind)}
 
@@ -91,12 +91,14 @@ def avro_source(cls: type[Any], _: Path) -> None:
     def send(source: Any, bodies: Sequence[bytes]) -> None:
         events = encode(Batch.of(Event(body) for body in bodies)).to_pylist()
         client = clients.enter_context(socket.create_connection(("127.0.0.1", source.port)))
-        client.sendall(frame(1, [opening(first=True, message="appendBatch"), array(events)]))
+        client.sendall(
+            encode_frame(1, [encode_request_head(first=True, message="appendBatch"), encode_array(events)])
+        )
 
     with socket.create_server(("127.0.0.1", 0)) as taken, contextlib.ExitStack() as clients:
         local = {"bind": "127.0.0.1", "port": "0"}
         conformance.check_source(
-            cls, local, send, repeats=False, failing=local | {"port": str(taken.getsockname()[1])}
+            cls, local, send, redelivers=False, failing=local | {"port": str(taken.getsockname()[1])}
         )
 
 
@@ -105,18 +107,18 @@ def thrift_source(cls: type[Any], _: Path) -> None:
         protocol = PROTOCOLS["compact"]
         events = encode(Batch.of(Event(body) for body in bodies), protocol.layout).to_pylist()
         client = clients.enter_context(socket.create_connection(("127.0.0.1", source.port)))
-        client.sendall(thriftrpc.frame(protocol.call(1, events)))
+        client.sendall(thriftrpc.encode_frame(protocol.encode_call(1, events)))
 
     with socket.create_server(("127.0.0.1", 0)) as taken, contextlib.ExitStack() as clients:
         local = {"bind": "127.0.0.1", "port": "0"}
         conformance.check_source(
-            cls, local, send, repeats=False, failing=local | {"port": str(taken.getsockname()[1])}
+            cls, local, send, redelivers=False, failing=local | {"port": str(taken.getsockname()[1])}
         )
 
 
 def log4j(cls: type[Any], _: Path) -> None:
     def send(source: Any, bodies: Sequence[bytes]) -> None:
-        # What is no JSON, such as bytes that are not UTF-8, is kept as it came.
+        # A body that is no JSON, such as bytes that are not UTF-8, is kept unchanged.
         with socket.create_connection(("127.0.0.1", source.port)) as client:
             client.sendall(b"".join(body + b"\n" for body in bodies))
 
@@ -142,7 +144,7 @@ def http_source(cls: type[Any], _: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         local = {"bind": "127.0.0.1", "port": "0", "handler": "blob"}
         conformance.check_source(
-            cls, local, send, repeats=False, failing=local | {"port": str(taken.getsockname()[1])}
+            cls, local, send, redelivers=False, failing=local | {"port": str(taken.getsockname()[1])}
         )
 
 
@@ -185,7 +187,7 @@ def netcat(cls: type[Any], _: Path) -> None:
         taken.listen()
         properties = {"bind": "127.0.0.1", "max-line-length": "100000"}
         failing = {**properties, "port": str(taken.getsockname()[1])}
-        conformance.check_source(cls, {**properties, "port": "0"}, send, repeats=False, failing=failing)
+        conformance.check_source(cls, {**properties, "port": "0"}, send, redelivers=False, failing=failing)
 
 
 def netcatudp(cls: type[Any], _: Path) -> None:
@@ -256,7 +258,7 @@ def logger(cls: type[Any], _: Path) -> None:
 def spark(cls: type[Any], _: Path) -> None:
     path = str(REPOSITORY / "tests/processors")
     texts = {"processor": "logins:orders", "processor.path": path, "output.a.type": "console"}
-    conformance.check_component(cls, texts)  # what it does needs Spark: tests/sinks/test_spark.py
+    conformance.check_component(cls, texts)  # its work needs Spark: tests/sinks/test_spark.py
 
 
 def file_channel(cls: type[Any], directory: Path) -> None:
@@ -331,7 +333,7 @@ MARKED = (
 """Modules of tests with `exercises`."""
 
 
-@pytest.mark.usefixtures("brisk")
+@pytest.mark.usefixtures("short_waits")
 @pytest.mark.parametrize("name", sorted(HERE))
 def test_conformance(name: str, tmp_path: Path) -> None:
     HERE[name](built_in()[name], tmp_path)

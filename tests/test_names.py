@@ -1,4 +1,4 @@
-"""A name of a class, and of a time, stands for one thing in the whole product."""
+"""Unique names: a class, and a duration, stands for one thing in the whole product."""
 
 import ast
 from collections import defaultdict

@@ -1,1 +1,1 @@
-"""Audit of completeness: sums of the events put and delivered, and stores compared with a topic."""
+"""Audit of completeness: sums of the events put and delivered, and comparison of stores with a topic."""

@@ -1,4 +1,4 @@
-"""Publishes what goes into a channel and what is taken out of it, for the audit: counts and checksums by minute."""
+"""Publication of audit reports: counts and checksums by minute of the events put into a channel and delivered."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ import msgspec
 from confluent_kafka import KafkaException
 
 from flafka.agent.audit.sums import PUT, Minutes, Report, Sum, add, tally
+from flafka.agent.auxiliarytopics import new_auxiliary_producer
 from flafka.agent.options import AgentOptions
-from flafka.agent.sidetopics import producer_to
 from flafka.plugins import Batch, Channel, KafkaStream, PolledBatch, Receipt, Retry
-from flafka.plugins.kafka.errors import BROKEN, failure, is_broken
+from flafka.plugins.kafka.errors import FATAL_EXCEPTIONS, is_fatal, to_retry
 from flafka.plugins.kafka.topic import KafkaBackedChannel
 
 log = logging.getLogger(__name__)
 
 OPTION = "audit.topic"
 PUBLISH_SECONDS = 30.0
-"""Longest wait for brokers to acknowledge reports, which are sent later where they do not."""
+"""Longest wait of a put or commit for the acknowledgement of its reports, which the client sends later otherwise."""
 AUDIT_INTERVAL_SECONDS = 10.0
 """Interval at which an idle channel reports that time has passed."""
-DAYS = 7
+RETENTION_DAYS = 7
 CLIENT = {"message.timeout.ms": 0, "linger.ms": 1}
-"""Whatever it takes, a report is published while its agent lives."""
+"""Properties of the producer, which retries without a timeout while its agent lives."""
 HEADERS = [("flafka.format", b"raw/1")]
-"""Record headers with which a Kafka channel can read the topic."""
+"""Record headers by which a Kafka channel can read the topic."""
 
 
 class Audit:
-    """The audit reports of one channel, on a topic of its brokers.
+    """Audit reports of one channel, on a topic of the channel's brokers. Thread-safe.
 
-    Events are put before their report is published, and reported before they are committed: what a kill leaves out is
-    too many of the others, never a loss that is not seen. No event waits for the audit for longer than half a minute.
+    Events are put before their report, and reported as delivered before their commit. A kill therefore causes a
+    surplus in the audit, and never hides a loss. Puts and commits wait for the audit for at most `PUBLISH_SECONDS`.
     """
 
     def __init__(self, stream: KafkaStream, topic: str, replication: int) -> None:
@@ -47,42 +47,45 @@ class Audit:
         self._producer: Any = None
 
     def open(self) -> None:
-        """Create the topic where it is missing. Raises Retry."""
+        """Create the topic if it is missing, and the producer. Idempotent. Raises Retry."""
         with self._lock:
             if self._producer is None:
                 try:
-                    self._producer = producer_to(self.stream, self.topic, self.replication, days=DAYS, **CLIENT)
+                    self._producer = new_auxiliary_producer(
+                        self.stream, self.topic, self.replication, days=RETENTION_DAYS, **CLIENT
+                    )
                 except KafkaException as e:
                     text = f"{OPTION} {self.topic} cannot be written to: {e.args[0].str()}"
-                    raise failure(e, text) from e
+                    raise to_retry(e, text) from e
 
     def put(self, batch: Batch) -> None:
-        """Report that the channel has stored these events."""
+        """Report events that the channel has stored."""
         if len(batch):
             self._publish([Report(self.stream.topic, PUT, tally(batch))])
 
     def taken(self, staged: Iterable[tuple[Receipt, Minutes]], by: str) -> None:
-        """Report records that are delivered, filtered out or kept as dead letters, before they are committed.
+        """Publish a report for each receipt, before its commit: the records, and the sums of their events by minute.
 
-        `by` is the reader that took them.
+        The sums include filtered events and dead letters. `by` is the ID of the reader, which `withdraw` needs.
+        Blocks for at most `PUBLISH_SECONDS`; a failure is logged, and nothing is raised.
         """
         self._publish(_report(receipt, minutes, by) for receipt, minutes in staged)
 
     def withdraw(self, receipt: Receipt, by: str) -> None:
-        """Take back the report of that reader on these records: their commit did not come about."""
+        """Withdraw the report of a reader on these records, whose commit certainly failed."""
         self._publish([_report(receipt, {}, by, withdrawn=True)])
 
-    def alive(self) -> None:
-        """Report that time has passed: a minute may count as complete now, though nothing came since."""
+    def report_alive(self) -> None:
+        """Report that time has passed, so that the latest minute counts as complete even without new events."""
         self._publish([Report(self.stream.topic, "", {})])
 
     def _publish(self, reports: Iterable[Report]) -> None:
-        """Return when they are durable; where that takes too long they are sent once the brokers answer again."""
+        """Block until the reports are durable, at most `PUBLISH_SECONDS`; the producer retries after that."""
         answers: list[Any] = []
         count, lost = 0, None
         producer: Any = None
         try:
-            self.open()  # anew, where the producer was broken
+            self.open()  # replaces a broken producer
             producer = self._producer
             for report in reports:
                 data = msgspec.json.encode(report)
@@ -96,28 +99,27 @@ class Audit:
                 count += 1
             deadline = time.monotonic() + PUBLISH_SECONDS
             while len(answers) < count and time.monotonic() < deadline:
-                producer.poll(0.01)  # not longer: another thread's poll may hear the answer
-        except (BufferError, Retry, *BROKEN) as e:  # raised, it would have events put or written once more
+                producer.poll(0.01)  # short, as a poll of another thread may get the acknowledgement
+        except (BufferError, Retry, *FATAL_EXCEPTIONS) as e:  # raised, it would have events put or delivered again
             lost = e
-            if is_broken(e):
+            if is_fatal(e):
                 with self._lock:
                     self._producer = None if self._producer is producer else self._producer
         if (lost := lost or next(filter(None, answers), None)) is not None:
-            log.warning("a report to %s %s is lost, and it will show differences: %s", OPTION, self.topic, lost)
+            log.warning("a report to %s %s is lost, the audit will show a discrepancy: %s", OPTION, self.topic, lost)
         elif len(answers) < count:
             log.warning("reports to %s %s are waiting for its brokers", OPTION, self.topic)
 
     def close(self) -> None:
-        """Give up what could not be published."""
+        """Flush the reports for up to 5 s, and discard the rest."""
         if self._producer is None:
             return
-        left = 0
-        with contextlib.suppress(*BROKEN):
-            left = self._producer.flush(5)
-        if left:
-            log.warning(
-                "%d reports to %s %s could not be published: it will show differences", left, OPTION, self.topic
-            )
+        unpublished = 0
+        with contextlib.suppress(*FATAL_EXCEPTIONS):
+            unpublished = self._producer.flush(5)
+        if unpublished:
+            text = "%d reports to %s %s could not be published, the audit will show discrepancies"
+            log.warning(text, unpublished, OPTION, self.topic)
 
 
 def _report(receipt: Receipt, minutes: Minutes, by: str, *, withdrawn: bool = False) -> Report:
@@ -128,17 +130,17 @@ def _report(receipt: Receipt, minutes: Minutes, by: str, *, withdrawn: bool = Fa
 
 
 class Tallies:
-    """Sums by minute of the events that a delivery has taken and not committed."""
+    """Sums by minute of the events that a sink has taken and not committed. Not thread-safe."""
 
     def __init__(self) -> None:
         self._minutes: defaultdict[int, dict[int, Sum]] = defaultdict(dict)
 
     def taken(self, polled: PolledBatch) -> None:
-        """Add them, but for those that are replayed."""
-        add(self._minutes[polled.assignment.partition], tally(polled.fresh()))
+        """Add the events of a batch, except those that are replayed."""
+        add(self._minutes[polled.assignment.partition], tally(polled.without_replayed()))
 
     def dropped(self, partitions: Collection[int]) -> None:
-        """Forget what was taken of these partitions."""
+        """Drop the sums of these partitions."""
         for partition in partitions:
             self._minutes.pop(partition, None)
 
@@ -148,7 +150,7 @@ class Tallies:
 
 
 def audit_of(channel: Channel, options: AgentOptions) -> Audit | None:
-    """The audit of a channel; None where none is wanted, where it is not in Kafka, and for the audit's own topic."""
+    """Return the audit of a channel; None without `audit.topic`, for channels outside Kafka, and for that topic."""
     topic = options.audit_topic
     if topic is None or not isinstance(channel, KafkaBackedChannel) or channel.kafka.stream(None).topic == topic:
         return None

@@ -1,7 +1,7 @@
-"""The audit of a pipeline: does a store hold exactly what the channel holds, event by event?
+"""Reconciliation of a store with a channel's topic, event by event.
 
 Used by the demo and by the fault tests. It reads the topic, the commit log of the `hdfs` sink, the rows of HBase and
-the documents of Solr. It does not trust the agent's counters, which may be wrong.
+the documents of Solr. It does not use the agent's counters, which may be wrong.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from flafka.plugins import (
     require,
 )
 from flafka.plugins.kafka.admin import read_up_to, watermarks
-from flafka.plugins.kafka.clients import ASK, new_admin, new_consumer
-from flafka.plugins.kafka.errors import sentence
+from flafka.plugins.kafka.clients import QUERY, new_admin, new_consumer
+from flafka.plugins.kafka.errors import explain_error
 from flafka.plugins.kafka.topic import KafkaBackedChannel
 
 STORE_READ_SECONDS = 20.0
-"""Time in which Kafka and HDFS answer one request of an audit, a command that has no other work."""
+"""Timeout of each request to Kafka and HDFS."""
 
 
 @dataclass(frozen=True)
 class HdfsCommit:
-    """One commit of the `hdfs` sink as it lies on HDFS: these files hold these records."""
+    """Commit of the `hdfs` sink, from its manifest on HDFS: the files that have the events of these records."""
 
     partition: int
     offsets: OffsetRange
@@ -46,7 +46,7 @@ class HdfsCommit:
 
 @dataclass
 class Reconciliation:
-    """Events compared, and every difference found. They balance when there is none."""
+    """Result of a comparison: numbers of events, and a text for each difference."""
 
     channel_events: int = 0
     delivered_events: int = 0
@@ -55,21 +55,21 @@ class Reconciliation:
 
     @property
     def balanced(self) -> bool:
-        """Return True if every event of the channel was delivered exactly once, unchanged."""
+        """True if every event of the channel was delivered exactly once, unchanged."""
         return not self.differences and self.channel_events == self.delivered_events
 
 
 def read_topic(bootstrap_servers: str, topic: str, channel: type[KafkaBackedChannel]) -> dict[int, list[PolledBatch]]:
-    """Every record of a topic, decoded, by partition. Raises Retry when the brokers stop answering.
+    """Read and decode all records of a topic, by partition. Raises Retry if the brokers stop answering.
 
-    Events have the ids that they have for every group that was not reset with `--new-ids`.
+    Event IDs are as for consumer groups that were not reset with `--new-ids`.
     """
     config, _ = channel.config_class.parse({})
     assert config is not None
     decode = channel(config).decode
     client = {"bootstrap.servers": bootstrap_servers}
-    admin = new_admin(ASK, client)
-    consumer = new_consumer(ASK, {**client, "group.id": "flafka-audit"})
+    admin = new_admin(QUERY, client)
+    consumer = new_consumer(QUERY, {**client, "group.id": "flafka-audit"})
     try:
         metadata = consumer.list_topics(topic, timeout=STORE_READ_SECONDS)
         described = admin.describe_topics(TopicCollection([topic]))[topic].result(STORE_READ_SECONDS)
@@ -78,21 +78,21 @@ def read_topic(bootstrap_servers: str, topic: str, channel: type[KafkaBackedChan
         for partition in numbers:
             of_topic = metadata.cluster_id or "", topic, str(described.topic_id)
             assignment = Assignment(partitions.TopicPartition(*of_topic, partition), "", Generation())
-            at = TopicPartition(topic, partition, OFFSET_BEGINNING)
-            _, end = watermarks(consumer, at, STORE_READ_SECONDS)
-            for message in read_up_to(consumer, at, end, STORE_READ_SECONDS):
+            start = TopicPartition(topic, partition, OFFSET_BEGINNING)
+            _, end = watermarks(consumer, start, STORE_READ_SECONDS)
+            for message in read_up_to(consumer, start, end, STORE_READ_SECONDS):
                 offset, headers = cast("int", message.offset()), cast("Any", message.headers() or ())
                 record = Record(offset, message.timestamp()[1], message.key(), message.value(), headers)
                 records[partition] += filter(None, [decode(iter([record]), assignment)])
         return records
     except KafkaException as e:
-        raise Retry(f"topic {topic} could not be read to its end: {sentence(e)}") from e
+        raise Retry(f"topic {topic} could not be read to its end: {explain_error(e)}") from e
     finally:
         consumer.close()
 
 
 class HdfsReader:
-    """Reads what the `hdfs` sink delivered, over WebHDFS."""
+    """Reader of the files of the `hdfs` sink, over WebHDFS."""
 
     def __init__(self, webhdfs: str) -> None:
         pyhdfs = require("pyhdfs", "hdfs")
@@ -100,42 +100,43 @@ class HdfsReader:
         self._absent: Any = pyhdfs.HdfsFileNotFoundException
 
     def walk(self, root: str) -> Iterator[str]:
-        """Paths of all files below a directory; none if there is no such directory."""
-        for directory, _, files in self._client.walk(root, onerror=self._refuse):
+        """Yield the paths of all files below a directory; none if the directory does not exist."""
+        for directory, _, files in self._client.walk(root, onerror=self._handle_error):
             yield from (str(PurePosixPath(directory, name)) for name in files)
 
-    def _refuse(self, error: Exception) -> None:
+    def _handle_error(self, error: Exception) -> None:
         if not isinstance(error, self._absent):
             raise error
 
     def read(self, path: str) -> bytes:
-        """The whole of a file."""
+        """Return the content of a file."""
         with self._client.open(path) as response:
             data: bytes = response.read()
         return data
 
     def visible(self, root: str) -> list[str]:
-        """Return all files but the sink's own: below `.flafka`, and a file with which it tries a directory."""
+        """Return the data files below a directory, without the sink's own files, whose names begin with `.flafka`."""
         own = ".flafka"
         return [path for path in self.walk(root) if not any(p.startswith(own) for p in PurePosixPath(path).parts)]
 
     def manifests(self, root: str) -> list[HdfsCommit]:
-        """The commit record below a directory, all partitions and epochs."""
-        found = []
+        """Return the commits in the commit logs below a directory, of all partitions and epochs."""
+        commits = []
         for path in self.walk(f"{root}/.flafka/chain"):
             content = json.loads(self.read(path))
             if content.get("successor") or content["start"] == content["end"]:
-                continue  # where the record begins, or was closed
+                continue  # the begin of a commit log, or a fence
             files = tuple(file["final"] for file in content["files"])
-            found.append(HdfsCommit(content["partition"], OffsetRange(content["start"], content["end"]), files))
-        return found
+            commits.append(HdfsCommit(content["partition"], OffsetRange(content["start"], content["end"]), files))
+        return commits
 
 
 def reconcile(records: Mapping[int, list[PolledBatch]], hdfs: HdfsReader, root: str) -> Reconciliation:
-    """Compare a topic with what lies below a directory: every id in exactly one commit, every body unchanged."""
-    found = Reconciliation(channel_events=sum(len(one.batch) for polled in records.values() for one in polled))
+    """Compare a topic with the files below a directory: each record in exactly one commit, each body unchanged."""
+    channel_events = sum(len(polled.batch) for batches in records.values() for polled in batches)
+    result = Reconciliation(channel_events=channel_events)
     manifests = hdfs.manifests(root)
-    found.differences += _ranges(records, manifests)
+    result.differences += _compare_ranges(records, manifests)
     visible, committed = set(hdfs.visible(root)), set[str]()
     for manifest in manifests:
         committed.update(manifest.files)
@@ -145,39 +146,39 @@ def reconcile(records: Mapping[int, list[PolledBatch]], hdfs: HdfsReader, root: 
             if manifest.offsets.start <= polled.offsets.start < manifest.offsets.end
             for body in polled.batch.bodies.to_pylist()
         ]
-        expected = Counter(line for body in bodies for line in body.split(b"\n"))  # a stack trace has several
+        expected = Counter(line for body in bodies for line in body.split(b"\n"))  # a body may have several lines
         delivered = Counter(line for path in manifest.files if path in visible for line in lines(hdfs.read(path)))
-        found.delivered_events += len(bodies) + delivered.total() - expected.total()
+        result.delivered_events += len(bodies) + delivered.total() - expected.total()
         where = f"partition {manifest.partition}, records {manifest.offsets.start} to {manifest.offsets.end - 1}"
-        for what, difference in (("lost", expected - delivered), ("too many", delivered - expected)):
+        for kind, difference in (("lost", expected - delivered), ("too many", delivered - expected)):
             if difference:
                 example = next(iter(difference))[:80]
-                found.differences.append(f"{where}: {difference.total()} events {what}, one of them {example!r}")
-    found.files = len(visible)
-    found.differences += [f"{path} is in no commit" for path in sorted(visible - committed)]
-    found.differences += [f"{path} was committed and is not there" for path in sorted(committed - visible)]
-    return found
+                result.differences.append(f"{where}: {difference.total()} events {kind}, one of them {example!r}")
+    result.files = len(visible)
+    result.differences += [f"{path} is in no commit" for path in sorted(visible - committed)]
+    result.differences += [f"{path} was committed and does not exist" for path in sorted(committed - visible)]
+    return result
 
 
-def _ranges(records: Mapping[int, list[PolledBatch]], manifests: Iterable[HdfsCommit]) -> Iterator[str]:
-    """Records that are in no commit, or in more than one."""
-    held: dict[int, Counter[int]] = defaultdict(Counter)
+def _compare_ranges(records: Mapping[int, list[PolledBatch]], manifests: Iterable[HdfsCommit]) -> Iterator[str]:
+    """Yield a text for each record that is not in exactly one commit."""
+    commits: dict[int, Counter[int]] = defaultdict(Counter)
     for manifest in manifests:
-        held[manifest.partition].update(range(manifest.offsets.start, manifest.offsets.end))
+        commits[manifest.partition].update(range(manifest.offsets.start, manifest.offsets.end))
     for partition, batches in records.items():
         for polled in batches:
-            times = held[partition][polled.offsets.start]
+            times = commits[partition][polled.offsets.start]
             if times != 1 and len(polled.batch):
                 yield f"partition {partition}, record {polled.offsets.start}: in {times} commits"
 
 
 def lines(data: bytes) -> list[bytes]:
-    """The bodies in a text file: each was ended by a newline."""
+    """Return the lines of a text file, without their newlines. Data after the last newline is left out."""
     return data.split(b"\n")[:-1]
 
 
-def stored(records: Mapping[int, list[PolledBatch]]) -> dict[str, bytes]:
-    """Return the bodies of the events that a topic holds, by event id."""
+def bodies_by_id(records: Mapping[int, list[PolledBatch]]) -> dict[str, bytes]:
+    """Return the bodies of a topic's events, by event ID."""
     batches = [polled.batch for batches in records.values() for polled in batches]
     return {
         str(id): body for batch in batches for id, body in zip(batch.ids(), batch.bodies.to_pylist(), strict=True)
@@ -185,7 +186,7 @@ def stored(records: Mapping[int, list[PolledBatch]]) -> dict[str, bytes]:
 
 
 def hbase_rows(thrift: str, table: str) -> dict[str, dict[str, bytes]]:
-    """Return what the `hbase` sink wrote through a Thrift server, `host:port`: cells by qualifier, by row key."""
+    """Return the rows of the `hbase` sink: cells by qualifier, by row key. `thrift` is `host:port`."""
     happybase = require("happybase", "hbase")
     host, _, port = thrift.partition(":")
     with closing(happybase.Connection(host, int(port), timeout=60_000)) as connection:
@@ -196,7 +197,7 @@ def hbase_rows(thrift: str, table: str) -> dict[str, dict[str, bytes]]:
 
 
 def solr_documents(url: str, query: str = "*:*") -> dict[str, dict[str, Any]]:
-    """Return the documents that the `solr` sink wrote into a core, by id. Commits first, to find them all."""
+    """Return the documents of the `solr` sink in a core, by ID. Commits first, so that all are visible."""
     pysolr, requests = require("pysolr", "solr"), require("requests", "solr")
     session = requests.Session()
     session.trust_env = False
@@ -206,13 +207,13 @@ def solr_documents(url: str, query: str = "*:*") -> dict[str, dict[str, Any]]:
 
 
 def differences(channel: Mapping[str, bytes], store: Mapping[str, bytes]) -> list[str]:
-    """Return the events that a store which keeps ids has lost, has too many of, or has changed."""
-    found = []
-    for what, ids in (
+    """Compare a store that has event IDs with a channel, and return a text for each kind of difference."""
+    texts = []
+    for kind, ids in (
         ("lost", channel.keys() - store.keys()),
         ("that the channel lacks", store.keys() - channel.keys()),
         ("changed", {id for id in channel.keys() & store.keys() if channel[id] != store[id]}),
     ):
         if ids:
-            found.append(f"{len(ids):,} events {what}, one of them {min(ids)}")
-    return found
+            texts.append(f"{len(ids):,} events {kind}, one of them {min(ids)}")
+    return texts

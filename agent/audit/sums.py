@@ -1,7 +1,7 @@
-"""The audit of a pipeline: how many events each stage had, minute by minute, and a checksum of what they were.
+"""Sums for the audit of a pipeline: number and checksum of the events of each stage, minute by minute.
 
-Events are added up, so that neither their order nor how they are put in batches matters: a stage that lost an event,
-had one twice or had another one in its place has another sum. Counts alone would miss a loss beside a duplicate.
+Sums do not depend on the order of events, nor on batches. A stage that lost, duplicated or altered an event has
+another sum. Counts alone would miss a loss beside a duplicate.
 """
 
 from __future__ import annotations
@@ -21,17 +21,18 @@ from flafka.plugins.batch import Batch
 from flafka.plugins.columns import OVERFLOW_TYPE, Array
 
 MINUTE = 60_000
-"""Milliseconds that are added up together, by the header `timestamp`; events without one are in minute 0."""
+"""Length of a minute in milliseconds. Events without the header `timestamp` are in minute 0."""
 DAY = 1440 * MINUTE
-END = 10**14
-"""No event is of that time, in the year 5138, or later: dates end in 9999."""
+"""Length of a day in milliseconds."""
+END_MILLISECONDS = 10**14
+"""Exclusive limit of event times in milliseconds, in the year 5138. Reports of later minutes are ignored."""
 PUT = "put"
-"""The stage before the channel: what sources put into it. Every other stage is a consumer group."""
+"""Name of the stage before the channel, the events that sources put. Other stages are named by consumer group."""
 
 Hashes = npt.NDArray[np.uint64]
 
-KEPT = 20
-"""Reports of each chain that may still be replaced: more than there are between two commits."""
+MAX_CHAIN_REPORTS = 20
+"""Number of latest reports of each chain that may still be replaced: more than between two commits."""
 
 _ODD = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xD6E8FEB86659FD93)
 _ALL = (1 << 64) - 1
@@ -42,19 +43,19 @@ class Sum(NamedTuple):
 
     events: int = 0
     checksum: int = 0
-    """The sum of the events' hashes, modulo 2⁶⁴."""
+    """Sum of the events' hashes, modulo 2⁶⁴."""
 
     def plus(self, other: Sum, times: int = 1) -> Sum:
-        """The sum of both; with -1 `other` is taken away again."""
+        """Add `other`, or subtract it with `times` = -1."""
         return Sum(self.events + times * other.events, (self.checksum + times * other.checksum) & _ALL)
 
 
 Minutes = Mapping[int, Sum]
-"""Sums by the start of their minute, in milliseconds since the epoch."""
+"""Sums by start of the minute, in milliseconds since the epoch."""
 
 
 def tally(batch: Batch) -> dict[int, Sum]:
-    """Return the sums of a batch by minute."""
+    """Return the sums of a batch by minute, by the header `timestamp` of its events."""
     if not len(batch):
         return {}
     minutes, rows = np.unique(_minutes(batch), return_inverse=True)
@@ -68,13 +69,13 @@ def tally(batch: Batch) -> dict[int, Sum]:
 
 
 def add(sums: dict[int, Sum], more: Minutes) -> None:
-    """Add to sums by minute."""
+    """Add `more` to `sums`, in place."""
     for minute, sum_ in more.items():
         sums[minute] = sums.get(minute, Sum()).plus(sum_)
 
 
 def hashes(batch: Batch) -> Hashes:
-    """A hash of each event, of its body and all its headers, whatever their order."""
+    """Return a hash of each event's body and headers, independent of the order of headers."""
     headers = np.zeros(len(batch), np.uint64)
     for name in batch.header_names if OVERFLOW_TYPE not in batch.records.schema.types else ():
         column = batch.header(name)
@@ -90,12 +91,12 @@ def hashes(batch: Batch) -> Hashes:
 
 
 def _crc(texts: Array, start: int) -> Hashes:
-    """CRC-32 of each, one by one: numpy takes longer over bytes of different lengths."""
+    """Return the CRC-32 of each text, in a loop: numpy is slower for bytes of different lengths."""
     return np.fromiter(map(zlib.crc32, texts.to_pylist(), repeat(start)), np.uint64, len(texts))
 
 
 def _mixed(values: Hashes) -> Hashes:
-    """Every bit depends on every bit: sums of these tell what sums of CRCs, which are linear, would not."""
+    """Mix the bits of each value, so that sums differ for events whose sums of CRCs, which are linear, are equal."""
     values = (values ^ (values >> np.uint64(32))) * _ODD[0]
     values = (values ^ (values >> np.uint64(29))) * _ODD[1]
     return values ^ (values >> np.uint64(32))
@@ -103,21 +104,21 @@ def _mixed(values: Hashes) -> Hashes:
 
 def _minutes(batch: Batch) -> npt.NDArray[np.int64]:
     column = batch.header("timestamp")
-    numbers = pc.match_substring_regex(column.dictionary, "^[0-9]{1,14}$")  # before END
+    numbers = pc.match_substring_regex(column.dictionary, "^[0-9]{1,14}$")  # before END_MILLISECONDS
     times = pc.if_else(numbers, column.dictionary, "0").cast(pa.int64())
     minutes = pc.multiply(pc.divide(times, MINUTE), MINUTE)
-    found: npt.NDArray[np.int64] = minutes.take(column.indices).fill_null(0).to_numpy(zero_copy_only=False)
-    return found
+    by_row: npt.NDArray[np.int64] = minutes.take(column.indices).fill_null(0).to_numpy(zero_copy_only=False)
+    return by_row
 
 
 class Report(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Report of one stage, a JSON record of the audit's topic.
+    """Report of one stage, a JSON record of the audit topic.
 
-    A producer's report stands for itself. A consumer's names the records it covers: `start` up to, not including,
-    `end` of a `chain`, which is one partition as one group reads it. It is published before these records are
-    committed, so one that is delivered again reports again, and replaces what was reported from its `start` on.
-    Where that commit certainly did not come about, a report of the same records that is `withdrawn` takes it away.
-    An agent at work that has nothing to report says so now and then, with an empty stage.
+    Reports of the stage `put` are independent. A report of a consumer group covers the records from `start` to `end`
+    (exclusive) of a `chain`, a partition with an epoch of the group. It is published before these records are
+    committed. After a redelivery, a new report replaces all reports of the chain from its `start` on. If the commit
+    certainly failed, a `withdrawn` report of the same records cancels the first one. An idle agent publishes reports
+    with an empty stage.
     """
 
     topic: str
@@ -127,24 +128,24 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
     start: int = 0
     end: int = 0
     by: str = ""
-    """Id of the reader that reports, among all readers of its group: it withdraws reports of its own only."""
+    """ID of the reader, which may withdraw only its own reports."""
     withdrawn: bool = False
 
 
-def read(body: bytes) -> Report | None:
-    """The report in a record; None where it is something else."""
+def decode_report(body: bytes) -> Report | None:
+    """Decode a record of the audit topic; return None for anything but a report."""
     try:
         report = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
         return None
-    return report if all(0 <= minute < END for minute in report.minutes) else None
+    return report if all(0 <= minute < END_MILLISECONDS for minute in report.minutes) else None
 
 
 _decoder = msgspec.json.Decoder(Report)
 
 
 class Discrepancy(NamedTuple):
-    """A stage in a minute, against what was put in."""
+    """Comparison of one stage with the events that were put, for one minute."""
 
     minute: int
     stage: str
@@ -153,7 +154,7 @@ class Discrepancy(NamedTuple):
 
     @property
     def text(self) -> str:
-        """`3 missing`, `2 too many`, `as many, but altered`; empty where there is none."""
+        """Description such as `3 missing`, `2 too many` or `as many, but altered`; empty for equal sums."""
         more = self.had.events - self.put.events
         if more:
             return f"{-more:,} missing" if more < 0 else f"{more:,} too many"
@@ -161,23 +162,26 @@ class Discrepancy(NamedTuple):
 
 
 class Ledger(msgspec.Struct):
-    """Reports of all stages of one topic, from an audit's topic that is read in order."""
+    """Ledger of the reports of all stages of one channel, from an audit topic that is read in order.
+
+    Serializable with msgspec, as a state between runs.
+    """
 
     minutes: dict[int, dict[str, Sum]] = msgspec.field(default_factory=dict)
-    """By minute and stage."""
+    """Sums by minute and stage."""
     stages: list[str] = msgspec.field(default_factory=list)
-    """Every stage that has ever reported."""
+    """Names of all stages that have reported."""
     changed: dict[int, int] = msgspec.field(default_factory=dict)
-    """By minute: time of the latest report on it, in milliseconds since the epoch."""
+    """Time of the latest report by minute, in milliseconds since the epoch."""
     latest: dict[str, list[Report]] = msgspec.field(default_factory=dict)
-    """The last reports of each stage and chain: those that may still be replaced."""
+    """Latest reports by stage and chain, which may still be replaced."""
     before: dict[str, tuple[int, dict[int, int]]] = msgspec.field(default_factory=dict)
-    """By stage and chain: the time of the latest report, and `changed` of its minutes before it."""
-    told: dict[str, str] = msgspec.field(default_factory=dict)
-    """By minute and stage: text that `news` has returned."""
+    """Time of the latest report, and `changed` of its minutes before it, by stage and chain."""
+    reported: dict[str, str] = msgspec.field(default_factory=dict, name="told")
+    """Text that `new_discrepancies` has returned, by minute and stage."""
 
     def add(self, report: Report, time: int) -> None:
-        """Enter a report, published at that time."""
+        """Enter a report that was published at `time`, in milliseconds since the epoch."""
         if not report.stage:
             return
         if report.stage not in self.stages:
@@ -188,16 +192,18 @@ class Ledger(msgspec.Struct):
         if report.chain:
             name = f"{report.stage} {report.chain}"
             chain = self.latest.setdefault(name, [])
-            self.before[name] = time, {at: self.changed[at] for at in report.minutes if at in self.changed}
+            changed = {minute: self.changed[minute] for minute in report.minutes if minute in self.changed}
+            self.before[name] = time, changed
             while chain and chain[-1].start >= report.start:
                 self._enter(chain.pop(), -1, time)
             chain.append(report)
-            del chain[:-KEPT]
+            del chain[:-MAX_CHAIN_REPORTS]
         self._enter(report, 1, time)
 
     def _withdraw(self, report: Report) -> None:
-        """Undo the latest report of a chain. The minutes are as quiet as before it, so that each try of a commit that
-        fails does not defer what is missing.
+        """Undo the latest report of a chain, including the times of change of its minutes.
+
+        Otherwise a commit that fails again and again would defer the discrepancies of these minutes.
         """
         name = f"{report.stage} {report.chain}"
         chain = self.latest.get(name)
@@ -207,7 +213,9 @@ class Ledger(msgspec.Struct):
         time, before = self.before.pop(name, (0, dict[int, int]()))
         changed = {minute: self.changed.get(minute, time) for minute in latest.minutes}
         self._enter(latest, -1, time)
-        self.changed |= {minute: before.get(minute, at) if at == time else at for minute, at in changed.items()}
+        self.changed |= {
+            minute: before.get(minute, change) if change == time else change for minute, change in changed.items()
+        }
 
     def _enter(self, report: Report, times: int, time: int) -> None:
         for minute, sum_ in report.minutes.items():
@@ -215,9 +223,11 @@ class Ledger(msgspec.Struct):
             stages[report.stage] = stages.get(report.stage, Sum()).plus(sum_, times)
             self.changed[minute] = time
 
-    def compared(self, groups: Iterable[str] = ()) -> Iterator[Discrepancy]:
-        """Every minute and group; also groups that must be there and were never heard of. Nothing before
-        anything was put: what another program writes into a topic is in no report."""
+    def compare(self, groups: Iterable[str] = ()) -> Iterator[Discrepancy]:
+        """Yield the comparison of each stage in each minute, including `groups` that have never reported.
+
+        Without any report of a put there is nothing to compare, as for a topic that another program writes.
+        """
         if PUT not in self.stages:
             return
         expected = sorted({*self.stages, *groups} - {PUT})
@@ -225,24 +235,25 @@ class Ledger(msgspec.Struct):
             for stage in expected:
                 yield Discrepancy(minute, stage, stages.get(PUT, Sum()), stages.get(stage, Sum()))
 
-    def news(self, since: int) -> list[Discrepancy]:
-        """Differences in minutes that are quiet since then, each once, and once more when it is another or none.
+    def new_discrepancies(self, since: int) -> list[Discrepancy]:
+        """Return discrepancies of minutes without a report since then, which were not returned before.
 
-        A minute that was quiet for a day is forgotten: what comes later is compared by itself.
+        A discrepancy that changes or disappears is returned again, with the new text. Minutes without a report for a
+        day are dropped. `since` is in milliseconds since the epoch.
         """
-        found = []
-        for difference in self.compared():
-            minute, text, key = difference.minute, difference.text, f"{difference.minute} {difference.stage}"
-            forgotten = PUT not in self.minutes[minute] and minute <= since - DAY
-            if self.quiet(minute, since) and not forgotten and text != self.told.get(key, ""):
-                self.told[key] = text
-                found.append(difference)
-        for minute in [minute for minute in self.minutes if self.quiet(minute, since - DAY)]:
+        discrepancies = []
+        for discrepancy in self.compare():
+            minute, text, key = discrepancy.minute, discrepancy.text, f"{discrepancy.minute} {discrepancy.stage}"
+            was_dropped = PUT not in self.minutes[minute] and minute <= since - DAY
+            if self.is_quiet(minute, since) and not was_dropped and text != self.reported.get(key, ""):
+                self.reported[key] = text
+                discrepancies.append(discrepancy)
+        for minute in [minute for minute in self.minutes if self.is_quiet(minute, since - DAY)]:
             del self.minutes[minute], self.changed[minute]
             for stage in self.stages:
-                self.told.pop(f"{minute} {stage}", None)
-        return found
+                self.reported.pop(f"{minute} {stage}", None)
+        return discrepancies
 
-    def quiet(self, minute: int, since: int) -> bool:
-        """Return True if nothing was reported on that minute since then: what is missing is not on its way."""
+    def is_quiet(self, minute: int, since: int) -> bool:
+        """Return True if a minute has had no report since then, so that no events of it are in flight."""
         return self.changed.get(minute, 0) <= since

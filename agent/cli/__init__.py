@@ -1,4 +1,4 @@
-"""The `agent` command. Subcommands are imported when they are used, so that help comes at once."""
+"""The `agent` command. Subcommands are imported on first use, so that `agent --help` is fast."""
 
 from __future__ import annotations
 
@@ -12,59 +12,72 @@ from typing import Any
 import click
 from click.shell_completion import CompletionItem
 
-COMMANDS = {
-    "start": "Run an agent until it is told to stop.",
-    "reload": "Have a running agent go over to its configuration as it is now.",
-    "check": "Check a configuration; start nothing.",
-    "top": "Show what a running agent does: rates, lag, retries, what is wrong.",
-    "tap": "Show events as they pass a component of a running agent.",
-    "trace": "Say where an event came from and where it went, from the stores themselves.",
-    "replay": "Send what a channel's topic holds of a span of time to one sink again.",
-    "test": "Test pipelines: sample events in, what comes out of each component compared.",
-    "graph": "Draw a configuration: the ways that events take from sources to sinks.",
-    "explain": "Say what components do and what their options mean.",
-    "migrate": "Say what becomes of each line of a Flume configuration, and write the one that runs.",
-    "process": "Run a Spark processor on the stored events and show its output; keep nothing.",
-    "spark": "Put on a cluster what Spark needs there.",
-    "demo": "Show a complete pipeline with all its servers on this machine.",
-    "cluster": "Run the project's own Kafka cluster.",
-    "sandbox": "Run Kafka, HDFS, HBase, Solr, Spark and YARN on this machine.",
-    "env": "Show the addresses of those servers, also for the shell.",
-    "topic": "List, create, describe and delete Kafka topics.",
-    "group": "Show and reset consumer groups: lag, offsets.",
-    "audit": "Compare what went into the channels with what was taken out of them.",
-    "size": "Estimate what a load takes: cores, brokers, partitions, disk, files.",
-    "new": "Make an agent, a component, a processor or a test to start from: files that work.",
-    "template": "Print a component in Python to start from, for a Java class.",
-    "dlq": "Show and replay dead letters: events that could not be delivered.",
+COMMAND_GROUPS = {
+    "Every day": {
+        "new": "Create an agent, a component, a processor or a test.",
+        "migrate": "Convert a Flume configuration, with a verdict on each line.",
+        "check": "Check a configuration; start nothing.",
+        "test": "Run sample events through a pipeline and compare its outputs.",
+        "start": "Run an agent until SIGTERM or Ctrl-C.",
+        "reload": "Make a running agent apply its changed configuration.",
+        "spark": "Upload Spark's jars to the HDFS of a cluster.",
+    },
+    "Look into it": {
+        "top": "Show a running agent: rates, lag, retries, failures.",
+        "tap": "Show events as they pass a component of a running agent.",
+        "trace": "Show where an event came from and where it was delivered.",
+        "audit": "Compare the events put into channels with those taken out.",
+        "graph": "Draw the flow of events from sources to sinks.",
+        "explain": "Describe components, their guarantees and their options.",
+        "size": "Estimate the cores, brokers and disk that a load needs.",
+    },
+    "Repair": {
+        "dlq": "List, show and replay dead letters: undeliverable events.",
+        "replay": "Redeliver the events of a time range from a topic to one sink.",
+        "group": "List, describe and reset consumer groups; move their commit logs.",
+        "topic": "List, create, describe and delete Kafka topics.",
+    },
+    "Develop": {
+        "process": "Run a Spark processor on stored or sample events; write nothing.",
+        "template": "Print a Python component that replaces a Java class.",
+        "demo": "Run a complete pipeline with all its servers on this machine.",
+        "cluster": "Run the project's Kafka cluster: three brokers.",
+        "sandbox": "Run Kafka, HDFS, HBase, Solr, Spark and YARN on this machine.",
+        "env": "Show the addresses of the servers of cluster and sandbox.",
+    },
 }
-"""Name → what `agent --help` says of it. Each is the command of that name in the module of that name."""
+"""Heading in `agent --help` → command → help text.
+
+A command is the function of its name in the module of its name.
+"""
+COMMANDS = {name: text for commands in COMMAND_GROUPS.values() for name, text in commands.items()}
+"""Command → help text."""
 
 
 FIRST_STEPS = (
-    ("agent new agent mine", "a configuration that works, to start from"),
-    ("agent migrate flume.conf", "or: what becomes of one of Flume's"),
-    ("agent check -c mine/agent.conf", "all that is wrong with it, at once"),
+    ("agent new agent mine", "create a configuration that works"),
+    ("agent migrate flume.conf", "or convert a configuration of Flume"),
+    ("agent check -c mine/agent.conf", "list its errors"),
     ("agent start -c mine/agent.conf", "run it until Ctrl-C"),
-    ("agent top -c mine/agent.conf", "what it does; agent tap: its events"),
+    ("agent top -c mine/agent.conf", "show its rates and lag"),
 )
-"""What a new user writes, line by line, and what for."""
+"""Command lines for a new user, each with its purpose."""
 
 
 class Root(click.Group):
-    """The root of all commands: imports them when they are used, and shows errors in one line."""
+    """Root of all commands: imports each on first use, and reports errors in one line."""
 
     debug = False
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """All there are, in the order a user meets them."""
+        """Return the names of all commands, in the order of `COMMAND_GROUPS`."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """The command, imported now; None where there is none."""
+        """Return the command, imported now; None if its name is unknown."""
         if cmd_name not in COMMANDS:
             return None
-        gc.disable()  # all that is imported stays: to look through it for garbage is a twentieth of a short command
+        gc.disable()  # imported objects stay alive: collecting meanwhile costs 5 % of the time of a short command
         try:
             command: click.Command = getattr(importlib.import_module(f"{__name__}.{cmd_name}"), cmd_name)
         finally:
@@ -75,62 +88,62 @@ class Root(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does it, with a suggestion for a mistyped command."""
+        """Return the command as click does, or fail with a suggestion for a mistyped name."""
         name = args[0]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             import difflib
 
-            near = difflib.get_close_matches(name, self.list_commands(ctx), n=1)
-            ctx.fail(f"no command {name!r}" + (f", did you mean {near[0]!r}?" if near else "; see agent --help"))
+            matches = difflib.get_close_matches(name, self.list_commands(ctx), n=1)
+            ctx.fail(
+                f"no command {name!r}" + (f", did you mean {matches[0]!r}?" if matches else "; see agent --help")
+            )
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """First steps, and the list in `--help`, without importing the commands."""
+        """Write the first steps and the commands by heading, without importing the commands."""
         with formatter.section("First steps"):
             formatter.write_dl(FIRST_STEPS, col_max=32)
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, COMMANDS[name]) for name in self.list_commands(ctx)])
+        width = max(map(len, COMMANDS))
+        for heading, commands in COMMAND_GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """As click does it, without importing the commands: the shell waits for it."""
-        found = [CompletionItem(name, help=COMMANDS[name]) for name in self.list_commands(ctx)]
-        return [one for one in found if one.value.startswith(incomplete)] + click.Command.shell_complete(
-            self, ctx, incomplete
-        )
+        """Return completions without importing the commands, which would delay the shell."""
+        commands = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
+        return commands + click.Command.shell_complete(self, ctx, incomplete)
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """Run; a user's mistake is one line on standard error and no traceback."""
+        """Run the command line. Errors are printed as one line without a traceback, with exit code 1."""
         try:
             return super().main(*args, **extra)
         except Exception as e:
             if self.debug:
                 raise
-            click.secho(f"error: {_sentence(e)}", fg="red", err=True)
+            click.secho(f"error: {_error_text(e)}", fg="red", err=True)
             sys.exit(1)
 
 
-_LACKING = {
-    errno.EMFILE: "this process may not open more files: raise `ulimit -n`, or LimitNOFILE in its systemd unit",
-    errno.ENFILE: "this host may not open more files: raise the sysctl fs.file-max",
+_REMEDIES = {
+    errno.EMFILE: "this process has reached its limit of open files: raise `ulimit -n`, or LimitNOFILE of its unit",
+    errno.ENFILE: "this host has reached its limit of open files: raise the sysctl fs.file-max",
     errno.ENOMEM: "this host has no memory left for this process",
-    errno.ENOSPC: "free some room on that disk",
+    errno.ENOSPC: "free space on that disk",
 }
-"""Ways out where the system lacks something, by error number: such an error is no bug."""
+"""Remedy by errno for errors of the operating system that are no bugs."""
 
 
-def _sentence(error: Exception) -> str:
-    errors = sys.modules.get("flafka.plugins.errors")  # not imported, none of it can have been raised
+def _error_text(error: Exception) -> str:
+    errors = sys.modules.get("flafka.plugins.errors")  # if not imported, none of its errors was raised
     if errors is not None and isinstance(error, errors.FlafkaError):
         return str(error)
-    if isinstance(error, OSError) and error.errno in _LACKING:
-        return f"{error.strerror}{f': {error.filename}' if error.filename else ''}; {_LACKING[error.errno]}"
+    if isinstance(error, OSError) and error.errno in _REMEDIES:
+        return f"{error.strerror}{f': {error.filename}' if error.filename else ''}; {_REMEDIES[error.errno]}"
     text = " ".join(f"{type(error).__name__}: {error}".split())
-    return (
-        f"{text}\nThis is a bug. Please report it{_where()} with what `agent --debug …` prints for the same command."
-    )
+    return f"{text}\nThis is a bug. Please report it{_issue_tracker()} with the output of `agent --debug` for it."
 
 
-def _where() -> str:
+def _issue_tracker() -> str:
     try:
         links = importlib.metadata.metadata("flafka").get_all("Project-URL") or []
     except importlib.metadata.PackageNotFoundError:
@@ -143,7 +156,7 @@ def _where() -> str:
 @click.option("--debug", is_flag=True, help="Show the traceback of an error. Write this option before the command.")
 @click.version_option(package_name="flafka", prog_name="agent")
 def main(debug: bool) -> None:
-    """Flafka: an agent that runs Flume's configuration and keeps events in Kafka until they are delivered."""
+    """Flafka: an agent that runs Flume's configuration and stores events in Kafka until they are delivered."""
     Root.debug = debug
 
 

@@ -1,4 +1,4 @@
-"""`agent audit`: what went into the channels against what was taken out of them."""
+"""`agent audit`: comparison of the events put into channels with those taken out."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from flafka.agent.cli.configured import Chosen, configuration_options, load_with_cluster
-from flafka.agent.cli.kafka_admin import naming_brokers
+from flafka.agent.cli.configuration import ChosenConfiguration, configuration_options, load_with_brokers
+from flafka.agent.cli.kafka_admin import name_unreachable_brokers
 from flafka.agent.cli.output import json_option, show
 from flafka.plugins import FlafkaError, StreamingSink
 from flafka.plugins.kafka.topic import KafkaBackedChannel
@@ -38,17 +38,19 @@ Row = tuple[str, str, str, int, str, str | None]
     default=60,
     show_default=True,
     metavar="SECONDS",
-    help="Time after the last report on a minute until its differences no longer count as events on their way.",
+    help="Time after the last report on a minute until its differences count as final, not as events in flight.",
 )
 @json_option
-def audit(chosen: Chosen, hours: int, everything: bool, grace: int, as_json: bool) -> None:
+def audit(chosen: ChosenConfiguration, hours: int, everything: bool, grace: int, as_json: bool) -> None:
     """Compare, minute by minute, the events that sources put into Kafka channels with those that sinks took out.
 
-    It reads the reports in the topic `audit.topic`. Exit code: 1 if events are missing, too many or altered, else 0.
+    The audit reports are read from the topic `audit.topic`.
+
+    Exit code: 1 if events are missing, duplicated or altered, else 0.
     """
     from flafka.agent.audit.publishing import OPTION
 
-    spec = load_with_cluster(chosen)
+    spec = load_with_brokers(chosen)
     topic = spec.options.audit_topic
     if topic is None:
         raise FlafkaError(f"agent {spec.name} is not audited: add {spec.name}.{OPTION} = <topic>")
@@ -57,13 +59,13 @@ def audit(chosen: Chosen, hours: int, everything: bool, grace: int, as_json: boo
     rows: list[Row] = []
     balanced = True
     for stream, groups in _channels(spec):
-        with naming_brokers(spec):
+        with name_unreachable_brokers(spec):
             ledger = _ledger(stream, topic, first)
-        for minute, found in groupby(ledger.compared(groups), key=lambda difference: difference.minute):
-            if minute < first:  # some of its reports are older than those read
+        for minute, differences in groupby(ledger.compare(groups), key=lambda difference: difference.minute):
+            if minute < first:  # reports before `first` were not read, so the sums are too low
                 continue
-            final = ledger.quiet(minute, quiet_since)
-            texts = {d.stage: d.text if final or not d.text else f"{d.text} so far" for d in found}
+            final = ledger.is_quiet(minute, quiet_since)
+            texts = {d.stage: d.text if final or not d.text else f"{d.text} so far" for d in differences}
             balanced &= not (final and any(texts.values()))
             rows += _rows(stream.topic, minute, ledger.minutes[minute], texts)
     show(COLUMNS, rows, as_json=as_json)
@@ -71,26 +73,29 @@ def audit(chosen: Chosen, hours: int, everything: bool, grace: int, as_json: boo
 
 
 def _channels(spec: AgentSpec) -> Iterator[tuple[KafkaStream, set[str]]]:
-    """Those in Kafka, with the groups of their sinks; Spark's streams keep their own account."""
+    """Yield each Kafka channel's stream with the consumer groups of its sinks.
+
+    Sinks on Spark are left out: Spark commits their offsets in its checkpoints.
+    """
     sinks = [sink for sink in spec.sinks if not issubclass(sink.cls, StreamingSink)]
-    for described in spec.channels:
-        channel = described.make()
+    for channel_spec in spec.channels:
+        channel = channel_spec.make()
         if isinstance(channel, KafkaBackedChannel):
             yield (
                 channel.kafka.stream(None),
-                {channel.kafka.stream(sink.group).group for sink in sinks if sink.channel == described.name},
+                {channel.kafka.stream(sink.group).group for sink in sinks if sink.channel == channel_spec.name},
             )
 
 
 def _ledger(stream: KafkaStream, topic: str, since: int) -> Ledger:
-    from flafka.agent.audit.sums import Ledger, read
-    from flafka.agent.runner.deadletters.stored import records
+    from flafka.agent.audit.sums import Ledger, decode_report
+    from flafka.agent.runner.deadletters.reading import read_records
 
     ledger = Ledger()
-    for at, _, value in records(stream, topic, since):
-        report = read(value)
+    for timestamp, _, value in read_records(stream, topic, since):
+        report = decode_report(value)
         if report is not None and report.topic == stream.topic:
-            ledger.add(report, at)
+            ledger.add(report, timestamp)
     return ledger
 
 
@@ -99,5 +104,5 @@ def _rows(topic: str, minute: int, stages: Mapping[str, Sum], differences: Mappi
 
     start = datetime.fromtimestamp(minute / 1000, UTC).strftime("%Y-%m-%dT%H:%MZ") if minute else "none"
     for stage in (PUT, *differences):
-        had = stages.get(stage, Sum())
-        yield topic, start, stage, had.events, f"{had.checksum:016x}", differences.get(stage) or None
+        total = stages.get(stage, Sum())
+        yield topic, start, stage, total.events, f"{total.checksum:016x}", differences.get(stage) or None

@@ -1,4 +1,4 @@
-"""`agent cluster`: the project's own Kafka cluster."""
+"""`agent cluster`: the project's Kafka cluster."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -23,13 +23,13 @@ directory_option = click.option(
 
 @click.group(cls=Verbs)
 def cluster() -> None:
-    """Run the project's own Kafka cluster: three brokers, on this machine or on three, replication 3."""
+    """Run the project's Kafka cluster: three brokers, on one machine or on three, with replication factor 3."""
 
 
 @cluster.command()
 @directory_option
 @click.option("--heap", type=click.IntRange(min=160), metavar="MB", help="Heap of each broker. If unset, 256.")
-@click.option("--node", type=click.IntRange(1, 3), help="Number of this machine in --nodes. It is remembered.")
+@click.option("--node", type=click.IntRange(1, 3), help="Number of this machine in --nodes; stored for later starts.")
 @click.option(
     "--nodes",
     metavar="HOST,HOST,HOST",
@@ -40,39 +40,39 @@ def start(directory: Path | None, heap: int | None, node: int | None, nodes: str
     """Start the brokers that are not running, and wait until all of them serve.
 
     With --node and --nodes, one broker runs on each of three hosts, and records survive the loss of a host. The first
-    host to be started waits for a second one in the background. There is neither TLS nor authentication: keep the
-    ports, 19092 and 19095 unless you name others, inside a network that you trust.
+    broker waits in the background for a second one. There is neither TLS nor authentication: open the
+    ports, by default 19092 and 19095, to a trusted network only.
     """
     if (node is None) != (nodes is None):
         raise click.UsageError("--node and --nodes belong together")
     hosts = [host.strip() for host in (nodes or "").split(",") if host.strip()]
-    with _cluster(directory, heap, node, hosts) as found:
-        click.echo(f"starting Kafka in {found.directory} …", err=True)
-        status = found.start().status()
+    with _cluster(directory, heap, node, hosts) as cluster:
+        click.echo(f"starting Kafka in {cluster.directory} …", err=True)
+        status = cluster.start().status()
         _show(status, as_json)
         if status.controller is None:
-            click.echo("no controller yet: the brokers serve when a second host has been started", err=True)
+            click.echo("no controller yet: start a second host", err=True)
 
 
 @cluster.command()
 @directory_option
 def stop(directory: Path | None) -> None:
     """Stop the brokers. Topics and groups stay on disk."""
-    with _cluster(directory) as found:
-        if not found.state() and not any(found.server(name).pid for name in found.names()):
-            raise click.ClickException(f"no cluster in {found.directory}")
-        found.stop()
+    with _cluster(directory) as cluster:
+        if not cluster.state() and not any(cluster.server(name).pid for name in cluster.names()):
+            raise click.ClickException(f"no cluster in {cluster.directory}")
+        cluster.stop()
 
 
 @cluster.command()
 @directory_option
 @json_option
 def status(directory: Path | None, as_json: bool) -> None:
-    """Show the brokers. Exit code 0: all are up and every partition is fully replicated; else 1."""
-    with _cluster(directory) as found:
-        seen = found.status()
-    _show(seen, as_json)
-    if not seen.up or seen.under_replicated:
+    """Show the brokers. Exit code: 0 if all are up and every partition is fully replicated, else 1."""
+    with _cluster(directory) as cluster:
+        current = cluster.status()
+    _show(current, as_json)
+    if not current.up or current.under_replicated:
         raise SystemExit(1)
 
 
@@ -80,13 +80,13 @@ def status(directory: Path | None, as_json: bool) -> None:
 def _cluster(
     directory: Path | None, heap: int | None = None, node: int | None = None, hosts: Sequence[str] = ()
 ) -> "Iterator[KafkaCluster]":
-    """The cluster; what fails inside is reported without a traceback, with exit code 1."""
+    """Yield the cluster; turn a ServiceError into a ClickException."""
     from flafka.agent.services import ServiceError
     from flafka.agent.services.kafka import HEAP_MB, KafkaCluster
 
     try:
-        where = directory or KafkaCluster.default().directory
-        yield KafkaCluster(where, heap_mb=heap or HEAP_MB, node=node, hosts=hosts)
+        directory = directory or KafkaCluster.default().directory
+        yield KafkaCluster(directory, heap_mb=heap or HEAP_MB, node=node, hosts=hosts)
     except ServiceError as error:
         raise click.ClickException(str(error)) from None
 
@@ -101,7 +101,7 @@ def _show(status: "KafkaStatus", as_json: bool) -> None:
         for b in status.brokers
     ]
     show(columns, rows, as_json=False)
-    if status.stranger:
-        click.echo(status.stranger, err=True)
+    if status.foreign_listener:
+        click.echo(status.foreign_listener, err=True)
     if status.under_replicated:
         click.echo(f"under-replicated: {', '.join(status.under_replicated)}", err=True)

@@ -1,4 +1,4 @@
-"""`agent demo`: the whole pipeline on one machine, with real servers and logs, and a reconciliation at the end."""
+"""`agent demo`: a complete pipeline with real servers on one machine, and a reconciliation at the end."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ import click
 
 from flafka.agent.audit.reconciliation import (
     HdfsReader,
+    bodies_by_id,
     differences,
     hbase_rows,
     lines,
     read_topic,
     reconcile,
     solr_documents,
-    stored,
 )
 from flafka.agent.cli.demo_outcome import DemoResult, console
 from flafka.agent.cli.output import json_option, show_json
@@ -41,23 +41,23 @@ from flafka.agent.services.cluster import Cluster, data_directory
 from flafka.agent.services.hbase import HBaseCluster
 from flafka.agent.services.hdfs import HdfsCluster
 from flafka.agent.services.kafka import KafkaCluster
-from flafka.agent.services.logs import CONF, LogPorts
+from flafka.agent.services.logs import CONF, AgentLogPorts
 from flafka.agent.services.running import RunningAgent, free_ports
 from flafka.agent.services.solr import SolrCluster
 from flafka.agent.services.yarn import YarnCluster
 from flafka.plugins import Components, FlafkaError
 from flafka.plugins.kafka.topic import KafkaBackedChannel
 
-NEEDED = {
+REQUIRED_MODULES = {
     "hdfs": ("pyhdfs", "requests"),
     "hbase": ("happybase",),
     "solr": ("pysolr", "requests"),
     "spark": ("pyspark", "pandas", "fastavro"),
 }
-"""By extra, what it brings that the demo uses."""
+"""Extra → its modules that the demo uses."""
 CONFIGURATION = CONF / "flafka.conf"
 MESSAGES = 500
-"""Sent by `logger` over each of TCP and UDP in each of the two formats."""
+"""Number of messages that `logger` sends over each of TCP and UDP, in each of the two formats."""
 TOPIC, ROOT, TABLE, CORE, COUNTS = "flafka-events", "/flafka/events", "events", "events", "counts"
 """Names in conf/flafka.conf."""
 BROKER_HEAP_MB = 160
@@ -68,7 +68,7 @@ flafka.spark.conf.spark.executor.cores = 2
 flafka.spark.conf.spark.yarn.am.memory = 256m
 flafka.sinks.levels.checkpoint = {hdfs}/flafka/levels
 """
-"""Options that differ on YARN: its node, this host, has Spark, and state is where all executors reach it."""
+"""Options for YARN: its only node, this host, has Spark's jars, and checkpoints are on HDFS for all executors."""
 
 
 @click.command()
@@ -76,55 +76,55 @@ flafka.sinks.levels.checkpoint = {hdfs}/flafka/levels
     "--exit",
     "leave",
     is_flag=True,
-    help="Stop everything afterwards, and exit with 0 only if nothing was lost or repeated.",
+    help="Stop everything afterwards. Exit code: 0 only if no event was lost or duplicated.",
 )
-@click.option("--seconds", default=10, show_default=True, help="Time for which the servers go on logging.")
+@click.option("--seconds", default=10, show_default=True, help="Time in seconds for which the servers log.")
 @click.option(
     "--master",
     type=click.Choice(["local", "yarn"]),
     default="local",
     show_default=True,
-    help="Where Spark runs: beside the agent, or on YARN, which is started as well.",
+    help="Spark's master: local, or YARN, which is started as well.",
 )
 @click.option(
     "--runner",
     type=click.Choice(["local", "spark"]),
     default="spark",
     show_default=True,
-    help="Runner that delivers. The processor always runs on Spark.",
+    help="Runner of the sinks. The processor always runs on Spark.",
 )
 @json_option
 def demo(leave: bool, seconds: int, master: str, runner: str, as_json: bool) -> None:
-    """Run conf/flafka.conf with real servers, which log into it, and compare what went in with what came out.
+    """Run conf/flafka.conf with real servers that log into it, and compare the stores with the channel.
 
-    With --json, what came out is JSON, and the steps go to standard error.
+    With --json, the result is JSON, and the steps are printed to standard error.
     """
     console.stderr = as_json
     if shutil.which("logger") is None:
         raise FlafkaError("the demo sends syslog with `logger`: install the package util-linux (Debian: bsdutils)")
-    if missing := [extra for extra, modules in NEEDED.items() if not all(map(importlib.util.find_spec, modules))]:
-        raise FlafkaError(
-            f"the demo needs more than is installed, nothing was started: pip install 'flafka[{','.join(missing)}]'"
-        )
+    if missing := [
+        extra for extra, modules in REQUIRED_MODULES.items() if not all(map(importlib.util.find_spec, modules))
+    ]:
+        raise FlafkaError(f"the demo needs extras that are not installed: pip install 'flafka[{','.join(missing)}]'")
     home = Path(tempfile.mkdtemp(prefix="flafka-demo-"))
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C: nothing is left running
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # SIGTERM, too, stops the servers
     try:
-        found = _show(home, leave, seconds, runner, as_json, on_yarn=master == "yarn")
-    except ServiceError as e:  # a server that cannot be had is no bug of ours
+        result = _run(home, leave, seconds, runner, as_json, on_yarn=master == "yarn")
+    except ServiceError as e:  # a server that does not start is no bug of Flafka
         raise FlafkaError(str(e)) from None
     except KeyboardInterrupt:
         shutil.rmtree(home, ignore_errors=True)
         sys.exit(130)
     shutil.rmtree(home, ignore_errors=True)
-    if not found.balanced:
+    if not result.balanced:
         sys.exit(1)
 
 
-def _show(home: Path, leave: bool, seconds: int, runner: str, as_json: bool, *, on_yarn: bool) -> DemoResult:
+def _run(home: Path, leave: bool, seconds: int, runner: str, as_json: bool, *, on_yarn: bool) -> DemoResult:
     with ExitStack() as stack:
         ensure_all("kafka", "hdfs", "hbase", "solr", "appenders", "spark", *(["yarn"] if on_yarn else ()))
         began = time.monotonic()
-        run = _Run(home, runner, on_yarn=on_yarn)
+        run = _DemoRun(home, runner, on_yarn=on_yarn)
         stack.callback(run.end)
         with _step("Kafka starts: three brokers"):
             run.start_clusters(run.kafka)
@@ -141,19 +141,19 @@ def _show(home: Path, leave: bool, seconds: int, runner: str, as_json: bool, *, 
             run.await_deliveries()
         with _step("SIGTERM: the agent drains, commits and ends"):
             run.stop()
-        with _step("agent start --drain: what the channel still holds"):
+        with _step("agent start --drain: the rest of the channel"):
             run.drain()
-        with _step("reading the channel and the three stores, event by event"):
-            found = run.look()
-        found.compare()
-        found.seconds = time.monotonic() - began
+        with _step("the channel and the three stores are compared, event by event"):
+            result = run.read_back()
+        result.compare()
+        result.seconds = time.monotonic() - began
         if as_json:
-            show_json(found.data())
+            show_json(result.data())
         else:
-            found.show()
+            result.show()
         if not leave:
             console.print(
-                f"\nThe servers go on running. In another terminal:\n\n"
+                f"\nThe servers keep running. In another terminal:\n\n"
                 f"  export XDG_DATA_HOME={home}\n"
                 f"  agent sandbox status\n"
                 f"  agent topic describe {TOPIC}\n"
@@ -163,15 +163,15 @@ def _show(home: Path, leave: bool, seconds: int, runner: str, as_json: bool, *, 
                 f"Ctrl-C stops them and removes their data.",
                 soft_wrap=True,
             )
-            _until_interrupted()
-    return found
+            _wait_for_interrupt()
+    return result
 
 
-class _Run:
-    """The servers, and one agent on conf/flafka.conf."""
+class _DemoRun:
+    """Servers, and one agent with conf/flafka.conf."""
 
     def __init__(self, home: Path, runner: str, *, on_yarn: bool) -> None:
-        # As `agent sandbox` lays them out, so that it can be used on them.
+        # The layout of `agent sandbox`, so that its commands work on these servers.
         data = home / data_directory().name
         self.kafka = KafkaCluster(data / "cluster", fixed_ports=False, heap_mb=BROKER_HEAP_MB)
         self.hdfs = HdfsCluster(data / "hdfs", fixed_ports=False)
@@ -179,21 +179,21 @@ class _Run:
         self.solr = SolrCluster(data / "solr", fixed_ports=False)
         self.yarn = YarnCluster(data / "yarn", self.hdfs, fixed_ports=False) if on_yarn else None
         self.stores: tuple[Cluster, ...] = (self.hdfs, *([self.yarn] if self.yarn else ()), self.hbase, self.solr)
-        self._turns: dict[Cluster, threading.Lock] = {
+        self._locks: dict[Cluster, threading.Lock] = {
             cluster: threading.Lock() for cluster in (self.kafka, *self.stores)
         }
-        self._ending = threading.Event()
+        self._is_ending = threading.Event()
         self._agents = ExitStack()
         self.home, self.runner = home / "agent", runner
         self.home.mkdir(parents=True)
         self.syslog, metrics, log4j, avro = free_ports(4)
-        intake = LogPorts(log4j, avro)
+        intake = AgentLogPorts(log4j, avro)
         for cluster in (self.kafka, *self.stores):
-            cluster.logs_to = intake
+            cluster.log_ports = intake
             cluster.reserve()
         self.environment: dict[str, str | None] = {
             **{name: None for name in os.environ if name.startswith("FLAFKA_CLUSTER")},
-            "XDG_DATA_HOME": str(home),  # where the channel finds its brokers
+            "XDG_DATA_HOME": str(home),  # the default brokers of the channel are found below it
             "XDG_STATE_HOME": str(home),
             "FLAFKA_SYSLOG": str(self.syslog),
             "FLAFKA_LOG4J": str(intake.log4j),
@@ -209,7 +209,7 @@ class _Run:
             "FLAFKA_TRIGGER": "5",
             "FLAFKA_RUNNER": runner,
         }
-        self.named = ["-c", str(CONFIGURATION)]
+        self.arguments = ["-c", str(CONFIGURATION)]
         if self.yarn is not None:
             self.yarn.configure()
             self.environment |= {
@@ -219,34 +219,35 @@ class _Run:
             }
             more = self.home / "yarn.conf"
             more.write_text(ON_YARN.format(spark=spark_home(), hdfs=self.hdfs.rpc))
-            self.named = ["-f", str(CONFIGURATION), "-f", str(more), "--no-reload-conf"]
+            self.arguments = ["-f", str(CONFIGURATION), "-f", str(more), "--no-reload-conf"]
         self.agent = self._agent()
         self.to_send = 4 * MESSAGES
 
     def start(self) -> None:
+        """Start the agent and wait until its source `tcp` is open."""
         self._agents.enter_context(self.agent)
         self.agent.port("tcp")
 
     def start_clusters(self, *clusters: Cluster) -> None:
-        """In threads: an interrupt, which strikes the main thread, does not leave a server that nobody knows of."""
+        """Start clusters at once, on threads: Ctrl-C interrupts the main thread only, and never a start."""
         with ThreadPoolExecutor() as threads:
-            for started in [threads.submit(self._start_cluster, cluster) for cluster in clusters]:
-                started.result()
+            for future in [threads.submit(self._start_cluster, cluster) for cluster in clusters]:
+                future.result()
 
     def _start_cluster(self, cluster: Cluster) -> None:
-        with self._turns[cluster]:
-            if not self._ending.is_set():  # a pool does not wait for a thread whose start was interrupted
+        with self._locks[cluster]:
+            if not self._is_ending.is_set():  # a thread may begin after an interrupt has ended the wait for it
                 cluster.start()
 
     def _stop_cluster(self, cluster: Cluster) -> None:
-        with self._turns[cluster]:
+        with self._locks[cluster]:
             cluster.stop()
 
     def _agent(self, *arguments: str) -> RunningAgent:
-        return RunningAgent(self.home, CONFIGURATION, *self.named, *arguments, environment=self.environment)
+        return RunningAgent(self.home, CONFIGURATION, *self.arguments, *arguments, environment=self.environment)
 
     def send(self) -> None:
-        """Syslog with something to hide in it."""
+        """Send syslog messages with personal data, and wait until the agent has accepted them."""
         source = self.home / "messages"
         source.write_text(
             "".join(
@@ -269,7 +270,7 @@ class _Run:
         return int(tcp.get("EventAcceptedCount", 0)) + int(udp.get("EventAcceptedCount", 0)) + dropped >= self.to_send
 
     def await_deliveries(self) -> None:
-        """A sink that found its store away tries again after up to half a minute."""
+        """Wait until each sink has delivered; the retry of a sink may take 30 s."""
         for sink in ("hdfs", "hbase", "solr", "counts"):
             self.agent.until(
                 partial(self.agent.count, f"SINK.{sink}", "EventDrainSuccessCount"),
@@ -277,29 +278,31 @@ class _Run:
             )
 
     def stop(self) -> None:
+        """Stop the agent and read its final metrics. Raises FlafkaError if it does not stop cleanly."""
         if self.agent.stop() != 0:
             raise FlafkaError(f"the agent did not stop cleanly; its log: {self.home}/agent.log")
         self.counters = json.loads((self.home / "metrics.json").read_text())
 
     def drain(self) -> None:
+        """Run the agent with --drain. Raises FlafkaError if it fails."""
         self.agent = self._agents.enter_context(self._agent("--drain"))
-        if self.agent.ended() != 0:
+        if self.agent.wait_for_exit() != 0:
             raise FlafkaError(f"the channel could not be drained; the agent's log: {self.home}/agent.log")
 
-    def look(self) -> DemoResult:
-        """Read everything back."""
+    def read_back(self) -> DemoResult:
+        """Read the channel and the stores back and return their differences."""
         channel_class = cast("type[KafkaBackedChannel]", Components().get("channel", "kafka"))
         records = read_topic(self.kafka.bootstrap_servers, TOPIC, channel_class)
         events = [event for takes in records.values() for taken in takes for event in taken.batch]
-        channel = stored(records)
+        channel = bodies_by_id(records)
         reader = HdfsReader(self.hdfs.webhdfs)
         hdfs = reconcile(records, reader, ROOT)
         rows, documents = hbase_rows(self.hbase.address, TABLE), solr_documents(f"{self.solr.address}/{CORE}")
-        found = DemoResult(self.counters, len(channel), self.to_send, self.yarn is not None)
-        found.counts = _counts(hbase_rows(self.hbase.address, COUNTS))
+        result = DemoResult(self.counters, len(channel), self.to_send, self.yarn is not None)
+        result.counts = _counts(hbase_rows(self.hbase.address, COUNTS))
         logged = Counter((e.headers["application"], e.headers["level"]) for e in events if "application" in e.headers)
-        found.store("HDFS", f"in {hdfs.files} files", hdfs.delivered_events, hdfs.differences)
-        found.store(
+        result.store("HDFS", f"in {hdfs.files} files", hdfs.delivered_events, hdfs.differences)
+        result.store(
             "HBase",
             "rows by event id",
             len(rows),
@@ -307,26 +310,26 @@ class _Run:
         )
         text = {id: body.decode(errors="backslashreplace").encode() for id, body in channel.items()}
         bodies = {id: document.get("body_t", "").encode() for id, document in documents.items()}
-        found.store("Solr", "documents by event id", len(documents), differences(text, bodies))
+        result.store("Solr", "documents by event id", len(documents), differences(text, bodies))
         wrong = [
-            f"{found.counts[who, level]:,} events of {who} with level {level}, not {count:,}"
-            for (who, level), count in logged.items()
-            if found.counts[who, level] != count
+            f"{result.counts[sender, level]:,} events of {sender} with level {level}, not {count:,}"
+            for (sender, level), count in logged.items()
+            if result.counts[sender, level] != count
         ]
-        found.store("counts", "counted by the processor, by minute, sender and level", found.counts.total(), wrong)
+        result.store("counts", "counted by the processor, by minute, sender and level", result.counts.total(), wrong)
         clusters = (self.kafka, *self.stores)
-        found.memory_mb = sum(cluster.server(name).rss_mb or 0 for cluster in clusters for name in cluster.names())
-        found.samples = list(_samples(reader, rows, f"{self.solr.address}/{CORE}"))
-        return found
+        result.memory_mb = sum(cluster.server(name).rss_mb or 0 for cluster in clusters for name in cluster.names())
+        result.samples = list(_samples(reader, rows, f"{self.solr.address}/{CORE}"))
+        return result
 
     def end(self) -> None:
-        """Leave nothing behind, whatever happened; a second Ctrl-C must not change that."""
+        """Stop the agent and all servers; a second Ctrl-C is ignored meanwhile."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         self._agents.close()
-        self._ending.set()
+        self._is_ending.set()
         with ThreadPoolExecutor() as threads:
-            for cluster in self._turns:
+            for cluster in self._locks:
                 threads.submit(self._stop_cluster, cluster)
 
 
@@ -334,16 +337,16 @@ def _counts(rows: dict[str, dict[str, bytes]]) -> Counter[tuple[str, str]]:
     """Return the events by sender and level, over all minutes, from rows like `2026-01-31 12:00 broker-1 INFO`."""
     counts: Counter[tuple[str, str]] = Counter()
     for key, row in rows.items():
-        who, _, level = key[len("2026-01-31 12:00 ") :].rpartition(" ")
-        counts[who, level] += int(row["events"])
+        sender, _, level = key[len("2026-01-31 12:00 ") :].rpartition(" ")
+        counts[sender, level] += int(row["events"])
     return counts
 
 
 def _samples(reader: HdfsReader, rows: dict[str, dict[str, bytes]], solr: str) -> Iterator[tuple[str, str]]:
-    """One event out of each store, by its own way of reading: where, and the event."""
+    """Yield one event of each store, read with the store's own API: its location and its text."""
     for path in reader.visible(ROOT):
-        if found := [line for line in lines(reader.read(path)) if b"paid with card" in line]:
-            yield f"HDFS  {path}", found[0].decode(errors="replace")
+        if matches := [line for line in lines(reader.read(path)) if b"paid with card" in line]:
+            yield f"HDFS  {path}", matches[0].decode(errors="replace")
             break
     for id, row in rows.items():
         if b"active master" in row["pCol"]:
@@ -364,7 +367,7 @@ def _step(text: str) -> Iterator[None]:
     console.print(f"[green]✓[/] {text} [dim]({time.monotonic() - started:.1f} s)", soft_wrap=True)
 
 
-def _until_interrupted() -> None:
+def _wait_for_interrupt() -> None:
     try:
         signal.pause()
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""Outcome of `agent demo`: the agent's figures beside the events that were read back."""
+"""Result of `agent demo`: the agent's counters compared with the events that were read back."""
 
 from __future__ import annotations
 
@@ -22,15 +22,18 @@ console = Console(highlight=False)
 
 @dataclass
 class DemoResult:
-    """The agent's figures, and the events that were read back."""
+    """Counters of the agent, number of events read back, and their differences."""
 
     counters: dict[str, dict[str, str]]
     channel: int
+    """Number of events in the channel."""
     to_send: int
     on_yarn: bool = False
-    """True if YARN's servers were among those that logged."""
+    """True if YARN's servers logged, too."""
     stores: list[tuple[str, str, int]] = field(default_factory=list)
+    """Name, description and number of events of each store."""
     wrong: list[str] = field(default_factory=list)
+    """Differences; empty if all events were delivered once."""
     samples: list[tuple[str, str]] = field(default_factory=list)
     counts: Counter[tuple[str, str]] = field(default_factory=Counter)
     """Events that the processor counted, by sender and level."""
@@ -38,7 +41,7 @@ class DemoResult:
     seconds: float = 0
 
     def store(self, name: str, how: str, events: int, differences: list[str]) -> None:
-        """Add one store."""
+        """Add a store with its number of events and its differences from the channel."""
         self.stores.append((name, how, events))
         self.wrong += [f"{name}: {difference}" for difference in differences[:5]]
         if events != self.channel:
@@ -50,17 +53,17 @@ class DemoResult:
 
     @property
     def balanced(self) -> bool:
-        """Return True if each store has each event of the channel once, and no event received is missing."""
+        """True if each store has each event of the channel once, and no received event is missing."""
         return not self.wrong
 
     @property
     def filtered(self) -> int:
-        """Return how many events were dropped on purpose, before the channel."""
+        """Number of events that an interceptor dropped before the channel."""
         return sum(self.count(name, "EventFilteredCount") for name in SOURCES)
 
     @property
     def dropped(self) -> int:
-        """Return how many datagrams the kernel dropped, before the agent had them."""
+        """Number of datagrams that the kernel dropped before the agent received them."""
         return self.count("udp", "KernelDropCount")
 
     def compare(self) -> None:
@@ -74,7 +77,7 @@ class DemoResult:
             self.wrong.append(f"logger sent {self.to_send:,}: {arrived:,} arrived, the kernel dropped {dropped:,}")
 
     def data(self) -> dict[str, Any]:
-        """Return all of it, in values that JSON can hold."""
+        """Return the result as JSON values."""
         return {
             "balanced": self.balanced,
             "wrong": self.wrong,
@@ -84,7 +87,7 @@ class DemoResult:
             "channel": self.channel,
             "stores": {name: events for name, _, events in self.stores},
             "counts": [
-                {"sender": who, "level": level, "events": n} for (who, level), n in sorted(self.counts.items())
+                {"sender": sender, "level": level, "events": n} for (sender, level), n in sorted(self.counts.items())
             ],
             "samples": dict(self.samples),
             "memory_mb": self.memory_mb,
@@ -92,30 +95,30 @@ class DemoResult:
         }
 
     def show(self) -> None:
-        """Print all of it."""
+        """Print the result."""
         table = Table(title="\nReconciliation", title_justify="left", title_style="bold", box=None, show_header=False)
         table.add_column(justify="right", style="bold")
         table.add_column(style="cyan")
         table.add_column(style="dim")
         for name, text in SOURCES.items():
-            what = f"{text} and YARN" if self.on_yarn and name == "avro" else text
-            table.add_row(f"{self.count(name, 'EventReceivedCount'):,}", f"→ {name}", what)
+            senders = f"{text} and YARN" if self.on_yarn and name == "avro" else text
+            table.add_row(f"{self.count(name, 'EventReceivedCount'):,}", f"→ {name}", senders)
         table.add_row(f"−{self.filtered:,}", "filter", "dropped on purpose, before the channel")
         if self.dropped:
-            table.add_row(
-                f"({self.dropped:,})", "udp", "of logger's, dropped by the kernel before the agent, counted"
-            )
+            table.add_row(f"({self.dropped:,})", "udp", "datagrams of logger, dropped by the kernel before the agent")
         table.add_section()
         table.add_row(f"{self.channel:,}", "channel", "in Kafka, three replicas of each")
         for name, how, events in self.stores:
             table.add_row(f"{events:,}", f"→ {name}", how)
         console.print(table)
-        told = [f"{who} {level} {count:,}" for (who, level), count in sorted(self.counts.items()) if who != "-"]
-        console.print(f"\n[bold]Who logged[/] [dim](by the processor)[/]  {', '.join(told)}", soft_wrap=True)
-        for where, text in self.samples:
-            console.print(f"\n[bold]{where}", soft_wrap=True)
+        counts = [
+            f"{sender} {level} {count:,}" for (sender, level), count in sorted(self.counts.items()) if sender != "-"
+        ]
+        console.print(f"\n[bold]Who logged[/] [dim](by the processor)[/]  {', '.join(counts)}", soft_wrap=True)
+        for location, text in self.samples:
+            console.print(f"\n[bold]{location}", soft_wrap=True)
             console.print(Text("  " + text), no_wrap=True, overflow="ellipsis")
         for text in self.wrong:
             console.print(f"[red]{text}")
-        verdict = "[green]All events were delivered once" if self.balanced else "[red]Events were lost or repeated"
+        verdict = "[green]All events were delivered once" if self.balanced else "[red]Events were lost or duplicated"
         console.print(f"\n{verdict}[/] [dim]after {self.seconds:.0f} s; the servers use {self.memory_mb:,} MB.")

@@ -1,4 +1,4 @@
-"""`agent group` for a channel `file`, whose checkpoint lies on this host instead of in Kafka."""
+"""`agent group describe` and `reset` for a channel `file`, whose checkpoint is on this host and not in Kafka."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ Command = Callable[..., Any]
 DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
-def or_of_files(run: Command) -> Callable[[Command], Command]:
-    """Add the options that name a channel `file`; with them, call `run` instead of the command."""
+def with_file_channel(run: Command) -> Callable[[Command], Command]:
+    """Add the options that name a channel `file`; with these options, `run` is called instead of the command."""
 
     def decorated(command: Command) -> Command:
         @click.option(
             "--checkpoint-dir",
             type=DIRECTORY,
-            help="checkpointDir of a channel file; NAME is the channel then.",
+            help="checkpointDir of a channel file. NAME is then the name of the channel.",
         )
-        @click.option("--data-dirs", metavar="DIR,…", help="Its dataDirs. If unset, the default.")
+        @click.option("--data-dirs", metavar="DIR,…", help="dataDirs of the channel file. If unset, the default.")
         @functools.wraps(command)
         def wrapped(*args: Any, checkpoint_dir: Path | None, data_dirs: str | None, **options: Any) -> Any:
             if checkpoint_dir is None:
@@ -35,9 +35,9 @@ def or_of_files(run: Command) -> Callable[[Command], Command]:
                 if "to" in options and options["to"] is None:
                     raise click.UsageError("Missing option '--to'.")
                 return command(*args, **options)
-            named = {"checkpointDir": str(checkpoint_dir), **({"dataDirs": data_dirs} if data_dirs else {})}
+            properties = {"checkpointDir": str(checkpoint_dir), **({"dataDirs": data_dirs} if data_dirs else {})}
             cls = Components().get("channel", "file")
-            config, problems = cls.config_class.parse(named)
+            config, problems = cls.config_class.parse(properties)
             if config is None:
                 raise click.UsageError("; ".join(problem.message for problem in problems))
             try:
@@ -53,26 +53,26 @@ def or_of_files(run: Command) -> Callable[[Command], Command]:
 
 
 def reset(channel: Any, *, to: str | None, yes: bool, as_json: bool, **of_kafka: object) -> None:
-    """Resolve what the channel waits for a person to resolve. Its agent must not have it open."""
-    _refuse(of_kafka)
+    """Accept losses that keep the channel from opening. The channel must not be open in an agent."""
+    _refuse_kafka_options(of_kafka)
     if to not in (None, "earliest"):
-        raise click.BadParameter("of a channel file: earliest, or no --to at all", param_hint="--to")
+        raise click.BadParameter("of a channel file: omit --to, or use earliest", param_hint="--to")
 
-    def agreed(changes: list[tuple[str, str]]) -> None:
+    def confirm_changes(changes: list[tuple[str, str]]) -> None:
         show(("what", "change"), changes, as_json=as_json)
         confirm(f"reset channel {channel.name}?", yes)
 
-    channel.reset(agreed, earliest=to == "earliest")
+    channel.reset(confirm_changes, earliest=to == "earliest")
 
 
 def describe(channel: Any, *, as_json: bool, **of_kafka: object) -> None:
-    """Show, per partition, the committed offset and the undelivered entries; its agent may run."""
-    _refuse(of_kafka)
+    """Show the committed offset and the undelivered entries of each partition. The agent may run."""
+    _refuse_kafka_options(of_kafka)
     columns = ("events", "partition", "current_offset", "log_end_offset", "lag", "epoch", "problem")
     show(columns, channel.describe(), as_json=as_json)
 
 
-def _refuse(options: dict[str, object]) -> None:
+def _refuse_kafka_options(options: dict[str, object]) -> None:
     for name, value in options.items():
         if value:
             option = {"topics": "topic"}.get(name, name).replace("_", "-")

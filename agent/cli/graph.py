@@ -8,9 +8,9 @@ from pathlib import Path
 
 import click
 
-from flafka.agent import graph as drawing
-from flafka.agent.cli.configured import Chosen, configuration_options, load_or_exit
+from flafka.agent.cli.configuration import ChosenConfiguration, configuration_options, load_or_exit
 from flafka.agent.cli.output import json_option
+from flafka.agent.graph import graph_of, render_mermaid, render_svg, text_lines
 
 
 @click.command()
@@ -21,19 +21,21 @@ from flafka.agent.cli.output import json_option
     default="text",
     show_default=True,
     type=click.Choice(["text", "mermaid", "svg", "json"]),
-    help="What to print.",
+    help="Output format.",
 )
 @json_option
-@click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="File to write it to.")
-def graph(chosen: Chosen, form: str, as_json: bool, output: Path | None) -> None:
-    """Draw a configuration: the ways that events take from sources to sinks. Starts nothing."""
-    drawn = drawing.graph_of(load_or_exit(chosen))
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), help="Output file. If unset, standard output."
+)
+def graph(chosen: ChosenConfiguration, form: str, as_json: bool, output: Path | None) -> None:
+    """Draw a configuration: the flow of events from sources to sinks. Starts nothing."""
+    agent_graph = graph_of(load_or_exit(chosen))
     if as_json or form == "json":
-        text = json.dumps(asdict(drawn), indent=2)
+        text = json.dumps(asdict(agent_graph), indent=2)
     elif form == "text":
-        text = "\n".join(drawing.ways(drawn))
+        text = "\n".join(text_lines(agent_graph))
     else:
-        text = {"mermaid": drawing.mermaid, "svg": drawing.svg}[form](drawn)
+        text = {"mermaid": render_mermaid, "svg": render_svg}[form](agent_graph)
     if output is None:
         click.echo(text)
         return

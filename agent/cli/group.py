@@ -1,4 +1,4 @@
-"""`agent group`: consumer groups, their lag and their offsets."""
+"""`agent group`: consumer groups, their lag and their committed offsets."""
 
 import base64
 import time
@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from flafka.agent.cli import file_group, group_move
-from flafka.agent.cli.kafka_admin import confirm, connect, connection_options, partitions_of, refuse_errors
+from flafka.agent.cli.kafka_admin import confirm, connect, connection_options, partitions_of, raise_topic_errors
 from flafka.agent.cli.output import Verbs, json_option, show
 from flafka.plugins import Assignment, Generation, next_epoch, partitions
 from flafka.plugins.kafka.offsets import (
+    MEMBERLESS_COMMIT_SECONDS,
     NUL,
-    OUTSIDE_SECONDS,
     OffsetMetadata,
     RecordsLost,
-    is_earlier,
+    is_earlier_epoch,
 )
 
 if TYPE_CHECKING:
@@ -29,17 +29,15 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-TRIES = 5
-"""Number of attempts to move a group."""
+RESET_ATTEMPTS = 5
+"""Maximum number of attempts to reset a group."""
 COORDINATOR_SECONDS = 30.0
-"""Time to wait for a coordinator, in seconds. Kafka creates its topic of offsets when a cluster's first group is
-asked for. After the loss of a broker another one becomes coordinator.
-"""
+"""Timeout for a group coordinator: Kafka creates `__consumer_offsets` on first use, and fails over after a loss."""
 
 
 @click.group(cls=Verbs)
 def group() -> None:
-    """List consumer groups, show their lag, move their offsets or their sinks' commit log."""
+    """List consumer groups, show their lag, reset their offsets, and move the commit logs of their sinks."""
 
 
 group.add_command(group_move.move)
@@ -51,55 +49,53 @@ group.add_command(group_move.move)
 def list_groups(bootstrap_server: str | None, command_config: Path | None, as_json: bool) -> None:
     """List groups with their state."""
     with connect(bootstrap_server, command_config) as admin:
-        found = sorted(
-            (found["group_id"], found.get("group_state"), found.get("group_type")) for found in admin.list_groups()
-        )
-    show(("group", "state", "type"), found, as_json=as_json)
+        groups = sorted((g["group_id"], g.get("group_state"), g.get("group_type")) for g in admin.list_groups())
+    show(("group", "state", "type"), groups, as_json=as_json)
 
 
 @group.command()
 @click.argument("name")
 @connection_options
 @json_option
-@file_group.or_of_files(file_group.describe)
+@file_group.with_file_channel(file_group.describe)
 def describe(name: str, bootstrap_server: str | None, command_config: Path | None, as_json: bool) -> None:
-    """Show, per partition, the committed offset, the lag in offsets and the member that reads it.
+    """Show the committed offset, the lag and the member of each partition.
 
-    The lag is that of Kafka's own tool: the ends of transactions count, so it may stay above the lag of `agent top`.
-    An offset of a topic or partition that was deleted since, and perhaps created again, counts as none. If brokers
-    have lost records that the group had read, the reset that it needs is on standard error.
+    As in Kafka's own tool, the lag is in offsets and counts transaction markers, so it may stay above the lag of
+    `agent top`. Offsets of a topic that was deleted or recreated are not shown. If brokers have lost records that the
+    group had read, standard error has the reset that is needed.
     """
     from kafka.admin import OffsetSpec
 
-    from flafka.agent.runner.retries import with_brokers
+    from flafka.agent.runner.retries import add_brokers
 
     with connect(bootstrap_server, command_config) as admin:
         _refuse_unknown(admin, name)
         committed = _committed(admin, name)
-        owners = _owners(_members(admin, name))
-        if not committed and not owners:
-            raise click.ClickException(f"group {name} has committed nothing, and nobody reads in it")
-        ids = _topic_ids(admin, {*committed, *owners})
+        members = _member_by_partition(_members(admin, name))
+        if not committed and not members:
+            raise click.ClickException(f"group {name} has neither committed offsets nor members")
+        ids = _topic_ids(admin, {*committed, *members})
         if not (keys := sorted(ids)):
-            raise click.ClickException(f"all partitions in which group {name} has offsets were deleted")
+            raise click.ClickException(f"all partitions with offsets of group {name} were deleted")
         end = admin.list_partition_offsets(dict.fromkeys(keys, OffsetSpec.LATEST))
         low = admin.list_partition_offsets(dict.fromkeys(keys, OffsetSpec.EARLIEST))
     rows = []
     for key in keys:
         offset = _offset(committed.get(key), ids[key])
         lag = None if offset is None else max(end[key].offset - offset, 0)
-        member = owners.get(key, {})
-        epoch = _said(committed.get(key)).generation.epoch or None
-        who = (member.get("member_id"), member.get("client_host"))
-        rows.append((key.topic, key.partition, offset, end[key].offset, lag, epoch, *who))
+        member = members.get(key, {})
+        epoch = _metadata(committed.get(key)).generation.epoch or None
+        consumer = (member.get("member_id"), member.get("client_host"))
+        rows.append((key.topic, key.partition, offset, end[key].offset, lag, epoch, *consumer))
     columns = ("topic", "partition", "current_offset", "log_end_offset", "lag", "epoch", "consumer_id", "host")
     show(columns, rows, as_json=as_json)
-    for key, at in sorted(committed.items()):
-        if key in ids and (lost := _said(at).lost) and _offset(at, ids[key]) is not None:
-            place = partitions.TopicPartition("", key.topic, "", key.partition)
-            assignment = Assignment(place, name, _said(at).generation, at.offset)
+    for key, commit in sorted(committed.items()):
+        if key in ids and (lost := _metadata(commit).lost) and _offset(commit, ids[key]) is not None:
+            partition = partitions.TopicPartition("", key.topic, "", key.partition)
+            assignment = Assignment(partition, name, _metadata(commit).generation, commit.offset)
             brokers = {"group": bootstrap_server} if bootstrap_server else {}
-            click.echo(with_brokers(str(RecordsLost(assignment, lost, low[key].offset)), brokers), err=True)
+            click.echo(add_brokers(str(RecordsLost(assignment, lost, low[key].offset)), brokers), err=True)
 
 
 @group.command()
@@ -111,17 +107,17 @@ def describe(name: str, bootstrap_server: str | None, command_config: Path | Non
     "topics",
     multiple=True,
     metavar="TOPIC[:PARTITION,…]",
-    help="Topic or partitions to move. May be repeated. If unset, every partition that the group has committed.",
+    help="Topic or partitions to reset. May be repeated. If unset, all partitions with committed offsets.",
 )
 @click.option(
     "--new-ids",
     is_flag=True,
-    help="Give events new ids from now on. Needed after brokers have lost records, as new records get the same "
+    help="Give events new ids from now on. Needed after brokers have lost records, because new records reuse their "
     "offsets.",
 )
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
-@file_group.or_of_files(file_group.reset)
+@file_group.with_file_channel(file_group.reset)
 def reset(
     name: str,
     bootstrap_server: str | None,
@@ -132,30 +128,30 @@ def reset(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Move a group's committed offsets. No member may be reading in the group.
+    """Reset the committed offsets of a group. The group must have no members.
 
-    A time means the first record stored at that time or later; without a zone it is local time. `current` leaves the
-    offsets where they are, and drops what an agent of another version has said with them. Every moved
-    partition gets a new epoch, by which sinks with offsets of their own see that the move was made on purpose.
+    A time selects the first record stored then or later; without a zone it is local time. `current` keeps the offsets
+    and drops the commit metadata of an agent of another version. Each partition gets a new fencing epoch, so
+    that sinks with a commit log accept the reset.
     """
-    position = _position(to)
+    target = _parse_target(to)
     with connect(bootstrap_server, command_config) as admin:
         if not topics:
-            _refuse_unknown(admin, name, "; to begin one, name a --topic")
+            _refuse_unknown(admin, name, "; to create a group, name a --topic")
         if members := _members(admin, name):
-            raise click.ClickException(_still_reading(name, members))
+            raise click.ClickException(_has_members_error(name, members))
         committed = _committed(admin, name)
         ids = _topic_ids(admin, _selected(admin, topics) if topics else committed)
         if not ids:
-            raise click.ClickException(f"group {name} has no offset in any partition there is: name a --topic")
-        moves = _plan(admin, name, sorted(ids), position, committed, ids)
-        show(_Move._fields, moves, as_json=as_json)
-        confirm(f"move group {name} on {len(moves)} partitions?", yes)
+            raise click.ClickException(f"group {name} has no offset in an existing partition: name a --topic")
+        moves = _plan(admin, name, sorted(ids), target, committed, ids)
+        show(_PartitionReset._fields, moves, as_json=as_json)
+        confirm(f"reset group {name} in {len(moves)} partitions?", yes)
         _commit(admin, name, moves, committed, ids, new_ids=new_ids)
 
 
-class _Move(NamedTuple):
-    """One line of the plan, shown before it is carried out."""
+class _PartitionReset(NamedTuple):
+    """Planned reset of one partition."""
 
     topic: str
     partition: int
@@ -164,13 +160,13 @@ class _Move(NamedTuple):
     epoch: int
 
 
-def _position(text: str) -> "int | datetime | str":
+def _parse_target(text: str) -> "int | datetime | str":
     if text in ("earliest", "latest", "current"):
         return text
     if text.isdecimal():
         return int(text)
     try:
-        return datetime.fromisoformat(text).astimezone()  # without a zone: the user's
+        return datetime.fromisoformat(text).astimezone()  # without a zone: local time
     except ValueError:
         raise click.BadParameter(
             f"{text!r} is not earliest, latest, current, an offset or an ISO time", param_hint="--to"
@@ -196,46 +192,49 @@ def _plan(
     admin: Any,
     name: str,
     keys: "list[TopicPartition]",
-    position: "int | datetime | str",
+    target: "int | datetime | str",
     committed: "Mapping[TopicPartition, OffsetAndMetadata]",
     ids: "Mapping[TopicPartition, str]",
-) -> list[_Move]:
+) -> list[_PartitionReset]:
     from kafka.admin import OffsetSpec
 
-    def offsets(at: Any) -> dict[Any, int]:
-        return {key: found.offset for key, found in admin.list_partition_offsets(dict.fromkeys(keys, at)).items()}
+    def offsets(spec: Any) -> dict[Any, int]:
+        result = admin.list_partition_offsets(dict.fromkeys(keys, spec))
+        return {key: partition.offset for key, partition in result.items()}
 
     first, end = offsets(OffsetSpec.EARLIEST), offsets(OffsetSpec.LATEST)
-    if isinstance(position, datetime):
-        found = offsets(int(position.timestamp() * 1000))
-        target = {key: offset if offset >= 0 else end[key] for key, offset in found.items()}  # -1: nothing that new
-    elif isinstance(position, int):
-        target = dict.fromkeys(keys, position)
-    elif position == "current":
-        target = {}
+    if isinstance(target, datetime):
+        by_time = offsets(int(target.timestamp() * 1000))
+        new_offsets = {
+            key: offset if offset >= 0 else end[key] for key, offset in by_time.items()
+        }  # -1: no later record
+    elif isinstance(target, int):
+        new_offsets = dict.fromkeys(keys, target)
+    elif target == "current":
+        new_offsets = {}
         for key in keys:
-            if (at := _offset(committed.get(key), ids[key])) is None:
-                place = f"{key.topic}-{key.partition}"
-                raise click.ClickException(f"group {name} has no offset in {place}: --to needs another value")
-            target[key] = at
+            if (offset := _offset(committed.get(key), ids[key])) is None:
+                partition = f"{key.topic}-{key.partition}"
+                raise click.ClickException(f"group {name} has no offset in {partition}: --to needs another value")
+            new_offsets[key] = offset
     else:
-        target = first if position == "earliest" else end
+        new_offsets = first if target == "earliest" else end
     moves = []
     for key in keys:
-        if not first[key] <= target[key] <= end[key]:
+        if not first[key] <= new_offsets[key] <= end[key]:
             raise click.ClickException(
-                f"{key.topic}-{key.partition} holds offsets {first[key]} to {end[key]}, not {target[key]}"
+                f"{key.topic}-{key.partition} holds offsets {first[key]} to {end[key]}, not {new_offsets[key]}"
             )
         now = committed.get(key)
-        epoch = next_epoch(_said(now).generation.epoch)
-        moves.append(_Move(key.topic, key.partition, _offset(now, ids[key]), target[key], epoch))
+        epoch = next_epoch(_metadata(now).generation.epoch)
+        moves.append(_PartitionReset(key.topic, key.partition, _offset(now, ids[key]), new_offsets[key], epoch))
     return moves
 
 
 def _commit(
     admin: Any,
     name: str,
-    moves: list[_Move],
+    moves: list[_PartitionReset],
     committed: "Mapping[TopicPartition, OffsetAndMetadata]",
     ids: "Mapping[TopicPartition, str]",
     *,
@@ -247,119 +246,121 @@ def _commit(
     offsets = {}
     for move in moves:
         key = TopicPartition(move.topic, move.partition)
-        said = _said(committed.get(key))  # the commit log of a sink stays where it is
-        scheme = move.epoch if new_ids else max(said.generation.id_scheme, Generation().id_scheme)
-        generation = Generation(move.epoch, scheme, said.generation.commit_log)
+        current = _metadata(committed.get(key)).generation
+        scheme = move.epoch if new_ids else max(current.id_scheme, Generation().id_scheme)
+        generation = Generation(move.epoch, scheme, current.commit_log)
         text = OffsetMetadata(generation, ids[key]).text()
         offsets[key] = OffsetAndMetadata(move.new_offset, text + NUL, None)
-    for _ in range(TRIES):
+    for _ in range(RESET_ATTEMPTS):
         _write(admin, name, offsets)
-        time.sleep(OUTSIDE_SECONDS)
-        if not (offsets := _undone(admin, name, offsets)):
+        time.sleep(MEMBERLESS_COMMIT_SECONDS)
+        if not (offsets := _overwritten(admin, name, offsets)):
             return
-        places = ", ".join(f"{key.topic}-{key.partition}" for key in offsets)
-        undone = f"a commit that was under way has undone this for {places}"
+        names = ", ".join(f"{key.topic}-{key.partition}" for key in offsets)
+        undone = f"a concurrent commit has overwritten the reset of {names}"
         if members := _members(admin, name):
-            raise click.ClickException(f"{undone}, and {_still_reading(name, members)}")
-        click.echo(f"{undone}: moving it again", err=True)
-    raise click.ClickException(f"{undone}, {TRIES} times: stop what delivers from it, and run this again")
+            raise click.ClickException(f"{undone}, and {_has_members_error(name, members)}")
+        click.echo(f"{undone}: trying again", err=True)
+    raise click.ClickException(
+        f"{undone}, {RESET_ATTEMPTS} times: stop the consumers of the group, and run this again"
+    )
 
 
 def _write(admin: Any, name: str, offsets: "Mapping[TopicPartition, OffsetAndMetadata]") -> None:
     from kafka.errors import NoError
 
-    def names(found: "Mapping[TopicPartition, type[KafkaError]]") -> str:
-        return " ".join(error.__name__ for error in found.values())
+    def names(errors: "Mapping[TopicPartition, type[KafkaError]]") -> str:
+        return " ".join(error.__name__ for error in errors.values())
 
-    for key, error in _by_coordinator(lambda: admin.alter_group_offsets(name, offsets), names).items():
+    for key, error in _retry_coordinator(lambda: admin.alter_group_offsets(name, offsets), names).items():
         if error is not NoError:
-            raise click.ClickException(f"{key.topic}-{key.partition} was not moved: {error.description}")
+            raise click.ClickException(f"{key.topic}-{key.partition} was not reset: {error.description}")
 
 
-def _undone(
+def _overwritten(
     admin: Any, name: str, offsets: "Mapping[TopicPartition, OffsetAndMetadata]"
 ) -> "dict[TopicPartition, OffsetAndMetadata]":
-    """Return the moves that a commit of a Spark driver, which had looked at the group before, has undone."""
+    """Return the offsets that a Spark driver has overwritten since, with a commit of an earlier epoch."""
     now = _committed(admin, name)
     return {
-        key: at
-        for key, at in offsets.items()
-        if key in now and is_earlier(_said(now[key]), _said(at).generation.epoch)
+        key: commit
+        for key, commit in offsets.items()
+        if key in now and is_earlier_epoch(_metadata(now[key]), _metadata(commit).generation.epoch)
     }
 
 
-def _said(committed: "OffsetAndMetadata | None") -> OffsetMetadata:
+def _metadata(committed: "OffsetAndMetadata | None") -> OffsetMetadata:
     return OffsetMetadata.parse(committed.metadata if committed else None)
 
 
 def _offset(committed: "OffsetAndMetadata | None", topic_id: str) -> int | None:
-    """Return the group's offset; None if it belongs to a deleted topic of the same name."""
-    return committed.offset if committed and _said(committed).topic_id in ("", topic_id) else None
+    """Return the committed offset; None if it belongs to a deleted topic of the same name."""
+    return committed.offset if committed and _metadata(committed).topic_id in ("", topic_id) else None
 
 
 def _topic_ids(admin: Any, keys: "Iterable[TopicPartition]") -> "dict[TopicPartition, str]":
-    """Return the topic id, as librdkafka writes it, of each of these partitions that exists.
+    """Return the topic id, as librdkafka writes it, of each existing partition among `keys`.
 
-    Groups keep offsets of partitions that are gone, as where a topic was created again with fewer of them.
+    Groups keep the offsets of deleted partitions, as of a topic that was recreated with fewer partitions.
     """
     keys = set(keys)
-    found = admin.describe_topics(sorted({key.topic for key in keys})) if keys else []
-    refuse_errors(found, ignore="UnknownTopicOrPartitionError")
-    ids = {one["name"]: one.get("topic_id") for one in found}  # brokers before Kafka 2.8 have none
-    there = {(one["name"], part["partition_index"]) for one in found for part in one["partitions"]}
+    topics = admin.describe_topics(sorted({key.topic for key in keys})) if keys else []
+    raise_topic_errors(topics, ignore="UnknownTopicOrPartitionError")
+    ids = {topic["name"]: topic.get("topic_id") for topic in topics}  # None before Kafka 2.8
+    existing = {(topic["name"], part["partition_index"]) for topic in topics for part in topic["partitions"]}
     return {
         key: base64.b64encode(uuid.UUID(str(id)).bytes).decode().rstrip("=") if (id := ids[key.topic]) else ""
         for key in keys
-        if (key.topic, key.partition) in there
+        if (key.topic, key.partition) in existing
     }
 
 
 def _committed(admin: Any, name: str) -> "dict[TopicPartition, OffsetAndMetadata]":
-    found = _by_coordinator(lambda: admin.list_group_offsets(name)[name], lambda _: "")
-    return {key: offset for key, offset in found.items() if offset.offset >= 0}
+    offsets = _retry_coordinator(lambda: admin.list_group_offsets(name)[name], lambda _: "")
+    return {key: offset for key, offset in offsets.items() if offset.offset >= 0}
 
 
-def _by_coordinator(ask: Callable[[], T], errors: Callable[[T], str]) -> T:
-    """Return the answer of a group's coordinator. While there is none, or another broker becomes it, it is asked
-    again.
+def _retry_coordinator(request: Callable[[], T], errors: Callable[[T], str]) -> T:
+    """Return the response of a group's coordinator; retry while no broker is the coordinator.
 
-    `errors` returns the names of the errors within an answer.
+    `errors` returns the names of the errors within a response.
     """
     from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError
 
-    passing = (CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError)
+    retriable = (CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError)
     deadline = time.monotonic() + COORDINATOR_SECONDS
     while True:
-        late = time.monotonic() > deadline
+        is_last = time.monotonic() > deadline
         try:
-            found = ask()
-        except passing:
-            if late:
+            response = request()
+        except retriable:
+            if is_last:
                 raise
         else:
-            if late or not any(kind.__name__ in errors(found) for kind in passing):
-                return found
+            if is_last or not any(kind.__name__ in errors(response) for kind in retriable):
+                return response
         time.sleep(0.2)
 
 
 def _refuse_unknown(admin: Any, name: str, hint: str = "") -> None:
-    """Raise ClickException for an unknown group. Before its first group a cluster has no coordinator that could say
-    so.
+    """Raise ClickException for an unknown group.
+
+    The groups are listed because a cluster without any group has no coordinator to ask.
     """
-    if name not in {found["group_id"] for found in admin.list_groups()}:
-        raise click.ClickException(f"no group {name}: `agent group list` shows those there are{hint}")
+    if name not in {listed["group_id"] for listed in admin.list_groups()}:
+        raise click.ClickException(f"no group {name}: `agent group list` shows all groups{hint}")
 
 
 def _members(admin: Any, name: str) -> list[dict[str, Any]]:
-    """Live members; empty for a group that does not exist."""
-    found = _by_coordinator(lambda: admin.describe_groups([name])[name], lambda found: found["error"] or "")
-    if found["error"] and "GroupIdNotFound" not in found["error"]:
-        raise click.ClickException(f"group {name}: {found['error']}")
-    members: list[dict[str, Any]] = found["members"]
+    """Return the live members; empty for an unknown group."""
+    described = _retry_coordinator(lambda: admin.describe_groups([name])[name], lambda group: group["error"] or "")
+    if described["error"] and "GroupIdNotFound" not in described["error"]:
+        raise click.ClickException(f"group {name}: {described['error']}")
+    members: list[dict[str, Any]] = described["members"]
     return members
 
 
-def _owners(members: list[dict[str, Any]]) -> "dict[TopicPartition, dict[str, Any]]":
+def _member_by_partition(members: list[dict[str, Any]]) -> "dict[TopicPartition, dict[str, Any]]":
     from kafka import TopicPartition
 
     return {
@@ -370,12 +371,12 @@ def _owners(members: list[dict[str, Any]]) -> "dict[TopicPartition, dict[str, An
     }
 
 
-def _still_reading(name: str, members: list[dict[str, Any]]) -> str:
-    who = ", ".join(
+def _has_members_error(name: str, members: list[dict[str, Any]]) -> str:
+    consumers = ", ".join(
         f"{member['group_instance_id'] or member['client_id']} on {member['client_host'].lstrip('/')}"
         for member in members
     )
     return (
-        f"group {name} is being read by {who}\n"
-        "  stop what reads it first; one that was killed counts as a member until its session times out"
+        f"group {name} is being read by {consumers}\n"
+        "  stop these consumers first; a killed consumer remains a member until its session times out"
     )

@@ -1,4 +1,4 @@
-"""Connection of `agent topic` and `agent group` to Kafka, with Kafka's own options and readable errors."""
+"""Connection of `agent topic` and `agent group` to Kafka, with the options of Kafka's own tools."""
 
 import contextlib
 import logging
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
-# librdkafka's names, and those of Java that it takes, to kafka-python's.
 OPTIONS = {
     "bootstrap.servers": "bootstrap_servers",
     "client.id": "client_id",
@@ -26,6 +25,7 @@ OPTIONS = {
     "sasl.password": "sasl_plain_password",
     "sasl.kerberos.service.name": "sasl_kerberos_service_name",
 }
+"""Property of librdkafka, or its alias of the Java client → option of kafka-python."""
 MILLISECONDS = {"request.timeout.ms": "request_timeout_ms", "default.api.timeout.ms": "bootstrap_timeout_ms"}
 
 
@@ -45,127 +45,131 @@ def connection_options(command: Command) -> Command:
 
 @contextlib.contextmanager
 def connect(bootstrap_server: str | None, command_config: Path | None) -> Iterator[Any]:
-    """A `KafkaAdminClient`; what fails inside is reported in one line, with exit code 1."""
+    """Yield a `KafkaAdminClient`; turn errors of Kafka into a ClickException of one line."""
     from kafka import KafkaAdminClient
     from kafka.errors import KafkaError
 
     from flafka.agent.services import ServiceError
     from flafka.agent.services.kafka import KafkaCluster
     from flafka.plugins import Retry
-    from flafka.plugins.kafka.admin import away
-    from flafka.plugins.kafka.errors import metadata
+    from flafka.plugins.kafka.admin import unreachable_suffix
+    from flafka.plugins.kafka.errors import fetch_metadata
     from flafka.plugins.kafka.properties import QUIET
 
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # errors are reported once, here
-    options, asking = read_config(command_config) if command_config else ({}, {})
+    options, properties = read_config(command_config) if command_config else ({}, {})
     own = KafkaCluster.default()
-    named = bootstrap_server or options.get("bootstrap_servers")
+    requested = bootstrap_server or options.get("bootstrap_servers")
     try:
-        servers = named or own.bootstrap_servers
+        servers = requested or own.bootstrap_servers
     except ServiceError as error:
         raise click.ClickException(
-            f"{error}\n  start it with `agent cluster start`, or name yours with --bootstrap-server"
+            f"{error}\n  start it with `agent cluster start`, or name another with --bootstrap-server"
         ) from None
     options = {"bootstrap_timeout_ms": 10_000, **options, "bootstrap_servers": servers}
     try:
-        metadata({**QUIET, **asking, "bootstrap.servers": servers}, options["bootstrap_timeout_ms"] / 1000)
+        fetch_metadata({**QUIET, **properties, "bootstrap.servers": servers}, options["bootstrap_timeout_ms"] / 1000)
         client = KafkaAdminClient(**options)
     except Retry as error:
         raise click.ClickException(str(error)) from None
-    except (KafkaError, OSError, ValueError) as error:  # OSError: a certificate's file; ValueError: host:port
+    except (KafkaError, OSError, ValueError) as error:  # OSError: file of a certificate; ValueError: host:port
         raise click.ClickException(f"cannot connect to {servers}: {reason(error)}") from None
     try:
-        if not named and (foreign := own.foreign(client.describe_cluster()["cluster_id"])):
-            raise click.ClickException(f"{foreign}\n  or name it with --bootstrap-server, if it is the one you mean")
+        if not requested and (foreign := own.foreign_cluster_error(client.describe_cluster()["cluster_id"])):
+            raise click.ClickException(f"{foreign}\n  to use it, name it with --bootstrap-server")
         yield client
     except (KafkaError, TimeoutError) as error:
-        raise click.ClickException(_denied(error, asking) or f"{reason(error)}{away(servers)}") from None
+        denied = _authorization_error(error, properties)
+        raise click.ClickException(denied or f"{reason(error)}{unreachable_suffix(servers)}") from None
     finally:
         client.close()
 
 
 @contextlib.contextmanager
-def naming_brokers(spec: "AgentSpec") -> Iterator[None]:
-    """For commands that use an agent's own connections: what fails inside says which of its brokers are away."""
+def name_unreachable_brokers(spec: "AgentSpec") -> Iterator[None]:
+    """Add the brokers of the agent that do not answer to a FlafkaError."""
     from flafka.plugins import FlafkaError
-    from flafka.plugins.kafka.admin import away
+    from flafka.plugins.kafka.admin import unreachable_suffix
 
     try:
         yield
     except FlafkaError as error:
         components = (*spec.sources, *spec.channels, *spec.sinks)
-        named = {getattr(component.config, "bootstrap_servers", None) or "" for component in components}
-        if not (found := away(",".join(sorted({one for names in named for one in names.split(",")})))):
+        lists = {getattr(component.config, "bootstrap_servers", None) or "" for component in components}
+        servers = sorted({server for names in lists for server in names.split(",")})
+        if not (suffix := unreachable_suffix(",".join(servers))):
             raise
-        raise FlafkaError(f"{error}{found}") from error
+        raise FlafkaError(f"{error}{suffix}") from error
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask on a terminal, unless `--yes`; elsewhere nobody could answer, so refuse with exit code 2."""
+    """Ask for confirmation on a terminal, unless `--yes`; without a terminal, raise UsageError."""
     if yes:
         return
     if not sys.stdin.isatty():
-        raise click.UsageError("nothing was changed: without a terminal to ask on, this needs --yes")
+        raise click.UsageError(
+            "nothing was changed: without a terminal for the confirmation, this command needs --yes"
+        )
     click.confirm(question, abort=True)
 
 
 def partitions_of(admin: Any, topic: str) -> dict[int, dict[str, Any]]:
-    """A topic's partitions by number, in order. Raises `click.ClickException` when there is no such topic."""
-    (found,) = admin.describe_topics([topic])
-    refuse_errors([found])
-    return dict(sorted((part["partition_index"], part) for part in found["partitions"]))
+    """Return the partitions of a topic by number, in order. Raises ClickException for an unknown topic."""
+    (described,) = admin.describe_topics([topic])
+    raise_topic_errors([described])
+    return dict(sorted((part["partition_index"], part) for part in described["partitions"]))
 
 
-def refuse_errors(
-    answers: Sequence[Mapping[str, Any]], *, right: str = "Describe", ignore: str | None = None
+def raise_topic_errors(
+    responses: Sequence[Mapping[str, Any]], *, right: str = "Describe", ignore: str | None = None
 ) -> None:
-    """Raise `click.ClickException` for the first topic whose answer carries an error, unless it is `ignore`.
+    """Raise ClickException for the first topic with an error, unless its class is named `ignore`.
 
-    `right` is the one that the request needs.
+    `right` is the right that the request needs.
     """
     from kafka.errors import for_code
 
-    for answer in answers:
-        error = for_code(answer["error_code"])
-        if answer["error_code"] and error.__name__ != ignore:
+    for response in responses:
+        error = for_code(response["error_code"])
+        if response["error_code"] and error.__name__ != ignore:
             if error.__name__ == "InvalidTopicError":
-                _refuse_name(answer["name"])
+                _raise_invalid_name(response["name"])
             unknown = error.__name__ == "UnknownTopicOrPartitionError"
             if error.__name__ == "TopicAuthorizationFailedError":
-                raise click.ClickException(f"topic {answer['name']}: this user lacks the right {right} on it")
-            message = "no such topic" if unknown else answer.get("error_message") or error.description
-            raise click.ClickException(f"topic {answer['name']}: {message}")
+                raise click.ClickException(f"this user lacks the right {right} on topic {response['name']}")
+            message = "no such topic" if unknown else response.get("error_message") or error.description
+            raise click.ClickException(f"topic {response['name']}: {message}")
 
 
-def _refuse_name(topic: str) -> None:
-    from flafka.plugins.kafka.config import checked_topic
+def _raise_invalid_name(topic: str) -> None:
+    from flafka.plugins.kafka.config import check_topic_name
 
     try:
-        checked_topic(topic)
+        check_topic_name(topic)
     except ValueError as error:
         raise click.ClickException(f"the topic's name {error}") from None
 
 
 def reason(error: BaseException) -> str:
-    """A client's error in one line, without the request and the response that kafka-python prints with it."""
+    """Return an error of kafka-python as one line, without request and response."""
     message = re.search(r"error_message=(['\"])(.+?)\1", str(error))
     return message[2] if message else str(error).partition("\n")[0] or type(error).__name__
 
 
-def _denied(error: BaseException, asking: Mapping[str, Any]) -> str:
-    """Return which user lacks a right; empty for another error."""
+def _authorization_error(error: BaseException, properties: Mapping[str, Any]) -> str:
+    """Return a text with the user who lacks a right; empty for another error."""
     name = type(error).__name__
     if not name.endswith("AuthorizationFailedError"):
         return ""
-    user = asking.get("sasl.username")
+    user = properties.get("sasl.username")
     kind = re.sub(r"(?<!^)([A-Z])", r" \1", name.removesuffix("AuthorizationFailedError")).lower()
     return f"{f'user {user}' if user else 'this client'} lacks a right on this {kind} ({reason(error)})"
 
 
 def read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read a `client.properties`: options of kafka-python, and librdkafka's properties for the same.
+    """Read a `client.properties`; return options of kafka-python, and equivalent properties of librdkafka.
 
-    Raises `click.UsageError` for what neither can express.
+    Raises UsageError for properties that neither of them supports.
     """
     import javaproperties
 
@@ -174,22 +178,22 @@ def read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     from flafka.plugins.kafka.properties import client_properties
 
     with path.open("rb") as file:
-        properties: dict[str, str] = javaproperties.load(file)
+        java_properties: dict[str, str] = javaproperties.load(file)
     try:
-        asking = client_properties(properties)
-        options: dict[str, Any] = {ours: asking[name] for name, ours in OPTIONS.items() if name in asking}
+        properties = client_properties(java_properties)
+        options: dict[str, Any] = {option: properties[name] for name, option in OPTIONS.items() if name in properties}
         if "SSL" in options.get("security_protocol", "").upper():
-            options["ssl_context"] = tls_context(asking)
+            options["ssl_context"] = tls_context(properties)
     except (Retry, OSError, ValueError) as e:
         raise click.UsageError(f"{path}: {e}") from None
-    for name, value in properties.items():
+    for name, value in java_properties.items():
         if name in MILLISECONDS:
             if not value.isdecimal():
-                raise click.UsageError(f"{path}: {name}={value}: not a number of milliseconds")
+                raise click.UsageError(f"{path}: {name}={value} is not a number of milliseconds")
             options[MILLISECONDS[name]] = int(value)
         elif name == "sasl.jaas.config":
             if not {"sasl_plain_username", "sasl_plain_password"} <= options.keys():
-                raise click.UsageError(f"{path}: {name}: no username and password in it")
+                raise click.UsageError(f"{path}: {name} has no username and password")
         elif name not in OPTIONS and not name.startswith("ssl."):
             click.echo(f"{path}: {name} is not used", err=True)
-    return options, asking
+    return options, properties

@@ -15,12 +15,12 @@ from typing import NoReturn
 
 import click
 
-from flafka.agent.cli.configured import show, system_properties
+from flafka.agent.cli.configuration import print_diagnostics, system_properties
 from flafka.agent.cli.output import json_option, show_json
 from flafka.agent.config.diagnostics import Diagnostic, DiagnosticCollector
-from flafka.agent.config.load import load_part
-from flafka.agent.config.migration import Line, Migration, Verdict
-from flafka.agent.config.migration import migrate as migrated
+from flafka.agent.config.load import load_partially
+from flafka.agent.config.migration import MigratedLine, Migration, Verdict
+from flafka.agent.config.migration import migrate as migrate_file
 from flafka.agent.flumechannel.importing import import_events
 from flafka.plugins import Components, FlafkaError
 
@@ -29,28 +29,30 @@ HEADINGS: dict[Verdict, tuple[str, str]] = {
     "differs": ("Differs from Flume", "yellow"),
     "runs": ("Runs", "green"),
 }
-"""Heading of the lines of each verdict, and its colour."""
+"""Verdict → heading of its lines, and colour."""
 
 
 @click.command()
 @click.argument("file", type=click.Path(path_type=Path))
-@click.option("-n", "--name", metavar="AGENT", help="Name of the agent; needed only if the file has several.")
+@click.option(
+    "-n", "--name", metavar="AGENT", help="Name of the agent; required only if the file has several agents."
+)
 @click.option(
     "-o",
     "--output",
     type=click.Path(path_type=Path),
     metavar="FILE",
-    help="File to write; if unset, NAME-flafka.conf beside NAME.conf.",
+    help="Output file. If unset, NAME-flafka.conf beside NAME.conf.",
 )
 @click.option(
     "--import-channel",
     "channel",
     metavar="CHANNEL",
-    help="Instead, move what Flume has not delivered into this channel of FILE's agent, which has stopped.",
+    help="Instead, import the undelivered events of Flume's file channel into this channel of FILE's agent.",
 )
-@click.option("--force", is_flag=True, help="Replace the file to write if there is one.")
-@click.option("--all", "everything", is_flag=True, help="Show every line and every note on it.")
-@click.option("-c", "--conf", metavar="DIR", help="Flume's conf directory, where Hadoop's files are looked for.")
+@click.option("--force", is_flag=True, help="Replace an existing output file.")
+@click.option("--all", "everything", is_flag=True, help="Show every line with all its notes.")
+@click.option("-c", "--conf", metavar="DIR", help="Flume's conf directory, with Hadoop's files.")
 @click.option(
     "-D", "define", metavar="KEY=VALUE", multiple=True, help="System property, for ${sys:KEY} in the configuration."
 )
@@ -66,17 +68,16 @@ def migrate(
     define: tuple[str, ...],
     as_json: bool,
 ) -> None:
-    """Say what becomes of each line of a Flume configuration, and write the configuration that runs.
+    """Convert a Flume configuration into one that runs, and show a verdict on each line.
 
-    A line runs as in Flume, differs, or needs porting. Lines that differ and lines that need porting are shown, with
-    what to write instead, and warnings on any line; of the others, their number. No server is asked. FILE stays as
-    it is.
+    A line runs as in Flume, differs, or needs porting. Lines that differ or need porting are shown with their
+    replacements; of all other lines only the number and the warnings. No server is contacted. FILE is not changed.
 
-    With --import-channel, a channel `file` gets what Flume's file channel has left in the same directories: each
-    event that was put and not taken, once. Flume and the agent have to be stopped. Killed, the command is run again.
-    Flume's files are in directories flume-… there afterwards.
+    With --import-channel, a channel `file` takes over the undelivered events of Flume's file channel in the same
+    directories, exactly once. Stop Flume and the agent before. After an interrupt, run the command again. Flume's
+    files are moved to directories flume-… .
 
-    Exit code: 0 if nothing needs porting, and each event could be read, else 2.
+    Exit code: 0 if no line needs porting and each event could be read, else 2.
     """
     if conf is not None:
         os.environ["FLUME_CONF_DIR"] = str(Path(conf).absolute())
@@ -84,76 +85,77 @@ def migrate(
     components = Components()
     if channel is not None:
         _import(file, name, channel, components, system, as_json=as_json)
-    found = migrated(file, name, components=components, system=system)
-    target = output or _beside(file, found)
-    refused = _write(file, target, found, force=force)
+    migration = migrate_file(file, name, components=components, system=system)
+    target = output or _default_output(file, migration)
+    refusal = _write(file, target, migration, force=force)
     if as_json:
-        show_json(_as_json(file, None if refused else target, found))
-    elif found.agent is None:
-        show((one for line in found.lines for one in line.reasons()), sys.stdout)
+        show_json(_as_json(file, None if refusal else target, migration))
+    elif migration.agent is None:
+        print_diagnostics((reason for line in migration.lines for reason in line.reasons()), sys.stdout)
     else:
-        _show(file, found, everything=everything)
-    if refused:
-        raise FlafkaError(refused)
-    if found.content is not None and not as_json:
-        _say_what_is_written(file, target, found)
-    sys.exit(0 if found.ok else 2)
+        _show(file, migration, everything=everything)
+    if refusal:
+        raise FlafkaError(refusal)
+    if migration.content is not None and not as_json:
+        _show_next_steps(file, target, migration)
+    sys.exit(0 if migration.is_complete else 2)
 
 
 def _import(
     file: Path, name: str | None, channel: str, components: Components, system: Mapping[str, str], *, as_json: bool
 ) -> NoReturn:
-    report = DiagnosticCollector("normal")
-    spec = load_part(file, name, report, components=components, system=system)
-    chosen = next((one for one in spec.channels if one.name == channel), None) if spec is not None else None
-    if chosen is None:
-        show((one for one in report.diagnostics() if one.severity == "error"), sys.stderr)
-        raise FlafkaError(f"{file} has no channel {channel} that can be read")
+    collector = DiagnosticCollector("normal")
+    spec = load_partially(file, name, collector, components=components, system=system)
+    channels = [one for one in spec.channels if one.name == channel] if spec is not None else []
+    if not channels:
+        print_diagnostics((d for d in collector.diagnostics() if d.severity == "error"), sys.stderr)
+        raise FlafkaError(f"{file} has no valid channel {channel}")
     try:
-        done = import_events(chosen.make())
+        result = import_events(channels[0].make())
     except OSError as e:
         raise FlafkaError(f"{e.filename or file}: {e.strerror}") from e
     if as_json:
-        show_json({"channel": channel, **asdict(done)})
+        show_json({"channel": channel, **asdict(result)})
     else:
-        for damage in done.damages:
+        for damage in result.damages:
             click.echo(damage, err=True)
-        if not done.moved_to:
-            click.echo(f"channel {channel}: Flume has left nothing to import")
+        if not result.moved_to:
+            click.echo(f"channel {channel}: there are no files of Flume to import")
         else:
             click.echo(
-                f"channel {channel}: imported what Flume had not delivered, {done.events} events now; its files are "
-                f"in directories {done.moved_to} of checkpointDir and dataDirs: delete them when nobody goes back"
+                f"channel {channel}: imported {result.events} undelivered events in this run; Flume's files are in "
+                f"directories {result.moved_to} of checkpointDir and dataDirs: delete these if Flume is not needed"
             )
-        if done.lost:
-            click.echo(f"events that could not be read, and are lost: {done.lost}", err=True)
-    sys.exit(2 if done.lost else 0)
+        if result.lost:
+            click.echo(f"{result.lost} events are lost: they could not be read", err=True)
+    sys.exit(2 if result.lost else 0)
 
 
-def _beside(file: Path, found: Migration) -> Path:
-    """Path of the new configuration; each agent of a file has its own."""
-    own = "-" + re.sub(r"[^\w.-]", "_", found.agent) if found.agent and len(found.agents) > 1 else ""
-    return file.with_name(f"{file.stem}{own}-flafka{file.suffix}")
+def _default_output(file: Path, migration: Migration) -> Path:
+    """Return the path of the new configuration, with the name of the agent if the file has several."""
+    agents, agent = migration.agents, migration.agent
+    suffix = "-" + re.sub(r"[^\w.-]", "_", agent) if agent and len(agents) > 1 else ""
+    return file.with_name(f"{file.stem}{suffix}-flafka{file.suffix}")
 
 
-def _write(file: Path, target: Path, found: Migration, *, force: bool) -> str:
-    """Write the new configuration with the mode of the old one; return why it is not written, or an empty text."""
-    if found.content is None:
+def _write(file: Path, target: Path, migration: Migration, *, force: bool) -> str:
+    """Write the new configuration with the mode of the old one; return an error, empty after success."""
+    if migration.content is None:
         return ""
     try:
         if target.exists() and not target.is_file():
-            return f"{target} is no file: name one with -o"
+            return f"{target} is not a file: name a file with -o"
         if target.exists():
             if target.samefile(file):
-                return f"{target} is the file to migrate, which stays as it is: name another one with -o"
-            if target.read_bytes() == found.content:
+                return f"{target} is the file to migrate: name another file with -o"
+            if target.read_bytes() == migration.content:
                 return ""
             if not force:
-                return f"{target} is there already: --force replaces it, -o names another file"
+                return f"{target} exists: --force replaces it, -o names another file"
         new = target.with_name(f".{target.name}.new")
         new.unlink(missing_ok=True)
         with os.fdopen(os.open(new, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as opened:
-            opened.write(found.content)
+            opened.write(migration.content)
         shutil.copymode(file, new)
         new.replace(target)
     except OSError as e:
@@ -161,49 +163,50 @@ def _write(file: Path, target: Path, found: Migration, *, force: bool) -> str:
     return ""
 
 
-def _show(file: Path, found: Migration, *, everything: bool) -> None:
+def _show(file: Path, migration: Migration, *, everything: bool) -> None:
     for verdict, (heading, colour) in HEADINGS.items():
-        lines = found.of(verdict)
+        lines = migration.lines_with(verdict)
         if not lines or (verdict == "runs" and not everything):
             continue
         click.secho(f"{heading}:", fg=colour, bold=True)
         if verdict == "runs":
             for line in lines:
-                _item(f"{_at([line])}{line.name}")
+                _print_item(f"{_line_numbers([line])}{line.name}")
         else:
             _show_diagnostics((line, reason) for line in lines for reason in line.reasons())
-    notes = [(line, note) for line in found.lines for note in line.notes()]
+    notes = [(line, note) for line in migration.lines for note in line.notes()]
     shown = notes if everything else [(line, note) for line, note in notes if note.severity == "warning"]
     if shown:
         click.secho("Notes:", fg="blue", bold=True)
         _show_diagnostics(shown)
-    click.secho(f"{file}, agent {found.agent}: {_counted(found)}", bold=True)
+    click.secho(f"{file}, agent {migration.agent}: {_verdict_counts(migration)}", bold=True)
     if number := len({note.message for _, note in notes} - {note.message for _, note in shown}):
         click.echo(f"--all shows every line, and {number} more note{'s' * (number > 1)}.")
 
 
-def _show_diagnostics(found: Iterable[tuple[Line, Diagnostic]]) -> None:
+def _show_diagnostics(pairs: Iterable[tuple[MigratedLine, Diagnostic]]) -> None:
     """Show each message once, with all its lines."""
-    concerned: dict[str, list[tuple[Line, Diagnostic]]] = {}
-    for line, one in found:
-        concerned.setdefault(one.message, []).append((line, one))
-    for message, ones in concerned.items():
-        owners = ", ".join(dict.fromkeys(reason.component for _, reason in ones if reason.component))
-        _item(f"{_at(line for line, _ in ones)}{owners}{': ' * bool(owners)}{message}")
-        for line, reason in ones:
-            if reason.instead is not None and line.written is not None:
-                _item(f"written: {'; '.join(line.written) or 'nothing, the line is left out'}", "    ")
+    by_message: dict[str, list[tuple[MigratedLine, Diagnostic]]] = {}
+    for line, diagnostic in pairs:
+        by_message.setdefault(diagnostic.message, []).append((line, diagnostic))
+    for message, reasons in by_message.items():
+        components = ", ".join(dict.fromkeys(reason.component for _, reason in reasons if reason.component))
+        numbers = _line_numbers(line for line, _ in reasons)
+        _print_item(f"{numbers}{components}{': ' * bool(components)}{message}")
+        for line, reason in reasons:
+            if reason.replacement is not None and line.replacement is not None:
+                _print_item(f"written: {'; '.join(line.replacement) or 'nothing, the line is left out'}", "    ")
 
 
-def _at(lines: Iterable[Line]) -> str:
+def _line_numbers(lines: Iterable[MigratedLine]) -> str:
     numbers = list(dict.fromkeys(line.number for line in lines))
     if numbers == [0]:
         return ""
     return f"line{'s' * (len(numbers) > 1)} {', '.join(map(str, numbers))}: "
 
 
-def _item(text: str, indent: str = "  ") -> None:
-    """A line in a pipe; on a terminal as many as its width asks for."""
+def _print_item(text: str, indent: str = "  ") -> None:
+    """Print one line in a pipe; on a terminal, wrap the text to its width."""
     if _on_a_terminal():
         width = max(40, shutil.get_terminal_size().columns)
         text = textwrap.fill(
@@ -223,56 +226,58 @@ def _on_a_terminal() -> bool:
     return sys.stdout.isatty()
 
 
-def _counted(found: Migration) -> str:
-    numbers: dict[Verdict, int] = {one: len(found.of(one)) for one in HEADINGS}
-    several = {"needs porting": "need porting", "differs": "differ", "runs": "run"}
-    parts = [f"{n} lines {several[one]}" if n > 1 else f"1 line {one}" for one, n in numbers.items() if n]
+def _verdict_counts(migration: Migration) -> str:
+    counts: dict[Verdict, int] = {verdict: len(migration.lines_with(verdict)) for verdict in HEADINGS}
+    plural = {"needs porting": "need porting", "differs": "differ", "runs": "run"}
+    parts = [f"{n} lines {plural[verdict]}" if n > 1 else f"1 line {verdict}" for verdict, n in counts.items() if n]
     return ", ".join(parts) or "no lines"
 
 
-def _say_what_is_written(file: Path, target: Path, found: Migration) -> None:
-    changed = sum(line.written is not None for line in found.lines)
-    what = f"{changed} line{'s' * (changed != 1)} changed" if changed else "no line changed"
-    if marked := len(found.of("needs porting")):
-        what += f", {marked} marked"
-    click.echo(f"written: {target}, {what}; {file} stays as it is")
-    if found.ok:
-        name = f" -n {shlex.quote(found.agent)}" if found.agent and len(found.agents) > 1 else ""
+def _show_next_steps(file: Path, target: Path, migration: Migration) -> None:
+    changed = sum(line.replacement is not None for line in migration.lines)
+    changes = f"{changed} line{'s' * (changed != 1)} changed" if changed else "no line changed"
+    if marked := len(migration.lines_with("needs porting")):
+        changes += f", {marked} marked"
+    click.echo(f"written: {target}, {changes}; {file} is unchanged")
+    if migration.is_complete:
+        agent = migration.agent
+        name = f" -n {shlex.quote(agent)}" if agent and len(migration.agents) > 1 else ""
         click.echo(f"start it with: agent start{name} -c {shlex.quote(str(target))}")
-    elif lists := _lists_to_port(found):
+    elif lists := _lists_to_port(migration):
         click.echo(
-            "nothing starts while a line needs porting: change it as its comment says, or take its component out of "
+            "the agent does not start while a line needs porting: change it as its comment says, or remove its "
+            "component from "
             f"{', '.join(lists)}"
         )
 
 
-def _lists_to_port(found: Migration) -> list[str]:
+def _lists_to_port(migration: Migration) -> list[str]:
     """Return the lists of components with the names that need porting: `a1.sinks (k1 k2)`."""
     names: dict[str, dict[str, None]] = {}
-    for line in found.of("needs porting"):
+    for line in migration.lines_with("needs porting"):
         for reason in line.reasons():
             match reason.component.split("."):
                 case [agent, "sources" | "channels" | "sinks" | "sinkgroups" as kind, name, *_]:
                     names.setdefault(f"{agent}.{kind}", {})[name] = None
-    return [f"{path} ({' '.join(those)})" for path, those in names.items()]
+    return [f"{path} ({' '.join(components)})" for path, components in names.items()]
 
 
-def _as_json(file: Path, target: Path | None, found: Migration) -> dict[str, object]:
+def _as_json(file: Path, target: Path | None, migration: Migration) -> dict[str, object]:
     return {
         "file": str(file),
-        "agent": found.agent,
-        "ok": found.ok,
-        "output": str(target) if target and found.content is not None else None,
-        "counts": {verdict: len(found.of(verdict)) for verdict in HEADINGS},
+        "agent": migration.agent,
+        "ok": migration.is_complete,
+        "output": str(target) if target and migration.content is not None else None,
+        "counts": {verdict: len(migration.lines_with(verdict)) for verdict in HEADINGS},
         "lines": [
             {
                 "line": line.number,
                 "property": line.name,
                 "verdict": line.verdict,
-                "messages": [one.message for one in line.reasons()],
-                "notes": [one.message for one in line.notes()],
-                "written": None if line.written is None else list(line.written),
+                "messages": [reason.message for reason in line.reasons()],
+                "notes": [note.message for note in line.notes()],
+                "written": None if line.replacement is None else list(line.replacement),
             }
-            for line in found.lines
+            for line in migration.lines
         ],
     }

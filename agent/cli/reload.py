@@ -14,40 +14,45 @@ from typing import Any
 
 import click
 
-from flafka.agent.cli.address import NoAnswer, address_in
-from flafka.agent.cli.configured import Chosen, configuration_options, counted, show
+from flafka.agent.cli.configuration import (
+    ChosenConfiguration,
+    configuration_options,
+    count_by_severity,
+    print_diagnostics,
+)
+from flafka.agent.cli.monitoring_client import AgentUnreachable, client_of_options
 from flafka.agent.cli.output import json_option, show_json
-from flafka.agent.cli.running import running_agents
+from flafka.agent.cli.processes import find_running_agents
 from flafka.agent.topology import AgentSpec
 
 RELOAD_SECONDS = 120.0
-"""Longest wait for an agent to take over its new configuration."""
+"""Timeout of a reload."""
 UNMONITORED_RELOAD_SECONDS = 15.0
-"""Longest wait for an agent whose monitoring did not answer before: the new configuration may begin it."""
+"""Timeout for an agent whose monitoring did not answer: the new configuration may enable it."""
 
 
 @click.command()
 @configuration_options
 @json_option
-def reload(chosen: Chosen, as_json: bool) -> None:
-    """Have the running agent go over to its configuration as it is now.
+def reload(chosen: ChosenConfiguration, as_json: bool) -> None:
+    """Make a running agent apply its changed configuration.
 
-    The configuration is checked first: with errors, nothing is asked of the agent. What has not changed keeps
-    running. Exit code: 0 when the agent runs it, 2 when the configuration has errors, else 1.
+    The configuration is checked first; with errors, the agent is not asked to reload. Unchanged components keep
+    running. Exit code: 0 if the agent runs the configuration, 2 if it has errors, else 1.
     """
     spec, diagnostics = chosen.load()
-    show(diagnostics, sys.stderr)
+    print_diagnostics(diagnostics, sys.stderr)
     if spec is None:
-        click.echo(f"{counted(diagnostics)}; nothing was changed", err=True)
+        click.echo(f"{count_by_severity(diagnostics)}; nothing was changed", err=True)
         sys.exit(2)
-    running = running_agents(chosen, spec.name)
+    running = find_running_agents(chosen, spec.name)
     if not running:
         raise click.ClickException(f"no agent {spec.name} of {chosen.file} runs as this user on this host")
-    answered = _reloads(spec, running) is not None
+    answered = _latest_reload(spec, running) is not None
     for pid in running:
-        if not _catches(pid, signal.SIGHUP):  # it would end by it
+        if not _has_handler(pid, signal.SIGHUP):  # without a handler, the signal would end it
             raise click.ClickException(
-                f"process {pid} cannot reload: it starts just now, or is of an earlier version; restart it then"
+                f"process {pid} cannot reload: it is starting, or is of an earlier version; try again, or restart it"
             )
     began = time.time()
     for pid in running:
@@ -55,43 +60,43 @@ def reload(chosen: Chosen, as_json: bool) -> None:
         if not as_json:
             click.echo(f"agent {spec.name}, process {pid}, reads its configuration")
     about = {"agent": spec.name, "processes": running}
-    unanswered = 0.0 if address_in(spec.options) is None else UNMONITORED_RELOAD_SECONDS
-    waiting = RELOAD_SECONDS if answered else unanswered
-    deadline = time.monotonic() + waiting
+    unanswered = 0.0 if client_of_options(spec.options) is None else UNMONITORED_RELOAD_SECONDS
+    timeout = RELOAD_SECONDS if answered else unanswered
+    deadline = time.monotonic() + timeout
     while time.monotonic() < deadline:
-        now = _reloads(spec, running)
-        if now is not None and now["at"] >= began:
+        latest = _latest_reload(spec, running)
+        if latest is not None and latest["at"] >= began:
             if as_json:
-                show_json({**about, "ok": now["ok"], "told": now["told"]})
+                show_json({**about, "ok": latest["ok"], "told": latest["told"]})
             else:
-                click.echo(f"changed: {now['told']}" if now["ok"] else now["told"], err=not now["ok"])
-            sys.exit(0 if now["ok"] else 1)
-        answered |= now is not None
+                click.echo(f"changed: {latest['told']}" if latest["ok"] else latest["told"], err=not latest["ok"])
+            sys.exit(0 if latest["ok"] else 1)
+        answered |= latest is not None
         time.sleep(0.1)
     if not answered:
-        told = "its monitoring does not answer here: its log says what has changed"
-        click.echo(json.dumps({**about, "ok": None, "told": told}, indent=2) if as_json else told)
+        result = "the agent's monitoring does not answer on this host: see the agent's log for the changes"
+        click.echo(json.dumps({**about, "ok": None, "told": result}, indent=2) if as_json else result)
         return
-    raise click.ClickException(f"not done after {waiting:.0f} s: its log says what it waits for")
+    raise click.ClickException(f"the reload is not complete after {timeout:.0f} s: see the agent's log")
 
 
-def _catches(pid: int, number: signal.Signals) -> bool:
+def _has_handler(pid: int, number: signal.Signals) -> bool:
     """Return True if the process has a handler for that signal; False if it has ended."""
     try:
-        found = re.search(r"^SigCgt:\s*([0-9a-f]+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
+        mask = re.search(r"^SigCgt:\s*([0-9a-f]+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     except OSError:
         return False
-    return found is not None and bool(int(found[1], 16) >> (number - 1) & 1)
+    return mask is not None and bool(int(mask[1], 16) >> (number - 1) & 1)
 
 
-def _reloads(spec: AgentSpec, running: Sequence[int]) -> dict[str, Any] | None:
-    """Return the latest reload of one of the processes `running` and its result; None if none of them answers."""
-    address = address_in(spec.options)
-    if address is None:
+def _latest_reload(spec: AgentSpec, running: Sequence[int]) -> dict[str, Any] | None:
+    """Return the latest reload of one of the processes `running`, with its result; None if none of them answers."""
+    client = client_of_options(spec.options)
+    if client is None:
         return None
     try:
-        state = address.ask("/api/state")
-    except NoAnswer:
+        state = client.get("/api/state")
+    except AgentUnreachable:
         return None
     reloads: dict[str, Any] | None = state.get("reloads")
     return reloads if state.get("pid") in running else None  # another agent may have that port

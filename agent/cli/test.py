@@ -12,41 +12,41 @@ from xml.etree import ElementTree as ET
 import click
 
 from flafka.agent.cli.output import json_option, show_json
-from flafka.agent.pipelinetests import PipelineTestResult, tests_of
+from flafka.agent.pipelinetests import PipelineTestResult, run_tests
 from flafka.plugins import FlafkaError
 
 
 @click.command()
 @click.argument("files", metavar="FILE…", nargs=-1, required=True, type=click.Path(path_type=Path))
 @click.option(
-    "--junit", type=click.Path(path_type=Path, dir_okay=False), help="File to write the results to, as JUnit's XML."
+    "--junit", type=click.Path(path_type=Path, dir_okay=False), help="Output file for the results as JUnit XML."
 )
 @json_option
 def test(files: tuple[Path, ...], junit: Path | None, as_json: bool) -> None:
-    """Test pipelines: events go through interceptors and selectors, to where sinks would put them, without servers.
+    """Run sample events through interceptors, selectors and sinks' destinations without servers; compare the outputs.
 
-    FILE is in TOML, such as agent.test.toml beside agent.conf; `agent new test` writes one. Exit code: 0 where all is
-    as expected, 1 where not, 2 where a file is no test.
+    FILE is in TOML, such as agent.test.toml beside agent.conf; `agent new test` writes one. Exit code: 0 if all tests
+    pass, 1 if a test fails, 2 if a file is invalid.
     """
     began = time.monotonic()
     results: list[PipelineTestResult] = []
     mistakes: list[str] = []
     for file in files:
         try:
-            results += tests_of(file)
+            results += run_tests(file)
         except FlafkaError as e:
             mistakes.append(str(e))
-    failed = [one for one in results if one.differences]
+    failed = [result for result in results if result.differences]
     if junit is not None:
-        _write(junit, results, mistakes)
+        _write_junit(junit, results, mistakes)
     if as_json:
-        told = [{**asdict(one), "ok": not one.differences} for one in results]
-        show_json({"ok": not (failed or mistakes), "tests": told, "mistakes": mistakes})
+        tests = [{**asdict(result), "ok": not result.differences} for result in results]
+        show_json({"ok": not (failed or mistakes), "tests": tests, "mistakes": mistakes})
     else:
-        for one in results:
-            mark = click.style("✗" if one.differences else "✓", fg="red" if one.differences else "green")
-            click.echo(f"{mark} {one.file}: {one.name}")
-            for difference in one.differences:
+        for result in results:
+            mark = click.style("✗" if result.differences else "✓", fg="red" if result.differences else "green")
+            click.echo(f"{mark} {result.file}: {result.name}")
+            for difference in result.differences:
                 click.echo(f"    {difference}")
         for mistake in mistakes:
             click.secho(f"error: {mistake}", fg="red", err=True)
@@ -55,14 +55,14 @@ def test(files: tuple[Path, ...], junit: Path | None, as_json: bool) -> None:
     sys.exit(2 if mistakes else 1 if failed else 0)
 
 
-def _write(file: Path, results: Sequence[PipelineTestResult], mistakes: Sequence[str]) -> None:
-    counts = {"tests": str(len(results)), "failures": str(sum(bool(one.differences) for one in results))}
+def _write_junit(file: Path, results: Sequence[PipelineTestResult], mistakes: Sequence[str]) -> None:
+    counts = {"tests": str(len(results)), "failures": str(sum(bool(result.differences) for result in results))}
     suite = ET.Element("testsuite", {"name": "agent test", **counts, "errors": str(len(mistakes))})
-    for one in results:
-        case = ET.SubElement(suite, "testcase", {"classname": one.file, "name": one.name})
-        if one.differences:
-            failure = ET.SubElement(case, "failure", {"message": one.differences[0].partition("\n")[0]})
-            failure.text = "\n".join(one.differences)
+    for result in results:
+        case = ET.SubElement(suite, "testcase", {"classname": result.file, "name": result.name})
+        if result.differences:
+            failure = ET.SubElement(case, "failure", {"message": result.differences[0].partition("\n")[0]})
+            failure.text = "\n".join(result.differences)
     for mistake in mistakes:
         case = ET.SubElement(suite, "testcase", {"classname": "agent test", "name": "file"})
         ET.SubElement(case, "error", {"message": mistake})

@@ -1,4 +1,4 @@
-"""`agent top`: the figures of the page at `/`, on a terminal."""
+"""`agent top`: rates, lag and states of components on a terminal, as on the page at `/`."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from flafka.agent.cli.address import Address, NoAnswer, address_of
-from flafka.agent.cli.configured import Chosen, configuration_options
-from flafka.agent.cli.output import brief, json_option, short, span
+from flafka.agent.cli.configuration import ChosenConfiguration, configuration_options
+from flafka.agent.cli.monitoring_client import AgentUnreachable, MonitoringClient, client_of
+from flafka.agent.cli.output import format_milliseconds, format_number, format_seconds, json_option
 from flafka.agent.config import chosen_agent
 from flafka.agent.monitoring.definitions import BATCH
 
@@ -28,16 +28,16 @@ RATE = {
     "channel": "EventPutSuccessCount",
     "sink": "EventDrainSuccessCount",
 }
-"""By kind: the events that are counted as its own."""
+"""Kind → counter of its events."""
 COLUMNS = ("COMPONENT", "EV/S", "EVENTS", "LAG", "BEHIND", "BATCH", "DEAD", "STATE", "NEXT TRY")
 UNKNOWN = "unknown"
-NUMBERS = range(1, COLUMNS.index("STATE"))
-"""The columns that are aligned to the right."""
+NUMERIC_COLUMNS = range(1, COLUMNS.index("STATE"))
+"""Indexes of the columns that are aligned to the right."""
 
 
 @dataclass(frozen=True)
 class ComponentRow:
-    """One component now."""
+    """Current values of one component."""
 
     id: str
     kind: str
@@ -47,14 +47,14 @@ class ComponentRow:
     """ok, standby, degraded or failing."""
     reason: str
     rate: float | None
-    """Events a second."""
+    """Events per second."""
     events: float | None
     lag: float | None
-    """Undelivered events or records of a sink, None if not known. Events that a channel outside Kafka holds."""
+    """Undelivered events or records of a sink, or events in a channel outside Kafka; None if unknown."""
     lag_unit: str
     """Unit of `lag`: `events`, or `records` of a Kafka channel whose records hold many events each."""
     lag_seconds: float | None
-    """Seconds since the oldest of them came into the channel; None if not known."""
+    """Time since the oldest of them was put into the channel; None if unknown."""
     batch_milliseconds: float | None
     """Duration of the latest batch."""
     dead_letters: float | None
@@ -67,65 +67,70 @@ class ComponentRow:
 
 @click.command()
 @partial(configuration_options, required=False)
-@click.option("--url", metavar="URL", help="Address of the agent's metrics, instead of a configuration.")
+@click.option("--url", metavar="URL", help="Address of the agent's monitoring, instead of a configuration.")
 @click.option(
     "--token", envvar="FLAFKA_TOKEN", help="The agent's monitoring.token. If unset, the one of the configuration."
 )
 @click.option(
-    "--interval", type=click.FloatRange(0.1), default=2.0, show_default=True, help="Seconds between two looks."
+    "--interval", type=click.FloatRange(0.1), default=2.0, show_default=True, help="Interval of updates in seconds."
 )
 @click.option(
     "--count",
     type=click.IntRange(1),
-    help="Number of looks. If unset, one in a pipe and with --json, and on a terminal until Ctrl-C.",
+    help="Number of updates. If unset, one in a pipe and with --json, and on a terminal until Ctrl-C.",
 )
 @json_option
 def top(
-    chosen: Chosen | None, url: str | None, token: str | None, interval: float, count: int | None, as_json: bool
+    chosen: ChosenConfiguration | None,
+    url: str | None,
+    token: str | None,
+    interval: float,
+    count: int | None,
+    as_json: bool,
 ) -> None:
-    """Show what a running agent does: each component's events a second, lag, retries and dead letters.
+    """Show the event rate, lag, retries and dead letters of each component of a running agent.
 
-    LAG is what a sink has not delivered: events, or records of a Kafka channel, which hold many events each; of a
-    channel that is not in Kafka, the events that it holds. BEHIND is the time since the oldest of them
-    came. BATCH is how long the latest batch took: of a source until its channels held it,
-    of a sink from the channel until it was durable. With --json and --count, each look is one line.
+    LAG counts the undelivered events of a sink, or records of a Kafka channel with many events in each. For a channel
+    outside Kafka, it counts the stored events. BEHIND is the age of the oldest of them. BATCH is the duration of the
+    latest batch: of a source, until its channels have stored it; of a sink, until it is durable. With --json and
+    --count, each update is one line.
     """
-    address = address_of(chosen, url, token)
-    graph = address.ask("/api/graph")
+    client = client_of(chosen, url, token)
+    graph = client.get("/api/graph")
     if chosen is not None:
-        _refuse_another(chosen, address, graph)
+        _refuse_another(chosen, client, graph)
     if not as_json and sys.stdout.isatty() and count is None:
-        _live(address, graph, interval)
+        _live(client, graph, interval)
         return
     for number in range(count or 1):
         if number:
             time.sleep(interval)
-        state = address.ask("/api/state")
+        state = client.get("/api/state")
         if as_json:
-            click.echo(json.dumps(told(graph, state), indent=None if count else 2))
+            click.echo(json.dumps(as_json_values(graph, state), indent=None if count else 2))
         else:
             click.echo("\n".join(lines(graph, state)) + "\n" * (number + 1 < (count or 1)))
 
 
-def _refuse_another(chosen: Chosen, address: Address, graph: dict[str, Any]) -> None:
-    """Raise ClickException where the agent that answers is not the one of the configuration."""
+def _refuse_another(chosen: ChosenConfiguration, client: MonitoringClient, graph: dict[str, Any]) -> None:
+    """Raise ClickException if the agent that answers is not the one of the configuration."""
     name, file = chosen_agent(chosen.file, chosen.name, chosen.more), Path(graph["file"])
     if graph["agent"] == name and (not file.is_absolute() or file.resolve() == chosen.file.resolve()):
         return
     raise click.ClickException(
-        f"at {address} answers agent {graph['agent']} of {file}, not agent {name} of {chosen.file.absolute()}: "
-        f"two agents cannot have one monitoring.port. For the one that answers: agent top --url {address}"
+        f"at {client} answers agent {graph['agent']} of {file}, not agent {name} of {chosen.file.absolute()}: "
+        f"set another monitoring.port for one of them. For the agent that answers: agent top --url {client}"
     )
 
 
 def rows(graph: dict[str, Any], state: dict[str, Any]) -> Iterator[ComponentRow]:
     """Yield the components in the order in which events pass them."""
     for node in sorted(graph["nodes"], key=lambda node: ("source", "channel", "sink").index(node["kind"])):
-        own = [_row(one, state) for one in node["interceptors"]]
+        interceptors = [_row(interceptor, state) for interceptor in node["interceptors"]]
         if node["kind"] == "sink":
-            yield from (*own, _row(node, state))
+            yield from (*interceptors, _row(node, state))
         else:
-            yield from (_row(node, state), *own)
+            yield from (_row(node, state), *interceptors)
 
 
 def _row(node: dict[str, Any], state: dict[str, Any]) -> ComponentRow:
@@ -136,7 +141,7 @@ def _row(node: dict[str, Any], state: dict[str, Any]) -> ComponentRow:
     lag, unit = figures.get("Lag"), node.get("lag_unit", "")
     if kind == "channel" and node["type"] != "kafka":
         lag, unit = figures.get("ChannelSize"), "events"
-    again = figures.get("RetryTime")
+    retry_time = figures.get("RetryTime")
     name = node["name"] if kind != "interceptor" else ".".join(node["id"].split(".")[-3::2])
     return ComponentRow(
         *(node["id"], kind, name, node["type"]),
@@ -151,8 +156,8 @@ def _row(node: dict[str, Any], state: dict[str, Any]) -> ComponentRow:
         figures.get("EventRejectedCount"),
         figures.get("EventFilteredCount") if kind == "interceptor" else None,
         figures.get("KernelDropCount"),
-        int(figures["RetryAttempt"]) if again else None,
-        max(0.0, again / 1000 - state["time"]) if again else None,
+        int(figures["RetryAttempt"]) if retry_time else None,
+        max(0.0, retry_time / 1000 - state["time"]) if retry_time else None,
     )
 
 
@@ -160,20 +165,20 @@ def _is_number(text: str) -> bool:
     return text.replace(".", "", 1).replace("-", "", 1).isdecimal()
 
 
-def told(graph: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
-    """One look as plain values for JSON."""
+def as_json_values(graph: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
+    """Return an update as JSON values."""
     about = {name: state[name] for name in ("agent", "state", "host", "pid", "version", "time", "started")}
     return {
         **about,
         "file": graph["file"],
         "components": [asdict(row) for row in rows(graph, state)],
-        "problems": [{"component": one, "reason": reason} for one, reason in problems(state)],
+        "problems": [{"component": component, "reason": reason} for component, reason in problems(state)],
     }
 
 
-def head(state: dict[str, Any]) -> str:
-    """`a1 is ok, up 3.5 h on host (process 12, version 0.2.0)`."""
-    up = span(state["time"] - state["started"])
+def headline(state: dict[str, Any]) -> str:
+    """Return `a1 is ok, up 3.5 h on host (process 12, version 0.2.0)`."""
+    up = format_seconds(state["time"] - state["started"])
     return (
         f"{state['agent']} is {state['state']}, up {up} on {state['host']} "
         f"(process {state['pid']}, version {state['version']})"
@@ -181,113 +186,123 @@ def head(state: dict[str, Any]) -> str:
 
 
 def problems(state: dict[str, Any]) -> list[tuple[str, str]]:
-    """Components that fail or do less than they should, brokers that are away, and why."""
-    found = [*state["failing"].items(), *state["degraded"].items()]
+    """Return failing and degraded components, and problems of brokers, each with the reason."""
+    entries = [*state["failing"].items(), *state["degraded"].items()]
     for cluster in state["kafka"]:
         channel = f"CHANNEL.{cluster['channel']}"
         if cluster["error"]:
-            found.append((channel, f"its brokers cannot be asked: {cluster['error']}"))
+            entries.append((channel, f"no answer of its brokers: {cluster['error']}"))
             continue
-        away = [broker["address"] for broker in cluster["brokers"] if not broker["up"]]
-        if away:
-            found.append((channel, f"brokers that do not answer: {', '.join(away)}"))
+        unreachable = [broker["address"] for broker in cluster["brokers"] if not broker["up"]]
+        if unreachable:
+            entries.append((channel, f"brokers that do not answer: {', '.join(unreachable)}"))
         if cluster["under_replicated"] or cluster["leaderless"]:
             without = f", {cluster['leaderless']} without a leader" if cluster["leaderless"] else ""
             lacking = f"{cluster['under_replicated']} of {cluster['partitions']} partitions lack replicas{without}"
-            found.append((channel, f"topic {cluster['topic']}: {lacking}"))
-    return found
+            entries.append((channel, f"topic {cluster['topic']}: {lacking}"))
+    return entries
 
 
 def cells(row: ComponentRow) -> tuple[str, ...]:
-    """A row of the table."""
+    """Return the cells of a row of the table."""
     state = row.state
     if row.filtered and row.state == "ok":
-        state = f"{short(row.filtered)} dropped"
+        state = f"{format_number(row.filtered)} dropped"
     if row.dropped_datagrams:
-        state = f"{short(row.dropped_datagrams)} lost"
-    again = f"#{row.retry_attempt + 1} {span(row.retry_seconds)}" if row.retry_attempt is not None else ""
-    start = "  " if row.kind == "interceptor" else ""
-    dead = short(row.dead_letters) if row.dead_letters else ""
+        state = f"{format_number(row.dropped_datagrams)} lost"
+    retry = f"#{row.retry_attempt + 1} {format_seconds(row.retry_seconds)}" if row.retry_attempt is not None else ""
+    indent = "  " if row.kind == "interceptor" else ""
+    dead = format_number(row.dead_letters) if row.dead_letters else ""
     behind = ["", ""]
     if row.kind == "sink":
         unit = row.lag_unit.removesuffix("s") if row.lag == 1 else row.lag_unit
-        behind = [UNKNOWN if row.lag is None else f"{short(row.lag)} {unit}".rstrip()]
-        behind.append(span(row.lag_seconds) if row.lag_seconds is not None else UNKNOWN if row.lag != 0 else "0 s")
+        behind = [UNKNOWN if row.lag is None else f"{format_number(row.lag)} {unit}".rstrip()]
+        behind.append(
+            format_seconds(row.lag_seconds) if row.lag_seconds is not None else UNKNOWN if row.lag != 0 else "0 s"
+        )
     elif row.lag is not None:
-        behind = [f"{short(row.lag)} event{'s' * (row.lag != 1)}", ""]
-    took = brief(row.batch_milliseconds) if row.batch_milliseconds is not None else ""
-    return (f"{start}{row.name} {row.type}", short(row.rate), short(row.events), *behind, took, dead, state, again)
+        behind = [f"{format_number(row.lag)} event{'s' * (row.lag != 1)}", ""]
+    batch = format_milliseconds(row.batch_milliseconds) if row.batch_milliseconds is not None else ""
+    return (
+        f"{indent}{row.name} {row.type}",
+        format_number(row.rate),
+        format_number(row.events),
+        *behind,
+        batch,
+        dead,
+        state,
+        retry,
+    )
 
 
 def lines(graph: dict[str, Any], state: dict[str, Any]) -> list[str]:
-    """One look as lines of text, which are as long as they need to be."""
+    """Return an update as lines of text of any length."""
     table = [COLUMNS, *(cells(row) for row in rows(graph, state))]
     widths = [max(len(cells[column]) for cells in table) for column in range(len(COLUMNS))]
     texts = [
         "  ".join(
-            cell.rjust(width) if column in NUMBERS else cell.ljust(width)
-            for column, (cell, width) in enumerate(zip(one, widths, strict=True))
+            cell.rjust(width) if column in NUMERIC_COLUMNS else cell.ljust(width)
+            for column, (cell, width) in enumerate(zip(row_cells, widths, strict=True))
         ).rstrip()
-        for one in table
+        for row_cells in table
     ]
-    return [head(state), *texts, *(f"{component}: {reason}" for component, reason in problems(state))]
+    return [headline(state), *texts, *(f"{component}: {reason}" for component, reason in problems(state))]
 
 
 # --- on a terminal
 
 
-def _live(address: Address, graph: dict[str, Any], interval: float) -> None:
+def _live(client: MonitoringClient, graph: dict[str, Any], interval: float) -> None:
     from rich.console import Console
     from rich.live import Live
 
-    state, trouble = address.ask("/api/state"), ""
+    state, error = client.get("/api/state"), ""
     console = Console()
     try:
         with Live(
-            drawn(graph, state, trouble, console.height), console=console, screen=True, auto_refresh=False
+            draw(graph, state, error, console.height), console=console, screen=True, auto_refresh=False
         ) as live:
             while True:
-                live.update(drawn(graph, state, trouble, console.height), refresh=True)
+                live.update(draw(graph, state, error, console.height), refresh=True)
                 time.sleep(interval)
                 try:
-                    came = address.ask("/api/state")
-                    if _configuration(came) != _configuration(state):
-                        graph = address.ask("/api/graph")
-                    state, trouble = came, ""
-                except NoAnswer as e:
-                    trouble = e.message
+                    new_state = client.get("/api/state")
+                    if _configuration_id(new_state) != _configuration_id(state):
+                        graph = client.get("/api/graph")
+                    state, error = new_state, ""
+                except AgentUnreachable as e:
+                    error = e.message
     except KeyboardInterrupt:
         pass
 
 
-def _configuration(state: dict[str, Any]) -> tuple[Any, Any]:
-    """Return what is another value after a restart or a reload, which may bring another graph."""
+def _configuration_id(state: dict[str, Any]) -> tuple[Any, Any]:
+    """Return a value that changes with a restart or a reload, after which the graph may differ."""
     return state["started"], state.get("configured")
 
 
-def fitting(found: Sequence[ComponentRow], most: int) -> list[ComponentRow]:
-    """The rows to show where there is room for so many: what is not well and what moves events first, in their
-    order."""
-    if len(found) <= most:
-        return [*found]
-    first = sorted(found, key=lambda row: (row.state == "ok", row.kind == "interceptor", -(row.rate or 0)))
-    kept = {row.id for row in first[: max(most - 1, 1)]}
-    return [row for row in found if row.id in kept]
+def select_rows(rows: Sequence[ComponentRow], limit: int) -> list[ComponentRow]:
+    """Return at most `limit` rows in their order: first those that are not ok, then those with the highest rates."""
+    if len(rows) <= limit:
+        return [*rows]
+    by_importance = sorted(rows, key=lambda row: (row.state == "ok", row.kind == "interceptor", -(row.rate or 0)))
+    selected = {row.id for row in by_importance[: max(limit - 1, 1)]}
+    return [row for row in rows if row.id in selected]
 
 
-def drawn(graph: dict[str, Any], state: dict[str, Any], trouble: str, height: int) -> RenderableType:
-    """One look as a table as wide as the terminal, and at most so many lines high, but for long reasons."""
+def draw(graph: dict[str, Any], state: dict[str, Any], error: str, height: int) -> RenderableType:
+    """Return an update as a table of the terminal's width and at most `height` lines; long reasons may exceed it."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
 
     colours = {"ok": "green", "standby": "cyan", "degraded": "yellow", "failing": "red"}
-    wrong = problems(state)
-    every = list(rows(graph, state))
-    shown = fitting(every, max(height - 5 - 2 * min(len(wrong), 5), 5))
+    all_problems = problems(state)
+    all_rows = list(rows(graph, state))
+    shown = select_rows(all_rows, max(height - 5 - 2 * min(len(all_problems), 5), 5))
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", expand=True)
     for number, column in enumerate(COLUMNS):
-        right = number in NUMBERS
+        right = number in NUMERIC_COLUMNS
         table.add_column(
             *(column,),
             justify="right" if right else "left",
@@ -297,18 +312,17 @@ def drawn(graph: dict[str, Any], state: dict[str, Any], trouble: str, height: in
             min_width={"COMPONENT": 12, "STATE": 8, "NEXT TRY": 8}.get(column, len(column)),
         )
     for row in shown:
-        named, *rest = cells(row)
+        name, *numbers, health, retry = cells(row)
         colour = colours[row.state]
-        *numbers, health, again = rest
-        table.add_row(Text(named), *map(Text, numbers), Text(health, style=colour), Text(again))
-    left = len(every) - len(shown)
-    parts: list[RenderableType] = [Text(head(state), style=f"bold {colours[state['state']]}")]
-    if trouble:
-        parts.append(Text(f"{trouble} What is shown is how it was.", style="bold red"))
+        table.add_row(Text(name), *map(Text, numbers), Text(health, style=colour), Text(retry))
+    hidden = len(all_rows) - len(shown)
+    parts: list[RenderableType] = [Text(headline(state), style=f"bold {colours[state['state']]}")]
+    if error:
+        parts.append(Text(f"{error} The values are the last that it sent.", style="bold red"))
     parts.append(table)
-    if left:
-        parts.append(Text(f"… {left} more, which fit on a higher terminal", style="dim"))
-    parts += (Text.assemble((f"{component}: ", "bold"), reason) for component, reason in wrong[:5])
-    if len(wrong) > 5:
-        parts.append(Text(f"… {len(wrong) - 5} more problems", style="dim"))
+    if hidden:
+        parts.append(Text(f"… {hidden} more on a higher terminal", style="dim"))
+    parts += (Text.assemble((f"{component}: ", "bold"), reason) for component, reason in all_problems[:5])
+    if len(all_problems) > 5:
+        parts.append(Text(f"… {len(all_problems) - 5} more problems", style="dim"))
     return Group(*parts)

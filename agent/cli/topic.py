@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from flafka.agent.cli.kafka_admin import confirm, connect, connection_options, partitions_of, refuse_errors
+from flafka.agent.cli.kafka_admin import confirm, connect, connection_options, partitions_of, raise_topic_errors
 from flafka.agent.cli.output import Verbs, json_option, show, show_json
 
 
@@ -22,10 +22,10 @@ def list_topics(
 ) -> None:
     """List topics with the number of their partitions and replicas."""
     with connect(bootstrap_server, command_config) as admin:
-        found = sorted(admin.describe_topics(), key=lambda topic: str(topic["name"]))
+        topics = sorted(admin.describe_topics(), key=lambda topic: str(topic["name"]))
     rows = [
         (topic["name"], len(topic["partitions"]), max(len(part["replica_nodes"]) for part in topic["partitions"]))
-        for topic in found
+        for topic in topics
         if with_internal or not topic["is_internal"]
     ]
     show(("topic", "partitions", "replicas"), rows, as_json=as_json)
@@ -36,18 +36,18 @@ def list_topics(
 @connection_options
 @json_option
 def describe(name: str, bootstrap_server: str | None, command_config: Path | None, as_json: bool) -> None:
-    """Show a topic's partitions and offsets; its own settings follow on standard error."""
+    """Show the partitions and offsets of a topic, and on standard error its settings."""
     from kafka import TopicPartition
     from kafka.admin import ConfigResource, OffsetSpec
     from kafka.errors import UnknownTopicOrPartitionError
 
     with connect(bootstrap_server, command_config) as admin:
         partitions = partitions_of(admin, name)
-        led = [TopicPartition(name, number) for number, part in partitions.items() if part["leader_id"] >= 0]
+        with_leader = [TopicPartition(name, number) for number, part in partitions.items() if part["leader_id"] >= 0]
         try:
-            first = admin.list_partition_offsets(dict.fromkeys(led, OffsetSpec.EARLIEST))
-            end = admin.list_partition_offsets(dict.fromkeys(led, OffsetSpec.LATEST))
-        except UnknownTopicOrPartitionError:  # a broker may describe it for a moment after it was deleted
+            first = admin.list_partition_offsets(dict.fromkeys(with_leader, OffsetSpec.EARLIEST))
+            end = admin.list_partition_offsets(dict.fromkeys(with_leader, OffsetSpec.LATEST))
+        except UnknownTopicOrPartitionError:  # a broker may describe a topic for a moment after its deletion
             raise click.ClickException(f"topic {name}: no such topic") from None
         settings = admin.describe_configs([ConfigResource("TOPIC", name)])["topic"][name]
     columns = ("partition", "leader", "replicas", "isr", "log_start_offset", "log_end_offset")
@@ -61,8 +61,8 @@ def describe(name: str, bootstrap_server: str | None, command_config: Path | Non
         rows.append((number, leader, replicas, isr, start_offset, end_offset))
     configs = {key: setting["value"] for key, setting in sorted(settings.items())}
     if as_json:
-        found = [dict(zip(columns, row, strict=True)) for row in rows]
-        show_json({"topic": name, "configs": configs, "partitions": found})
+        partition_rows = [dict(zip(columns, row, strict=True)) for row in rows]
+        show_json({"topic": name, "configs": configs, "partitions": partition_rows})
         return
     show(columns, rows, as_json=False)
     for key, value in configs.items():
@@ -72,12 +72,16 @@ def describe(name: str, bootstrap_server: str | None, command_config: Path | Non
 @topic.command()
 @click.argument("name")
 @connection_options
-@click.option("--partitions", type=click.IntRange(min=1), help="If unset, the cluster's default.")
-@click.option("--replication-factor", type=click.IntRange(min=1), help="If unset, the cluster's default.")
+@click.option(
+    "--partitions", type=click.IntRange(min=1), help="Number of partitions. If unset, the cluster's default."
+)
+@click.option(
+    "--replication-factor", type=click.IntRange(min=1), help="Number of replicas. If unset, the cluster's default."
+)
 @click.option(
     "--config", "configs", multiple=True, metavar="NAME=VALUE", help="Setting of the topic. May be repeated."
 )
-@click.option("--if-not-exists", is_flag=True, help="Succeed also if the topic exists already.")
+@click.option("--if-not-exists", is_flag=True, help="Succeed if the topic exists.")
 def create(
     name: str,
     bootstrap_server: str | None,
@@ -87,25 +91,27 @@ def create(
     configs: tuple[str, ...],
     if_not_exists: bool,
 ) -> None:
-    """Create a topic, and return when every partition has a leader."""
+    """Create a topic, and wait until each partition has a leader."""
     settings = dict(_setting(text) for text in configs)
     wanted = {"num_partitions": partitions or -1, "replication_factor": replication_factor or -1, "configs": settings}
     with connect(bootstrap_server, command_config) as admin:
-        answer = admin.create_topics({name: wanted}, raise_errors=False)
-        refuse_errors(answer["topics"], right="Create", ignore="TopicAlreadyExistsError" if if_not_exists else None)
+        response = admin.create_topics({name: wanted}, raise_errors=False)
+        raise_topic_errors(
+            response["topics"], right="Create", ignore="TopicAlreadyExistsError" if if_not_exists else None
+        )
         admin.wait_for_topics([name])
 
 
 @topic.command()
 @click.argument("name")
 @connection_options
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def delete(name: str, bootstrap_server: str | None, command_config: Path | None, yes: bool) -> None:
-    """Delete a topic and everything in it."""
+    """Delete a topic and all its records."""
     with connect(bootstrap_server, command_config) as admin:
         partitions_of(admin, name)
-        confirm(f"delete topic {name} and everything in it?", yes)
-        refuse_errors(admin.delete_topics([name], raise_errors=False)["topics"], right="Delete")
+        confirm(f"delete topic {name} and all its records?", yes)
+        raise_topic_errors(admin.delete_topics([name], raise_errors=False)["topics"], right="Delete")
 
 
 def _setting(text: str) -> tuple[str, str]:

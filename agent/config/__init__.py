@@ -1,4 +1,4 @@
-"""A configuration file, in Flume's grammar: read, resolved, checked, built."""
+"""Reader of configuration files in Flume's grammar: parses, resolves, checks and builds an agent."""
 
 from flafka.agent.config.diagnostics import Diagnostic, Mode
 from flafka.agent.config.load import chosen_agent, load

@@ -1,4 +1,4 @@
-"""From resolved properties to an agent: its components read, their ends joined, everything wrong reported."""
+"""Builder of an agent from resolved properties: reads the components, connects them, and reports all mistakes."""
 
 from __future__ import annotations
 
@@ -9,20 +9,27 @@ from typing import Any, TypeVar, cast
 from flafka.agent.config import headers, kafka, storage
 from flafka.agent.config.components import ComponentReader
 from flafka.agent.config.diagnostics import DiagnosticCollector
-from flafka.agent.config.joins import Joins
-from flafka.agent.config.parts import ComponentProperties, Groups, names_in, parts, sort, without_remark
+from flafka.agent.config.parts import (
+    ComponentProperties,
+    Groups,
+    configured_components,
+    drop_trailing_comment,
+    group_properties,
+    listed_names,
+)
 from flafka.agent.config.paths import absolute_paths
-from flafka.agent.config.properties import Property, words
-from flafka.agent.config.runners import SinkBinding, objections
+from flafka.agent.config.properties import Property, split_names
+from flafka.agent.config.runners import SinkBinding, unsupported_features
 from flafka.agent.config.selectors import SelectorReader
 from flafka.agent.config.sinkgroups import SinkGroupReader
+from flafka.agent.config.wiring import ChannelWiring
 from flafka.agent.onyarn import hadoop_configuration
 from flafka.agent.options import YARN, AgentOptions, SinkErrors
 from flafka.agent.topology import (
     AgentSpec,
     ChannelSpec,
     ComponentSpec,
-    Place,
+    ConfigLocation,
     Runner,
     SinkGroupSpec,
     SinkSpec,
@@ -38,19 +45,19 @@ from flafka.plugins import (
     Sink,
     StreamingSink,
 )
-from flafka.plugins.kafka.config import KafkaEndConfig
-from flafka.plugins.problems import suggestion
+from flafka.plugins.kafka.config import KafkaClientConfig
+from flafka.plugins.problems import suggest
 
 KINDS = {"sources": "source", "channels": "channel", "sinks": "sink", "sinkgroups": "sink group"}
 _GROUP_OPTIONS = ("group", "kafka.consumer.group.id", "groupId")
-"""Options that name a consumer group: of a sink, of a channel, and of a channel in Flume's oldest versions."""
+"""Options for a consumer group: of a sink, of a channel, and of a channel in Flume's oldest versions."""
 _TOPIC_OPTIONS = ("kafka.topic", "topic")
 
 Spec = TypeVar("Spec", bound=ComponentSpec)
 
 
 class Builder:
-    """Builds one agent, once. `properties` are the agent's own, without its name, resolved and not empty."""
+    """Builder of one agent, for a single use. `properties` are resolved, not empty, and without the agent's name."""
 
     def __init__(
         self,
@@ -62,86 +69,88 @@ class Builder:
     ) -> None:
         self.agent, self.file, self.report = agent, file, report
         self.reader = ComponentReader(components, report)
-        self.written = sort(agent, properties, report)
+        self.written = group_properties(agent, properties, report)
         places = [prop.place for prop in self.written.lists.values()]
-        self.place = min(places, key=lambda place: place.line, default=Place(file, 0))
+        self.place = min(places, key=lambda place: place.line, default=ConfigLocation(file, 0))
         self.unread: set[str] = set()
-        """Paths of sources and sinks with an interceptor that cannot be read, and might set any header."""
-        self.runner_places: dict[str, Place] = {}
+        """Paths of sources and sinks with an invalid interceptor, which might set any header."""
+        self.runner_places: dict[str, ConfigLocation] = {}
         self.lines: dict[str, dict[str, Property]] = {}
-        """By path of sources, channels and sinks: their properties as they are written."""
-        self.joins = Joins(agent, self.written, self.lines, report)
+        """Unparsed properties of each source, channel and sink, by path."""
+        self.wiring = ChannelWiring(agent, self.written, self.lines, report)
 
     def build(self) -> AgentSpec:
-        """Return the agent, as far as it can be built."""
+        """Return the agent, without the parts that cannot be built."""
         lists, options = self.written.lists, self._options()
         if "channels" not in lists:
-            self.report.error(self.place, self.agent, f"it has no channels: expected {self.agent}.channels = <names>")
+            self.report.error(
+                self.place, self.agent, f"the agent has no channels: add {self.agent}.channels = <names>"
+            )
         if "sources" not in lists and "sinks" not in lists:
             self.report.error(
                 self.place,
                 self.agent,
-                f"it has no sources and no sinks: expected {self.agent}.sources = <names>, {self.agent}.sinks = "
-                f"<names>",
+                f"the agent has no sources and no sinks: add {self.agent}.sources = <names>, {self.agent}.sinks = "
+                "<names>",
             )
-        channels = _built(map(self._channel, self._listed("channels")))
-        self.joins.channels |= {spec.name: spec for spec in channels}
-        sources = _built(map(self._source, self._listed("sources")))
+        channels = _without_none(map(self._channel, self._listed("channels")))
+        self.wiring.channels |= {spec.name: spec for spec in channels}
+        sources = _without_none(map(self._source, self._listed("sources")))
         runner = options.runner
-        sinks = _built(self._sink(part, runner) for part in self._listed("sinks"))
-        channels = list(self.joins.with_overflows(channels))
-        self.joins.channels |= {spec.name: spec for spec in channels}
-        self.joins.check_transactions(sources, sinks)
+        sinks = _without_none(self._sink(part, runner) for part in self._listed("sinks"))
+        channels = list(self.wiring.check_overflows(channels))
+        self.wiring.channels |= {spec.name: spec for spec in channels}
+        self.wiring.check_transactions(sources, sinks)
         groups = self._sink_groups(sinks)
-        sinks = _in_their_places(sinks, groups)
-        drains = [(sink, channel) for sink in sinks if (channel := self.joins.channels.get(sink.channel))]
+        sinks = _with_at_least_once_forms(sinks, groups)
+        bindings = [(sink, channel) for sink in sinks if (channel := self.wiring.channels.get(sink.channel))]
         self._check_headers(sources, channels, sinks)
-        self._check_runners(drains, groups)
+        self._check_runners(bindings, groups)
         self._check_master(sinks, options.spark_master)
-        self._check_storage(storage.out_of_reach(sinks, options.spark_master))
-        self.joins.check_competition()
-        self._check_storage(storage.shared([*sources, *channels, *sinks]))
-        for spec, message in kafka.warnings(sources, self.joins.channels, sinks, drains):
+        self._report_errors(storage.unreachable_from_executors(sinks, options.spark_master))
+        self.wiring.check_competition()
+        self._report_errors(storage.shared_resources([*sources, *channels, *sinks]))
+        for spec, message in kafka.event_loops(sources, self.wiring.channels, sinks, bindings):
             self.report.warn(spec.place, spec.path, message)
-        for names, found in (
-            (_GROUP_OPTIONS, kafka.refused_groups(drains)),
-            (_TOPIC_OPTIONS, kafka.loops(drains)),
+        for names, errors in (
+            (_GROUP_OPTIONS, kafka.invalid_groups(bindings)),
+            (_TOPIC_OPTIONS, kafka.self_feeding_sinks(bindings)),
         ):
-            for spec, message in found:
+            for spec, message in errors:
                 written = self.lines[spec.path]
                 prop = next((written[name] for name in names if name in written), None)
                 self.report.error(prop.place if prop else spec.place, spec.path, message)
-        for spec, message in (*storage.volatile(drains), *kafka.scattered_commit_logs(drains)):
+        for spec, message in (*storage.volatile_channels(bindings), *kafka.separate_commit_logs(bindings)):
             self.report.warn(spec.place, spec.path, message, differs=True)
-        for spec, message in kafka.guarantees(drains):
+        for spec, message in kafka.at_least_once_sinks(bindings):
             self.report.note(spec.place, spec.path, message)
         self._check_audit(channels)
-        self.joins.check_ends(channels)
-        if not (sources or sinks or self.report.failed):
-            self.report.error(self.place, self.agent, "none of its sources and sinks is there, so that nothing runs")
+        self.wiring.check_ends(channels)
+        if not (sources or sinks or self.report.has_errors):
+            self.report.error(self.place, self.agent, "none of the sources and sinks can run")
         places = {name: prop.place for name, prop in self.written.options.items()}
         return AgentSpec(
             self.agent, self.file, tuple(sources), tuple(channels), tuple(sinks), groups, options, places
         )
 
-    # --- parts
+    # --- components
 
     def _listed(self, kind: str) -> Iterator[ComponentProperties]:
         listed, groups, path = self.written.lists.get(kind), self.written.components[kind], f"{self.agent}.{kind}"
-        names = without_remark(names_in(listed, self.report, path), groups, listed, path, self.report)
+        names = drop_trailing_comment(listed_names(listed, self.report, path), groups, listed, path, self.report)
         if kind == "channels":
-            self.joins.channels = dict.fromkeys(name for name in names if name in groups)
+            self.wiring.channels = dict.fromkeys(name for name in names if name in groups)
         if not groups.keys() >= set(names):
-            self.joins.unjoined.add(KINDS[kind])
-        return parts(KINDS[kind], names, listed, groups, path, self.report)
+            self.wiring.incomplete_kinds.add(KINDS[kind])
+        return configured_components(KINDS[kind], names, listed, groups, path, self.report)
 
     def _channel(self, part: ComponentProperties) -> ChannelSpec | None:
         self.lines[part.path] = dict(part.properties)
-        return _extended(ChannelSpec, self.reader.read(part))
+        return _extend(ChannelSpec, self.reader.read(part))
 
     def _source(self, part: ComponentProperties) -> SourceSpec | None:
         self.lines[part.path] = dict(part.properties)
-        names = self.joins.read(part, "channels", "channel")
+        names = self.wiring.read_channels(part, "channels", "channel")
         written = part.take("interceptors"), part.take_all("interceptors.")
         selector = part.take_all("selector.")
         base = self.reader.read(part)
@@ -150,12 +159,12 @@ class Builder:
         if not names:
             return None
         for name in names:
-            self.joins.fills[name].append(part.path)
-        return _extended(SourceSpec, base, channels=names, interceptors=interceptors, selector=chosen)
+            self.wiring.sources_of[name].append(part.path)
+        return _extend(SourceSpec, base, channels=names, interceptors=interceptors, selector=chosen)
 
     def _sink(self, part: ComponentProperties, default: Runner) -> SinkSpec | None:
         self.lines[part.path] = dict(part.properties)
-        names = self.joins.read(part, "channel", "channels")
+        names = self.wiring.read_channels(part, "channel", "channels")
         written = part.take("interceptors"), part.take_all("interceptors.")
         if written[0]:
             message = "Flume: a sink has no interceptors, and these lines have no effect. Here: they run"
@@ -172,9 +181,9 @@ class Builder:
             return None
         own_group = group.value if group else None
         for name in names:
-            self.joins.drains[name, own_group].append((part.path, part.place))
+            self.wiring.sinks_of[name, own_group].append((part.path, part.place))
         own = {"interceptors": interceptors, "group": own_group, "runner": runner, "tolerance": tolerance}
-        return _extended(SinkSpec, base, channel=names[0], **own)
+        return _extend(SinkSpec, base, channel=names[0], **own)
 
     def _tolerance(self, part: ComponentProperties) -> Tolerance:
         written = {option.name: prop for option in SinkErrors.options() if (prop := part.take(option.name))}
@@ -195,31 +204,31 @@ class Builder:
             if name and own:
                 groups.setdefault(name, {})[own] = prop
             else:
-                message = f"{prop.name} is not understood; expected {path}.<name>.<option> (ignored)"
+                message = f"{prop.name} is ignored: it is not of the form {path}.<name>.<option>"
                 self.report.warn(prop.place, owner.path, message)
-        found = []
-        names = names_in(listed, self.report, path, twice=": Flume runs it twice; here it runs once")
+        interceptors = []
+        names = listed_names(listed, self.report, path, duplicate_note=": Flume runs it twice; here it runs once")
         if any(name not in groups for name in names):
             self.unread.add(owner.path)
-        for part in parts("interceptor", names, listed, groups, path, self.report):
+        for part in configured_components("interceptor", names, listed, groups, path, self.report):
             spec = self.reader.read(part)
             if spec is None:
                 self.unread.add(owner.path)
                 continue
-            found.append(spec)
+            interceptors.append(spec)
             if owner.kind == "sink" and not cast(Interceptor[Any], spec.make()).pure:
                 option = cast("type[Interceptor[Any]]", spec.cls).pure_with
                 message = (
-                    f"{spec.cls.type_name} may give an event another result when it comes again, and a sink may get "
-                    f"an event twice: put it on the source{f', or set {option}' if option else ''}"
+                    f"{spec.cls.type_name} may give a redelivered event another result: move it to the source"
+                    f"{f', or set {option}' if option else ''}"
                 )
                 self.report.error(part.place, part.path, message)
-        return tuple(found)
+        return tuple(interceptors)
 
     def _runner(self, part: ComponentProperties, default: Runner) -> Runner:
         written = part.take("runner")
         for name, prop in part.take_all("runner.").items():
-            # Flume's documentation shows `runner.type` and the like; no version reads them.
+            # Flume's documentation shows options such as `runner.type`, which no version of Flume reads.
             self.report.warn(prop.place, part.path, f"unknown option {'runner.' + name!r} (ignored)")
         agent_wide = self.written.options.get("runner")
         self.runner_places[part.path] = next((p.place for p in (written, agent_wide) if p), part.place)
@@ -227,21 +236,21 @@ class Builder:
             return cast(Runner, written.value) if written else default
         if not written.resolved:
             return default
-        near = suggestion(written.value, ["local", "spark"])
+        near = suggest(written.value, ["local", "spark"])
         message = f"runner must be 'local' or 'spark', not {written.value!r}{near}"
         self.report.error(written.place, part.path, message)
         return default
 
     def _sink_groups(self, sinks: list[SinkSpec]) -> tuple[SinkGroupSpec, ...]:
         known: dict[str, SinkSpec | None] = dict.fromkeys(
-            words(listed.value) if (listed := self.written.lists.get("sinks")) else ()
+            split_names(listed.value) if (listed := self.written.lists.get("sinks")) else ()
         )
         known |= {sink.name: sink for sink in sinks}
         groups = []
         for part in self._listed("sinkgroups"):
-            reader = SinkGroupReader(part, known, self.joins.grouped, self.report)
+            reader = SinkGroupReader(part, known, self.wiring.group_of, self.report)
             group = reader.read()
-            self.joins.grouped |= dict.fromkeys(reader.names, part.name)
+            self.wiring.group_of |= dict.fromkeys(reader.names, part.name)
             if group:
                 groups.append(group)
         return tuple(group for group in groups if group.sinks)
@@ -252,43 +261,43 @@ class Builder:
         config, problems = AgentOptions.parse(texts)
         for problem in problems:
             prop = self.written.options.pop(problem.option, None)
-            message = problem.message if problem.unknown else f"{problem.option} {problem.message}"
+            message = problem.message if problem.is_unknown_option else f"{problem.option} {problem.message}"
             if prop is None or prop.resolved:
                 self.report.error(prop.place if prop else self.place, self.agent, message)
         return config or AgentOptions()
 
-    # --- the whole
+    # --- checks across components
 
     def _check_headers(self, sources: list[SourceSpec], channels: list[ChannelSpec], sinks: list[SinkSpec]) -> None:
-        for found in headers.missing(sources, channels, sinks, self.unread):
-            prop = self.lines[found.spec.path].get(found.option)
-            place, message = prop.place if prop else found.spec.place, f"{found.option} {found.message}"
-            if found.certain:
-                self.report.error(place, found.spec.path, message)
+        for missing in headers.missing_headers(sources, channels, sinks, self.unread):
+            prop = self.lines[missing.spec.path].get(missing.option)
+            place, message = prop.place if prop else missing.spec.place, f"{missing.option} {missing.message}"
+            if missing.is_certain:
+                self.report.error(place, missing.spec.path, message)
             else:
-                self.report.warn(place, found.spec.path, message)
+                self.report.warn(place, missing.spec.path, message)
 
     def _check_audit(self, channels: Iterable[ChannelSpec]) -> None:
         topic = self.written.options.get("audit.topic")
-        if topic is not None and not any(isinstance(channel.config, KafkaEndConfig) for channel in channels):
-            message = "audit.topic has no effect: only channels in Kafka are audited, and it has none"
+        if topic is not None and not any(isinstance(channel.config, KafkaClientConfig) for channel in channels):
+            message = "audit.topic has no effect: only channels in Kafka are audited, and the agent has none"
             self.report.warn(topic.place, self.agent, message)
 
-    def _check_storage(self, found: Iterable[storage.Error]) -> None:
-        for spec, message in found:
+    def _report_errors(self, errors: Iterable[kafka.SpecMessage]) -> None:
+        for spec, message in errors:
             self.report.error(spec.place, spec.path, message)
 
-    def _check_runners(self, drains: kafka.Drains, groups: tuple[SinkGroupSpec, ...]) -> None:
-        grouped = _grouped(groups)
-        for spec, channel in drains:
-            drain = SinkBinding(
+    def _check_runners(self, bindings: kafka.SinkChannels, groups: tuple[SinkGroupSpec, ...]) -> None:
+        grouped = _grouped_sinks(groups)
+        for spec, channel in bindings:
+            binding = SinkBinding(
                 cast(type[Sink | StreamingSink], spec.cls),
                 cast(type[Channel], channel.cls),
-                competing=len(self.joins.competitors(spec.channel, spec.group)) > 1,
+                competing=len(self.wiring.competitors(spec.channel, spec.group)) > 1,
                 grouped=spec.name in grouped,
             )
-            for objection in objections(spec.runner, drain):
-                self.report.error(self.runner_places[spec.path], spec.path, objection)
+            for message in unsupported_features(spec.runner, binding):
+                self.report.error(self.runner_places[spec.path], spec.path, message)
 
     def _check_master(self, sinks: list[SinkSpec], master: str) -> None:
         on_spark = [spec for spec in sinks if spec.runner == "spark"]
@@ -301,27 +310,27 @@ class Builder:
             self.report.error(place, self.agent, str(e))
 
 
-def _built(specs: Iterable[Spec | None]) -> list[Spec]:
+def _without_none(specs: Iterable[Spec | None]) -> list[Spec]:
     return [spec for spec in specs if spec is not None]
 
 
-def _extended(cls: type[Spec], base: ComponentSpec | None, **more: Any) -> Spec | None:
+def _extend(cls: type[Spec], base: ComponentSpec | None, **more: Any) -> Spec | None:
     return cls(**{field.name: getattr(base, field.name) for field in fields(base)}, **more) if base else None
 
 
-def _in_their_places(sinks: list[SinkSpec], groups: tuple[SinkGroupSpec, ...]) -> list[SinkSpec]:
-    """With the plain forms of those that cannot commit by themselves where they are to run."""
-    grouped = _grouped(groups)
-    plain = {
+def _with_at_least_once_forms(sinks: list[SinkSpec], groups: tuple[SinkGroupSpec, ...]) -> list[SinkSpec]:
+    """Return the sinks, with the at-least-once form of each that cannot use its commit log where it runs."""
+    grouped = _grouped_sinks(groups)
+    at_least_once = {
         spec.name: spec.cls.at_least_once
         for spec in sinks
         if issubclass(spec.cls, CommittingSink)
         and spec.cls.at_least_once is not None
         and (spec.name in grouped or (spec.runner == "spark" and not spec.cls.remote))
     }
-    return [replace(spec, cls=plain.get(spec.name, spec.cls)) for spec in sinks]
+    return [replace(spec, cls=at_least_once.get(spec.name, spec.cls)) for spec in sinks]
 
 
-def _grouped(groups: tuple[SinkGroupSpec, ...]) -> set[str]:
-    """The sinks that are in a group with others."""
+def _grouped_sinks(groups: tuple[SinkGroupSpec, ...]) -> set[str]:
+    """Return the names of the sinks in groups of several sinks."""
     return {name for group in groups if len(group.sinks) > 1 for name in group.sinks}

@@ -1,4 +1,4 @@
-"""The types Apache Flume 1.11 knows, so that one not built here is named as such and not as a typing error."""
+"""Types of Apache Flume 1.11. An unsupported type gets its own error, not one about spelling."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ from typing import NamedTuple
 
 
 class FlumeType(NamedTuple):
-    """One of Flume's types."""
+    """Component type of Flume."""
 
     alias: str
-    """As users write it; empty where Flume has the class name only."""
+    """Name in configurations; empty if Flume has only the class name."""
     java: str
-    instead: str = ""
-    """Of a type that is not built: what to write in its place, as an instruction."""
+    alternative: str = ""
+    """For an unsupported type: the replacement, as an instruction."""
 
     @property
     def name(self) -> str:
-        """What to call it in a sentence."""
+        """Alias, or else the class name."""
         return self.alias or self.java
 
 
 _LEGACY = (
     "let its senders, agents of Flume 0.9, send to a Flume 1, and let an `avro` sink of that send to type = avro here"
 )
-_INSTEAD = {
+_ALTERNATIVES = {
     "org.apache.flume.source.jms.JMSSource": "carry the queue into a Kafka topic, with Kafka Connect for "
     "instance, and write type = kafka; or write a source in Python: `agent template source` prints one to start from",
     "org.apache.flume.source.scribe.ScribeSource": "let its senders write files or send syslog, and write "
@@ -41,19 +41,19 @@ _INSTEAD = {
     "org.apache.flume.configfilter.HadoopCredentialStoreConfigFilter": "keep its passwords in files of their own and "
     "write ${file:/run/secrets/NAME}, or write type = external with a command that prints the value of a key",
 }
-"""By class: what takes the place of each type that may not be built here."""
+"""Replacement of each type that may be unsupported, by class, as an instruction."""
 
 
 def _types(package: str, **aliases: str) -> list[FlumeType]:
     classes = {alias: f"{package}.{java}" for alias, java in aliases.items()}
-    return [FlumeType(alias, java, _INSTEAD.get(java, "")) for alias, java in classes.items()]
+    return [FlumeType(alias, java, _ALTERNATIVES.get(java, "")) for alias, java in classes.items()]
 
 
 def _classes(*names: str) -> list[FlumeType]:
-    return [FlumeType("", name, _INSTEAD.get(name, "")) for name in names]
+    return [FlumeType("", name, _ALTERNATIVES.get(name, "")) for name in names]
 
 
-FLUME: dict[str, list[FlumeType]] = {
+FLUME_TYPES: dict[str, list[FlumeType]] = {
     "source": [
         *_types(
             "org.apache.flume.source",
@@ -169,17 +169,17 @@ FLUME: dict[str, list[FlumeType]] = {
 }
 
 
-def near(kind: str, written: str) -> str:
-    """`, did you mean 'x'?` where one of Flume's own classes is written with a slip; else nothing."""
-    known = [one.java for one in FLUME[kind]]
-    found = difflib.get_close_matches(written, known, n=1, cutoff=0.95) if written.startswith("org.apache.") else []
-    return f", did you mean {found[0]!r}?" if found else ""
+def spelling_hint(kind: str, written: str) -> str:
+    """Return `, did you mean 'x'?` for a misspelled class name of Flume; else an empty text."""
+    known = [flume_type.java for flume_type in FLUME_TYPES[kind]]
+    matches = difflib.get_close_matches(written, known, n=1, cutoff=0.95) if written.startswith("org.apache.") else []
+    return f", did you mean {matches[0]!r}?" if matches else ""
 
 
-def find(kind: str, written: str) -> FlumeType | None:
-    """Flume's type of that alias or class name, in any case; a `$Builder` at its end may be left out."""
+def find_type(kind: str, written: str) -> FlumeType | None:
+    """Return Flume's type with this alias or class name, in any case; a final `$Builder` is optional."""
     name = written.lower().removesuffix("$builder")
-    for known in FLUME[kind]:
+    for known in FLUME_TYPES[kind]:
         if name and name in (known.alias.lower(), known.java.lower().removesuffix("$builder")):
             return known
     return None

@@ -1,4 +1,4 @@
-"""Reader of one component: finds its class, reads its options, and reports each problem at its line."""
+"""Reader of one component: resolves the class, parses the options, and reports each problem at its line."""
 
 from __future__ import annotations
 
@@ -15,98 +15,98 @@ from flafka.agent.config.properties import Property
 from flafka.agent.topology import ComponentSpec
 from flafka.plugins import Component, Components, Config, Problem, UnknownType, UnusableType
 from flafka.plugins.errors import ANY_FAILURE
-from flafka.plugins.installed import blamed, described
-from flafka.plugins.problems import suggestion
-from flafka.plugins.shared.javaclass import cannot_run, is_java_class
+from flafka.plugins.installed import describe_class, plugin_location
+from flafka.plugins.java.classes import is_java_class, java_class_error
+from flafka.plugins.problems import suggest
 
 _SECRET_NAME = re.compile(r"password|passphrase|secret|jaas|token$|credential|api[._-]?key|[._]pem$", re.IGNORECASE)
-_BEHIND = re.compile(r"\s#|\s//")
-_NAMES = re.compile(
+_TRAILING_COMMENT = re.compile(r"\s#|\s//")
+_NAMING_OPTIONS = re.compile(
     r"(?:path|dirs?|directory|file|host(?:s|name|names)?|bind|topics?|servers)$|^filegroups\.", re.IGNORECASE
 )
-"""Options in whose values nobody writes what begins a comment elsewhere."""
+"""Options whose values name something. A `#` or `//` in one is probably meant as a comment."""
 
-COMMON = {
+COMMON_OPTIONS = {
     "source": ["type", "channels", "interceptors", "selector.type", "selector.optional"],
     "channel": ["type"],
     "sink": ["type", "channel", "interceptors", "group", "runner", "errors.tolerance", "errors.window"],
     "interceptor": ["type"],
 }
-"""Options that all components of a kind have, and that the agent itself reads."""
+"""Options of all components of a kind, which the agent itself reads."""
 
 
-def missing(part: ComponentProperties, name: str, hint: str, report: DiagnosticCollector) -> None:
-    """Report a missing common option, or the one that is it but for a typing error."""
-    mistyped = next((other for other in part.properties if suggestion(other, [name])), None)
-    if mistyped is None:
+def report_missing_option(part: ComponentProperties, name: str, hint: str, report: DiagnosticCollector) -> None:
+    """Report a missing common option, or an option that is probably a misspelling of it."""
+    misspelled = next((option for option in part.properties if suggest(option, [name])), None)
+    if misspelled is None:
         report.error(part.place, part.path, f"{name} is missing; {hint}")
-    elif prop := part.take(mistyped):
-        message = f"unknown option {mistyped!r}, did you mean {name!r}?"
+    elif prop := part.take(misspelled):
+        message = f"unknown option {misspelled!r}, did you mean {name!r}?"
         report.error(prop.place, part.path, message)
 
 
 class ComponentReader:
-    """Reads components of one configuration."""
+    """Reader of the components of one configuration."""
 
     def __init__(self, components: Components, report: DiagnosticCollector) -> None:
         self.components, self.report = components, report
 
     def read(self, part: ComponentProperties) -> ComponentSpec | None:
-        """The component; None where its class or its options cannot be had."""
+        """Return the component; None, with an error reported, if its class or options are not usable."""
         written = part.take("type")
         if written is None:
-            missing(part, "type", self.built(part.kind), self.report)
+            report_missing_option(part, "type", self.available_types(part.kind), self.report)
             return None
         if not written.resolved:
             return None
         cls = self._class(part, written)
         if cls is None:
             return None
-        self._tell_differences(part, written, cls)
+        self._note_compatibility(part, written, cls)
         texts = {name: prop.value for name, prop in part.properties.items()}
         try:
             config_class = cls.config_class.for_type(written.value)
             texts |= absolute_paths(part.path, config_class.options(), part.properties, self.report)
             self._hide_secrets(config_class, part.properties)
             config, problems = config_class.parse(texts)
-            cautions = list(config.warnings()) if config is not None else []
-        except ANY_FAILURE as e:  # a plugin's own check, which must not keep the rest from being checked
-            self._bug(part, cls, "its options cannot be checked", e)
+            warnings = list(config.warnings()) if config is not None else []
+        except ANY_FAILURE as e:  # a failing validator of a plugin must not prevent the other checks
+            self._report_bug(part, cls, "the options cannot be checked", e)
             return None
-        javas = tuple(f"{one.option}." for one in problems if "is a Java class" in one.message)
+        java_prefixes = tuple(f"{problem.option}." for problem in problems if "is a Java class" in problem.message)
         for problem in problems:
-            if problem.unknown:
+            if problem.is_unknown_option:
                 texts.pop(problem.option, None)
-                if problem.option.startswith(javas):
-                    message = f"{problem.option} is read by the Java class, which cannot run here"
+                if problem.option.startswith(java_prefixes):
+                    message = f"{problem.option} is an option of the Java class, which cannot run here"
                     self.report.note(part.properties[problem.option].place, part.path, message)
                     continue
-                self._unknown(part, cls, problem)
+                self._report_unknown_option(part, cls, problem)
             else:
-                self._wrong(part, problem)
+                self._report_wrong_value(part, problem)
         if config is None:
             return None
         for module, extra in cls.libraries_for(config).items():
-            # Only the package is looked for: to find a module in it, Python would import it.
+            # find_spec of a submodule would import its package.
             if extra and importlib.util.find_spec(module.partition(".")[0]) is None:
                 message = f"{module} is not installed: pip install 'flafka[{extra}]'"
-                self.report.uninstalled(written.place, part.path, message)
+                self.report.missing_library(written.place, part.path, message)
                 break
-        for caution in cautions:
-            self._caution(part, caution)
-        self._tell_comments(part)
-        self._tell_accepted(part, config_class, {caution.option for caution in cautions})
+        for warning in warnings:
+            self._report_warning(part, warning)
+        self._warn_trailing_comments(part)
+        self._note_accepted_options(part, config_class, {warning.option for warning in warnings})
         spec = ComponentSpec(part.name, part.path, cls, config, texts, part.place)
         try:
             spec.make()
-        except ANY_FAILURE as e:  # a plugin's constructor may raise whatever its author wrote
-            self._bug(part, cls, "it cannot be made", e)
+        except ANY_FAILURE as e:  # the constructor of a plugin may raise anything
+            self._report_bug(part, cls, "the component cannot be created", e)
             return None
         return spec
 
-    def built(self, kind: str) -> str:
-        """Return the types that there are, as part of a sentence."""
-        return f"built are: {', '.join(cls.type_name for cls in self.components.all(kind)) or 'none'}"
+    def available_types(self, kind: str) -> str:
+        """Return the available types of a kind, as part of an error message."""
+        return f"available types: {', '.join(cls.type_name for cls in self.components.all(kind)) or 'none'}"
 
     def _class(self, part: ComponentProperties, written: Property) -> type[Component[Any]] | None:
         try:
@@ -116,111 +116,117 @@ class ComponentReader:
             return None
         except UnknownType as e:
             unknown = str(e)
-        built = self.built(part.kind)
-        if flume := catalogue.find(part.kind, written.value):
-            message = f"Flume's {flume.name!r} {part.kind} is not built yet; {flume.instead or built}"
+        available = self.available_types(part.kind)
+        if flume := catalogue.find_type(part.kind, written.value):
+            message = f"Flume's {flume.name!r} {part.kind} is not supported; {flume.alternative or available}"
             if flume.java.startswith("org.apache.flume.source.twitter."):
-                message = cannot_run(part.kind, flume.java)
+                message = java_class_error(part.kind, flume.java)
             self.report.error(written.place, part.path, message)
             return None
-        near = catalogue.near(part.kind, written.value)
+        near = catalogue.spelling_hint(part.kind, written.value)
         if is_java_class(written.value) and not near:
-            message = cannot_run(part.kind, written.value)
+            message = java_class_error(part.kind, written.value)
         else:
-            message = unknown if unknown.endswith("?") else f"{unknown}{near or f'; {built}'}"
-        message += comment_behind(written)
-        if any(fault.whole for fault in self.components.faults):
-            message += " (it may be of a plugin that cannot be used: see the warnings)"
+            message = unknown if unknown.endswith("?") else f"{unknown}{near or f'; {available}'}"
+        message += trailing_comment_hint(written)
+        if any(fault.is_whole_plugin for fault in self.components.faults):
+            message += " (or its plugin cannot be used: see the warnings)"
         self.report.error(written.place, part.path, message)
         return None
 
-    def _tell_differences(self, part: ComponentProperties, written: Property, cls: type[Component[Any]]) -> None:
-        for one in cls.compatibility_notes:
-            concerned = part.properties.get(one.option) if one.option else written
-            if concerned:
-                self.report.note(concerned.place, part.path, str(one), differs=one.seen)
+    def _note_compatibility(self, part: ComponentProperties, written: Property, cls: type[Component[Any]]) -> None:
+        for note in cls.compatibility_notes:
+            prop = part.properties.get(note.option) if note.option else written
+            if prop:
+                self.report.note(prop.place, part.path, str(note), differs=note.is_common)
 
-    def _tell_comments(self, part: ComponentProperties) -> None:
-        """Values that name something and end in what was probably meant as a comment."""
+    def _warn_trailing_comments(self, part: ComponentProperties) -> None:
+        """Warn about values that name something and probably end in a comment."""
         for name, prop in part.properties.items():
-            if _NAMES.search(name) and (found := _BEHIND.search(prop.value)):
-                behind = prop.value[found.start() :].strip()
+            if _NAMING_OPTIONS.search(name) and (match := _TRAILING_COMMENT.search(prop.value)):
+                comment = prop.value[match.start() :].strip()
                 self.report.warn(
-                    prop.place, part.path, f"{behind!r} is a part of {name}, as in Flume{comment_behind(prop)}"
+                    prop.place,
+                    part.path,
+                    f"{comment!r} is part of the value of {name}, as in Flume{trailing_comment_hint(prop)}",
                 )
 
-    def _tell_accepted(self, part: ComponentProperties, config_class: type[Config], told: Collection[str]) -> None:
-        """Options of Flume's that have no effect, and older names."""
-        newer = {older: new for new, older in config_class.deprecated_aliases.items()}
-        without = config_class.without_effect()
+    def _note_accepted_options(
+        self, part: ComponentProperties, config_class: type[Config], reported: Collection[str]
+    ) -> None:
+        """Note options without effect and deprecated aliases, except for those `reported` already."""
+        current_names = {alias: name for name, alias in config_class.deprecated_aliases.items()}
+        without = config_class.list_options_without_effect()
         for name, prop in part.properties.items():
-            why = next(
-                (w for one, w in without.items() if name == one or (one[-1] == "." and name.startswith(one))), ""
+            reason = next(
+                (why for o, why in without.items() if name == o or (o[-1] == "." and name.startswith(o))), ""
             )
-            if why and name not in told:
-                self.report.note(prop.place, part.path, f"{name} has no effect: {why}")
-            elif name in newer:
-                self.report.note(prop.place, part.path, f"{name} is a former name of {newer[name]}")
+            if reason and name not in reported:
+                self.report.note(prop.place, part.path, f"{name} has no effect: {reason}")
+            elif name in current_names:
+                self.report.note(prop.place, part.path, f"{name} is a deprecated alias of {current_names[name]}")
 
-    def _caution(self, part: ComponentProperties, caution: Problem) -> None:
-        prop = part.properties.get(caution.option)
-        place, message = prop.place if prop else part.place, f"{caution.option} {caution.message}"
-        if caution.uninstalled:
-            self.report.uninstalled(place, part.path, message)
+    def _report_warning(self, part: ComponentProperties, warning: Problem) -> None:
+        prop = part.properties.get(warning.option)
+        place, message = prop.place if prop else part.place, f"{warning.option} {warning.message}"
+        if warning.is_library_missing:
+            self.report.missing_library(place, part.path, message)
             return
-        if caution.note:
+        if warning.is_note:
             self.report.note(place, part.path, message)
             return
-        instead = caution.instead
+        replacement = warning.replacement
         if prop is None or not prop.resolved:
-            instead = None
-        elif instead is not None:
-            instead = {f"{part.path}.{name}": value for name, value in instead.items()}
-        self.report.warn(place, part.path, message, differs=not caution.as_in_flume, instead=instead)
+            replacement = None
+        elif replacement is not None:
+            replacement = {f"{part.path}.{name}": value for name, value in replacement.items()}
+        self.report.warn(place, part.path, message, differs=not warning.is_flume_behavior, replacement=replacement)
 
-    def _bug(self, part: ComponentProperties, cls: type[Component[Any]], what: str, error: BaseException) -> None:
-        culprit = blamed(error) or described(cls)
+    def _report_bug(
+        self, part: ComponentProperties, cls: type[Component[Any]], what: str, error: BaseException
+    ) -> None:
+        culprit = plugin_location(error) or describe_class(cls)
         message = f"{what}, a bug in {culprit}: {type(error).__name__}: {error}"
         self.report.error(part.place, part.path, message)
 
     def _hide_secrets(self, config_class: type[Config], properties: Mapping[str, Property]) -> None:
-        declared = {option.name for option in config_class.options() if option.secret}
-        declared |= {older for newer, older in config_class.deprecated_aliases.items() if newer in declared}
+        declared = {option.name for option in config_class.options() if option.is_secret}
+        declared |= {alias for name, alias in config_class.deprecated_aliases.items() if name in declared}
         for name, prop in properties.items():
             if name in declared or _SECRET_NAME.search(name):
-                self.report.secret(prop.value, "****")
+                self.report.hide_secret(prop.value, "****")
 
-    def _unknown(self, part: ComponentProperties, cls: type[Component[Any]], problem: Problem) -> None:
+    def _report_unknown_option(self, part: ComponentProperties, cls: type[Component[Any]], problem: Problem) -> None:
         place, message = part.properties[problem.option].place, problem.message
         if not message.endswith("?"):
-            message += suggestion(problem.option, COMMON[part.kind])
-        # Java classes take what they do not know without a word, and old files carry what they once knew.
+            message += suggest(problem.option, COMMON_OPTIONS[part.kind])
+        # Java classes silently accept unknown options, and old files contain options of former versions.
         if any(alias.startswith("org.apache.flume.") for alias in cls.aliases):
-            others = self._having(part.kind, problem.option)
-            tell = self.report.warn if message.endswith("?") or others else self.report.note
-            of = f": it is an option of {others}" if others and not message.endswith("?") else ""
-            tell(place, part.path, f"{message} (ignored){of}")
+            types = self._types_with_option(part.kind, problem.option)
+            report_at = self.report.warn if message.endswith("?") or types else self.report.note
+            hint = f": it is an option of {types}" if types and not message.endswith("?") else ""
+            report_at(place, part.path, f"{message} (ignored){hint}")
         elif any("." in alias for alias in cls.aliases):
-            # The class that it takes the place of may have read it.
+            # The Java class that the plugin replaces may have had the option.
             self.report.warn(place, part.path, f"{message} (ignored)", differs=True)
         else:
             self.report.error(place, part.path, message)
 
-    def _having(self, kind: str, option: str) -> str:
+    def _types_with_option(self, kind: str, option: str) -> str:
         return ", ".join(
             cls.type_name
             for cls in self.components.all(kind)
-            if any(one.name == option and not one.without_effect for one in cls.config_class.options())
+            if any(o.name == option and not o.without_effect for o in cls.config_class.options())
         )
 
-    def _wrong(self, part: ComponentProperties, problem: Problem) -> None:
+    def _report_wrong_value(self, part: ComponentProperties, problem: Problem) -> None:
         prop = part.properties.get(problem.option)
         concerned = [prop] if prop else part.properties.values() if not problem.option else []
-        if any(not one.resolved for one in concerned):
+        if any(not p.resolved for p in concerned):
             return
         option, message = problem.option, problem.message
         if prop:
-            message += comment_behind(prop)
+            message += trailing_comment_hint(prop)
         if message == "is required":
             message += f": add {part.path}.{option} = …"
         option += "*" * option.endswith(".")
@@ -229,14 +235,18 @@ class ComponentReader:
             message = (
                 f"{option} {message}" if message.startswith(("is ", "must ", "has ")) else f"{option}: {message}"
             )
-        built = "not built" not in message
-        if built and prop and kind in ("serializer", "deserializer") and (flume := catalogue.find(kind, prop.value)):
-            message = f"Flume's {flume.name!r} {kind} is not built here yet: {message}"
+        if (
+            prop
+            and kind in ("serializer", "deserializer")
+            and not re.search("not (built|supported)", message)
+            and (flume := catalogue.find_type(kind, prop.value))
+        ):
+            message = f"Flume's {flume.name!r} {kind} is not supported here: {message}"
             self.report.error(prop.place, part.path, message)
             return
         self.report.error(prop.place if prop else part.place, part.path, message)
 
 
-def comment_behind(prop: Property) -> str:
-    """A hint where what keeps a value from being understood may be a comment behind it."""
-    return "; a comment is a line of its own, which begins with #" if _BEHIND.search(prop.value) else ""
+def trailing_comment_hint(prop: Property) -> str:
+    """Return a hint if the value of an invalid property may end in a comment; else an empty text."""
+    return "; write a comment on a line of its own, beginning with #" if _TRAILING_COMMENT.search(prop.value) else ""

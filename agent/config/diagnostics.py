@@ -1,4 +1,4 @@
-"""Errors, warnings and notes on a configuration, each with its place."""
+"""Errors, warnings and notes about a configuration, each with its file and line."""
 
 from __future__ import annotations
 
@@ -7,28 +7,28 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from flafka.agent.topology import Place
+from flafka.agent.topology import ConfigLocation
 
 Severity = Literal["error", "warning", "note"]
-"""An error keeps the agent from running; a warning may be a mistake or a loss; a note is for information."""
+"""An error prevents the start. A warning points at a probable mistake or loss. A note is information only."""
 Mode = Literal["normal", "strict"]
 
 
 @dataclass(frozen=True)
 class Diagnostic:
-    """One thing found; its text reads `agent.conf:12: a1.sinks.k1: unknown option 'bathcSize', …`."""
+    """One error, warning or note. Text form: `agent.conf:12: a1.sinks.k1: unknown option 'bathcSize', …`."""
 
     severity: Severity
-    place: Place
+    place: ConfigLocation
     component: str
-    """`a1.sinks.k1`; empty where it is about the file as a whole."""
+    """Path such as `a1.sinks.k1`; empty if the diagnostic concerns the whole file."""
     message: str
     differs: bool = False
-    """True if Flume does otherwise with the same file, so that something else happens here."""
-    instead: tuple[tuple[str, str], ...] | None = None
-    """Properties, by their whole names, that say in place of that line what happens here; None: the line may stay."""
-    uninstalled: bool = False
-    """True if a library is missing on this machine: an error that is no mistake of the file."""
+    """True if Flume behaves differently with the same configuration."""
+    replacement: tuple[tuple[str, str], ...] | None = None
+    """Properties, by full name, that state the effect of that line here. None if the line may stay."""
+    is_library_missing: bool = False
+    """True if a library is missing on this host. Such an error is not a mistake of the file."""
 
     def __str__(self) -> str:
         level = "" if self.severity == "error" else f"{self.severity}: "
@@ -37,73 +37,82 @@ class Diagnostic:
 
 
 class DiagnosticCollector:
-    """Collector of diagnostics, which keeps secrets out of them. In mode `strict` warnings are errors."""
+    """Collector of diagnostics. Redacts secrets; in mode `strict`, warnings are errors."""
 
     def __init__(self, mode: Mode) -> None:
         self.mode = mode
-        self._found: list[Diagnostic] = []
+        self._diagnostics: list[Diagnostic] = []
         self._secrets: dict[str, str] = {}
         self.paths: dict[str, str] = {}
-        """By option, with the path of its component: the absolute form of each relative path."""
+        """Absolute form of each relative path, by full option name (`a1.sinks.k1.sink.directory`)."""
 
-    def secret(self, value: str, shown: str) -> None:
-        """Never show `value`; show `shown` in its place."""
+    def hide_secret(self, value: str, substitute: str) -> None:
+        """Redact `value` in all diagnostics: show `substitute` in its place."""
         for text in {value, repr(value)[1:-1], *(word for word in value.split() if len(word) > 3)} - {""}:
-            self._secrets[text] = shown
+            self._secrets[text] = substitute
 
-    def error(self, place: Place, component: str, message: str) -> None:
-        """Report an error: no part of the agent starts."""
-        self._found.append(Diagnostic("error", place, component, message))
+    def error(self, place: ConfigLocation, component: str, message: str) -> None:
+        """Report an error, which prevents the start of the whole agent."""
+        self._diagnostics.append(Diagnostic("error", place, component, message))
 
     def warn(
         self,
-        place: Place,
+        place: ConfigLocation,
         component: str,
         message: str,
         *,
         differs: bool = False,
-        instead: Mapping[str, str] | None = None,
+        replacement: Mapping[str, str] | None = None,
     ) -> None:
-        """Something that runs, though perhaps not as meant, or that `differs` from what Flume does."""
+        """Report a probable mistake or loss. In mode `strict` it is an error, which prevents the start of the agent.
+
+        `differs` means that Flume behaves differently with the same configuration. `replacement` has the properties,
+        by full name, that state the effect of the line here: empty without any effect, None if the line may stay.
+        """
         severity: Severity = "error" if self.mode == "strict" else "warning"
-        written = None if instead is None else tuple(instead.items())
-        self._found.append(Diagnostic(severity, place, component, message, differs, written))
+        lines = None if replacement is None else tuple(replacement.items())
+        self._diagnostics.append(Diagnostic(severity, place, component, message, differs, lines))
 
-    def note(self, place: Place, component: str, message: str, *, differs: bool = False) -> None:
-        """Something that loses nothing: it is shown to those who ask for all."""
-        self._found.append(Diagnostic("note", place, component, message, differs))
+    def note(self, place: ConfigLocation, component: str, message: str, *, differs: bool = False) -> None:
+        """Report information, which `diagnostics` returns only with `notes`.
 
-    def uninstalled(self, place: Place, component: str, message: str) -> None:
-        """Report a library that is not installed here: an error for who starts the agent."""
-        self._found.append(Diagnostic("error", place, component, message, uninstalled=True))
+        `differs` means that Flume behaves differently with the same configuration.
+        """
+        self._diagnostics.append(Diagnostic("note", place, component, message, differs))
+
+    def missing_library(self, place: ConfigLocation, component: str, message: str) -> None:
+        """Report a library that is not installed on this host: an error at start, but not one of the file."""
+        self._diagnostics.append(Diagnostic("error", place, component, message, is_library_missing=True))
 
     @property
-    def failed(self) -> bool:
-        """True if the file has an error; a library that is not installed here is none of the file."""
-        return any(found.severity == "error" and not found.uninstalled for found in self._found)
+    def has_errors(self) -> bool:
+        """True if the file itself has an error. A library that is not installed does not count."""
+        return any(
+            diagnostic.severity == "error" and not diagnostic.is_library_missing for diagnostic in self._diagnostics
+        )
 
     def diagnostics(self, *, notes: bool = False) -> list[Diagnostic]:
-        """Return what was found, in the order of the file, without secrets; notes only with `notes`."""
-        clean = self.cleaner()
-        found = [
-            replace(d, component=clean(d.component), message=clean(d.message))
-            for d in self._found
+        """Return the diagnostics in the order of the file, with secrets redacted; notes only with `notes`."""
+        redact = self.redactor()
+        redacted = [
+            replace(d, component=redact(d.component), message=redact(d.message))
+            for d in self._diagnostics
             if notes or d.severity != "note"
         ]
-        return sorted(dict.fromkeys(found), key=lambda d: (d.place.file, d.place.line))
+        return sorted(dict.fromkeys(redacted), key=lambda d: (d.place.file, d.place.line))
 
-    def cleaner(self) -> Callable[[str], str]:
-        """Takes out of a text the secrets that are known now, and makes one printable line of it."""
-        # A short secret is hidden as a word only: cutting its letters out of every word would tell it.
+    def redactor(self) -> Callable[[str], str]:
+        """Return a function that redacts the secrets known now, and escapes unprintable characters."""
+        # A short secret is redacted as a word only: cut out of other words, too, it could be guessed from the gaps.
         patterns = [
             re.escape(text) if len(text) > 3 else rf"(?<!\w){re.escape(text)}(?!\w)"
             for text in sorted(self._secrets, key=len, reverse=True)
         ]
         hidden = re.compile("|".join(patterns), re.IGNORECASE) if patterns else None
 
-        def clean(text: str) -> str:
+        def redact(text: str) -> str:
             text = hidden.sub(lambda match: self._secrets.get(match[0], "****"), text) if hidden else text
-            # One line each, whatever a name or value holds, and no control sequences for the terminal.
+            # A name or value may hold line ends, and control sequences that a terminal would execute.
             return "".join(char if char.isprintable() else repr(char)[1:-1] for char in text)
 
-        return clean
+        return redact

@@ -1,4 +1,4 @@
-"""Flume's config filters: what `${f1['KEY']}` asks."""
+"""Flume's config filters, which give `${f1['KEY']}` a value."""
 
 from __future__ import annotations
 
@@ -7,40 +7,42 @@ import subprocess
 from collections.abc import Callable, Mapping
 
 from flafka.agent.config import catalogue
-from flafka.agent.config.components import missing
+from flafka.agent.config.components import report_missing_option
 from flafka.agent.config.diagnostics import DiagnosticCollector
-from flafka.agent.config.parts import ComponentProperties, Groups, names_in, parts
+from flafka.agent.config.parts import ComponentProperties, Groups, configured_components, listed_names
 from flafka.agent.config.properties import Property
-from flafka.agent.config.substitution import Filter, Unresolved
-from flafka.plugins.problems import suggestion
+from flafka.agent.config.substitution import Filter, UnresolvedExpression
+from flafka.plugins.problems import suggest
 
-COMMAND_SECONDS = 30
-BUILT = "built are: env, external"
+COMMAND_TIMEOUT_SECONDS = 30
+_AVAILABLE = "available types: env, external"
 
 
 def config_filters(
     agent: str, properties: Mapping[str, Property], environment: Mapping[str, str], report: DiagnosticCollector
 ) -> dict[str, Filter]:
-    """The config filters an agent lists, by name. `properties` are the agent's own, without its name."""
+    """Return the config filters that an agent lists, by name. `properties` are by name without the agent's."""
     listed, path, groups = properties.get("configfilters"), f"{agent}.configfilters", Groups()
     for key, prop in properties.items():
         kind, _, rest = key.partition(".")
         name, _, option = rest.partition(".")
         if kind == "configfilters" and name and option:
             groups.setdefault(name, {})[option] = prop
-    names = names_in(listed, report, path)
-    made: dict[str, Filter] = dict.fromkeys(names, _unusable)
-    for part in parts("config filter", names, listed, groups, path, report):
-        made[part.name] = _filter(part, environment, report) or _unusable
-    return made
+    names = listed_names(listed, report, path)
+    filters: dict[str, Filter] = dict.fromkeys(names, _unusable_filter)
+    for part in configured_components("config filter", names, listed, groups, path, report):
+        filters[part.name] = _build_filter(part, environment, report) or _unusable_filter
+    return filters
 
 
-def _filter(part: ComponentProperties, environment: Mapping[str, str], report: DiagnosticCollector) -> Filter | None:
+def _build_filter(
+    part: ComponentProperties, environment: Mapping[str, str], report: DiagnosticCollector
+) -> Filter | None:
     written = part.take("type")
     if written is None:
-        missing(part, "type", BUILT, report)
+        report_missing_option(part, "type", _AVAILABLE, report)
         return None
-    flume = catalogue.find("config filter", written.value)
+    flume = catalogue.find_type("config filter", written.value)
     alias = flume.alias if flume else ""
     if alias == "env":
         return environment.get
@@ -48,36 +50,35 @@ def _filter(part: ComponentProperties, environment: Mapping[str, str], report: D
         if (command := part.take("command")) is not None:
             charset = part.take("charset")
             try:
-                return _external(command.value, codecs.lookup(charset.value if charset else "utf-8").name)
+                return _external_filter(command.value, codecs.lookup(charset.value if charset else "utf-8").name)
             except LookupError:
-                message = f"there is no character set {charset.value if charset else ''!r}"
+                message = f"unknown character set {charset.value if charset else ''!r}"
         else:
             message = f"command is required: add {part.path}.command = …"
     elif flume:
-        message = f"Flume's config filter {flume.alias!r} is not built yet; {flume.instead}"
+        message = f"Flume's config filter {flume.alias!r} is not supported; {flume.alternative}"
     else:
-        message = (
-            f"unknown config filter type {written.value!r}{suggestion(written.value, ['env', 'external'])}; {BUILT}"
-        )
+        near = suggest(written.value, ["env", "external"])
+        message = f"unknown config filter type {written.value!r}{near}; {_AVAILABLE}"
     report.error(written.place, part.path, message)
     return None
 
 
-def _external(command: str, charset: str) -> Callable[[str], str | None]:
-    """Gives the first line that the command prints when given the key, in that character set."""
+def _external_filter(command: str, charset: str) -> Callable[[str], str | None]:
+    """Return a filter that runs `command` with the key as last argument, and returns its first line of output."""
 
-    def ask(key: str) -> str | None:
+    def run_command(key: str) -> str | None:
         words = [*command.split(), key]
         try:
-            done = subprocess.run(words, capture_output=True, timeout=COMMAND_SECONDS, check=True)
+            done = subprocess.run(words, capture_output=True, timeout=COMMAND_TIMEOUT_SECONDS, check=True)
             text = done.stdout.decode(charset)
         except (OSError, ValueError, subprocess.SubprocessError) as e:
-            # Not the error's own text, which may hold what the command printed.
-            raise Unresolved(f"the command {words[0]!r} did not give it ({type(e).__name__})") from None
+            # The text of the error may hold output of the command, which is a secret.
+            raise UnresolvedExpression(f"the command {words[0]!r} fails ({type(e).__name__})") from None
         return next(iter(text.splitlines()), None)
 
-    return ask
+    return run_command
 
 
-def _unusable(key: str) -> str | None:
-    raise Unresolved("its config filter cannot be used")
+def _unusable_filter(key: str) -> str | None:
+    raise UnresolvedExpression("its config filter cannot be used")

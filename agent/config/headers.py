@@ -1,4 +1,4 @@
-"""Headers that sinks and selectors go by, and that nothing in the configuration sets."""
+"""Check for headers that a sink or selector needs, and that no part of the configuration sets."""
 
 from __future__ import annotations
 
@@ -7,99 +7,108 @@ from typing import NamedTuple
 
 from flafka.agent.topology import ChannelSpec, ComponentSpec, SinkSpec, SourceSpec
 from flafka.plugins import StreamingSink
-from flafka.plugins.kafka.config import KafkaEndConfig
+from flafka.plugins.kafka.config import KafkaClientConfig
 from flafka.plugins.kafka.topic import KafkaBackedChannel
-from flafka.plugins.problems import suggestion
+from flafka.plugins.problems import suggest
 
-TIME = "timestamp"
+TIMESTAMP = "timestamp"
 
 
-class Missing(NamedTuple):
-    """One header that is needed and set by nothing."""
+class MissingHeader(NamedTuple):
+    """Header that a component needs and nothing sets."""
 
     spec: ComponentSpec
     option: str
     message: str
-    certain: bool
-    """Whether it cannot work: nothing else fills the channel, and without this header every event is rejected."""
+    is_certain: bool
+    """True if every event will be rejected: nothing else fills the channel, and no event has the header."""
 
 
-def missing(
+def missing_headers(
     sources: Sequence[SourceSpec],
     channels: Sequence[ChannelSpec],
     sinks: Sequence[SinkSpec],
     unread: Collection[str] = (),
-) -> Iterator[Missing]:
-    """All of them. Where senders, or a plugin, may set any header, nothing can be said; nor of those in `unread`."""
-    for source in (one for one in sources if one.path not in unread):
+) -> Iterator[MissingHeader]:
+    """Yield the missing headers.
+
+    Components that senders or a plugin may give any header are skipped, and so are the paths in `unread`.
+    """
+    for source in (source for source in sources if source.path not in unread):
         header = source.selector.header
         known = _set_by([source], ())
         if header and known is not None and header not in known:
-            message = f"goes by header {header!r}, which nothing sets{_near(header, known)}"
-            yield Missing(source, "selector.header", message, certain=False)
+            message = f"needs header {header!r}, which nothing sets{_hint(header, known)}"
+            yield MissingHeader(source, "selector.header", message, is_certain=False)
     for sink in sinks:
-        channel = next((one for one in channels if one.name == sink.channel), None)
+        channel = next((spec for spec in channels if spec.name == sink.channel), None)
         filling = [source for source in sources if sink.channel in source.channels]
-        if any(one.path in unread for one in (sink, *filling)):
+        if any(spec.path in unread for spec in (sink, *filling)):
             continue
         if channel is None or not filling or issubclass(sink.cls, StreamingSink) or _fed_by_sinks(channel, sinks):
             continue
         known = _set_by(filling, sink.interceptors)
         in_kafka = issubclass(channel.cls, KafkaBackedChannel)
         for option, headers in sink.make().uses_headers().items():
-            if TIME in headers:
-                yield from _without_time(sink, option, filling, certain=not in_kafka)
+            if TIMESTAMP in headers:
+                yield from _missing_timestamps(sink, option, filling, is_only_filler=not in_kafka)
             if known is not None:
                 known |= {"key"} if in_kafka else set()
-                for header in sorted(headers - known - {TIME}):
-                    yield Missing(
+                for header in sorted(headers - known - {TIMESTAMP}):
+                    yield MissingHeader(
                         sink,
                         option,
-                        f"names header {header!r}, which nothing in this configuration sets{_near(header, known)}",
+                        f"names header {header!r}, which nothing in this configuration sets{_hint(header, known)}",
                         False,
                     )
 
 
-def _without_time(sink: SinkSpec, option: str, filling: list[SourceSpec], *, certain: bool) -> Iterator[Missing]:
-    """Whether events of all these sources, or of some, have no time."""
+def _missing_timestamps(
+    sink: SinkSpec, option: str, filling: list[SourceSpec], *, is_only_filler: bool
+) -> Iterator[MissingHeader]:
+    """Yield a diagnostic if the events of some of these sources have no timestamp."""
     known = {source.path: _set_by([source], sink.interceptors) for source in filling}
-    lacking = [path for path, found in known.items() if found is not None and TIME not in found]
+    lacking = [path for path, headers in known.items() if headers is not None and TIMESTAMP not in headers]
     if not lacking:
         return
-    all_of_them = len(lacking) == len(filling)
-    who = "nothing sets" if all_of_them else f"events of {' and '.join(lacking)} do not have"
-    sources = (" or " if all_of_them else " and ").join(lacking)
+    all_lack = len(lacking) == len(filling)
+    who = "nothing sets" if all_lack else f"events of {' and '.join(lacking)} do not have"
+    sources = (" or " if all_lack else " and ").join(lacking)
     local = ", or set hdfs.useLocalTimeStamp = true" if option.startswith("hdfs.") else ""
-    message = f"needs an event's time, its header {TIME!r}, which {who}: add an interceptor of type timestamp"
-    yield Missing(sink, option, f"{message} to {sources}{local}", certain and all_of_them)
+    message = f"needs the time of an event, header {TIMESTAMP!r}, which {who}: add an interceptor of type timestamp"
+    yield MissingHeader(sink, option, f"{message} to {sources}{local}", is_only_filler and all_lack)
 
 
 def _set_by(sources: Sequence[SourceSpec], interceptors: Sequence[ComponentSpec]) -> set[str] | None:
-    """Headers that events of these sources may have; None: any."""
-    found: set[str] = set()
-    for spec in (*sources, *(one for source in sources for one in source.interceptors), *interceptors):
+    """Return the headers that events of these sources may have; None for any header."""
+    headers: set[str] = set()
+    for spec in (
+        *sources,
+        *(interceptor for source in sources for interceptor in source.interceptors),
+        *interceptors,
+    ):
         names = spec.make().sets_headers()
         if names is None:
             return None
-        found.update(names)
-    return found
+        headers.update(names)
+    return headers
 
 
 def _fed_by_sinks(channel: ChannelSpec, sinks: Sequence[SinkSpec]) -> bool:
-    """Whether a sink may write into the channel's topic, too."""
-    if not isinstance(channel.config, KafkaEndConfig):
+    """Return True if a sink may write to the topic of the channel."""
+    if not isinstance(channel.config, KafkaClientConfig):
         return False
-    topics = set(channel.config.writes())
+    topics = set(channel.config.produced_topics())
     for sink in sinks:
         if issubclass(sink.cls, StreamingSink):
             written = sink.make().topics()
         else:
-            written = sink.config.writes() if isinstance(sink.config, KafkaEndConfig) else ()
+            written = sink.config.produced_topics() if isinstance(sink.config, KafkaClientConfig) else ()
         if topics & set(written):
             return True
     return False
 
 
-def _near(header: str, known: set[str]) -> str:
-    there = f" (set are: {', '.join(sorted(known))})" if known else ""
-    return suggestion(header, sorted(known)) or f"{there}; an interceptor such as static or regex_extractor sets one"
+def _hint(header: str, known: set[str]) -> str:
+    available = f" (headers that are set: {', '.join(sorted(known))})" if known else ""
+    return suggest(header, sorted(known)) or f"{available}; add an interceptor such as static or regex_extractor"

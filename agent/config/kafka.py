@@ -1,4 +1,4 @@
-"""What only the whole agent shows about its Kafka components: loops of topics, and what a sink can guarantee."""
+"""Checks of Kafka components across an agent: event loops, consumer groups, commit logs, delivery guarantees."""
 
 from __future__ import annotations
 
@@ -7,119 +7,128 @@ from typing import Any, TypeGuard, cast
 
 from flafka.agent.topology import ChannelSpec, ComponentSpec, SinkSpec, SourceSpec
 from flafka.plugins import CommittingSink, Config, StreamingSink
-from flafka.plugins.kafka.admin import refused_group
-from flafka.plugins.kafka.config import KafkaEndConfig
+from flafka.plugins.kafka.admin import group_id_error
+from flafka.plugins.kafka.config import KafkaClientConfig
 from flafka.plugins.kafka.topic import KafkaBackedChannel
 
-Warning = tuple[ComponentSpec, str]
-Drains = Sequence[tuple[SinkSpec, ChannelSpec]]
+SpecMessage = tuple[ComponentSpec, str]
+"""A component, and the text of a diagnostic about it."""
+SinkChannels = Sequence[tuple[SinkSpec, ChannelSpec]]
 """Each sink with its channel."""
-_IN_ITS_OWN = "writes to topic {}, which is that of its own channel: it would read its own events again without end"
+_FEEDS_ITSELF = "writes to topic {}, which is the topic of its own channel: its events would circulate without end"
 
 
-def warnings(
+def event_loops(
     sources: Sequence[SourceSpec],
     channels: Mapping[str, ChannelSpec | None],
     sinks: Sequence[SinkSpec],
-    drains: Drains,
-) -> Iterator[Warning]:
-    """A sentence for each loop of events."""
+    bindings: SinkChannels,
+) -> Iterator[SpecMessage]:
+    """Yield a warning for each loop of events through topics."""
     for source in sources:
         for name in source.channels:
             channel = channels.get(name)
             if channel is not None:
-                yield from _loop(source, channel)
+                yield from _loops_between(source, channel)
             for sink in sinks:
                 if sink.channel == name:
-                    yield from _loop(source, sink)
-    for sink, channel in drains:
+                    yield from _loops_between(source, sink)
+    for sink, channel in bindings:
         if issubclass(sink.cls, StreamingSink):
             for topic in cast(StreamingSink[Any], sink.make()).topics() & {*_topics(channel)}:
-                yield sink, _IN_ITS_OWN.format(topic)
+                yield sink, _FEEDS_ITSELF.format(topic)
 
 
-def loops(drains: Drains) -> Iterator[Warning]:
-    """A sentence for each Kafka sink that would write all of its events back into its own channel."""
-    for sink, channel in drains:
+def self_feeding_sinks(bindings: SinkChannels) -> Iterator[SpecMessage]:
+    """Yield an error for each Kafka sink that would write all of its events back into its own channel."""
+    for sink, channel in bindings:
         if share_brokers(sink.config, channel.config):
-            for topic in set(_topics(channel)) & set(sink.config.writes()):
-                yield sink, _IN_ITS_OWN.format(topic)
+            for topic in set(_topics(channel)) & set(sink.config.produced_topics()):
+                yield sink, _FEEDS_ITSELF.format(topic)
 
 
-def guarantees(drains: Drains) -> Iterator[Warning]:
-    """A sentence for each Kafka sink that cannot be exactly once. In Flume none can."""
-    for sink, channel in drains:
-        if not isinstance(sink.config, KafkaEndConfig):
+def at_least_once_sinks(bindings: SinkChannels) -> Iterator[SpecMessage]:
+    """Yield a note for each Kafka sink that cannot deliver exactly once."""
+    for sink, channel in bindings:
+        if not isinstance(sink.config, KafkaClientConfig):
             continue
-        if not isinstance(channel.config, KafkaEndConfig):
+        if not isinstance(channel.config, KafkaClientConfig):
             yield (
                 sink,
-                f"delivers at least once: channel {channel.name} is not in Kafka, and cannot take part in Kafka's "
-                "transactions",
+                f"delivers at least once: channel {channel.name} is not in Kafka, and cannot take part in a Kafka "
+                "transaction",
             )
-        elif not _same(sink.config, channel.config):
+        elif not _share_cluster(sink.config, channel.config):
             yield (
                 sink,
-                "delivers at least once, unless its brokers are of the same cluster as those of channel "
-                f"{channel.name}: a transaction cannot span two",
+                "delivers at least once, unless its brokers belong to the same cluster as those of channel "
+                f"{channel.name}: a transaction cannot span two clusters",
             )
 
 
-def refused_groups(drains: Drains) -> Iterator[Warning]:
-    """A sentence for each sink, or channel, whose consumer group no transaction of a Kafka sink can hold."""
-    for sink, channel in drains:
+def invalid_groups(bindings: SinkChannels) -> Iterator[SpecMessage]:
+    """Yield an error for each sink or channel whose consumer group Kafka does not accept in a transaction."""
+    for sink, channel in bindings:
         if issubclass(sink.cls, CommittingSink) and share_brokers(sink.config, channel.config):
             group = sink.group or str(getattr(channel.config, "group_id", ""))
-            if why := refused_group(group):
-                yield (sink, why) if sink.group else (channel, f"{why} ({sink.path} is exactly once)")
+            if reason := group_id_error(group):
+                yield (sink, reason) if sink.group else (channel, f"{reason} ({sink.path} is exactly once)")
 
 
-def scattered_commit_logs(drains: Drains) -> Iterator[Warning]:
-    """A sentence for each sink whose commit log would be apart from that of another sink in its consumer group."""
-    first: dict[tuple[str, str | None, str], tuple[SinkSpec, str]] = {}
-    for sink, channel in drains:
+def separate_commit_logs(bindings: SinkChannels) -> Iterator[SpecMessage]:
+    """Yield a warning for each sink whose commit log lies elsewhere than that of the first sink in its group.
+
+    Sinks are compared if they have a commit log of the same kind and one consumer group of one Kafka channel.
+    """
+    logs: dict[tuple[str, str | None, str], tuple[SinkSpec, str]] = {}
+    for sink, channel in bindings:
         if issubclass(channel.cls, KafkaBackedChannel) and issubclass(sink.cls, CommittingSink):
-            kind, _, place = cast(CommittingSink[Any], sink.make()).commit_log.partition(":")
-            other, elsewhere = first.setdefault((channel.name, sink.group, kind), (sink, place))
-            if place != elsewhere:
+            kind, _, location = cast(CommittingSink[Any], sink.make()).commit_log.partition(":")
+            other, other_location = logs.setdefault((channel.name, sink.group, kind), (sink, location))
+            if location != other_location:
                 yield (
                     sink,
-                    f"has its commit log in {place}, and {other.name} of the same consumer group in {elsewhere}: "
-                    "from the next start on one of them delivers all events and the other none; give each sink a "
-                    "group of its own, so that each gets all events, or both the same path, so that they share them",
+                    f"has its commit log in {location}, and {other.name} of the same consumer group in "
+                    f"{other_location}: after the next start, one of them delivers all events and the other none; "
+                    "give each sink its own group, so that each gets all events, or give both the same path, so that "
+                    "they share the events",
                 )
 
 
-def share_brokers(one: Config, other: Config) -> TypeGuard[KafkaEndConfig]:
-    """Return True if both are of Kafka components that name a common broker, or none."""
-    return isinstance(one, KafkaEndConfig) and isinstance(other, KafkaEndConfig) and _same(one, other)
+def share_brokers(first: Config, second: Config) -> TypeGuard[KafkaClientConfig]:
+    """Return True if both are configurations of Kafka components with a common broker, or both without brokers."""
+    return (
+        isinstance(first, KafkaClientConfig)
+        and isinstance(second, KafkaClientConfig)
+        and _share_cluster(first, second)
+    )
 
 
 def _topics(channel: ChannelSpec) -> list[str]:
-    return channel.config.writes() if isinstance(channel.config, KafkaEndConfig) else []
+    return channel.config.produced_topics() if isinstance(channel.config, KafkaClientConfig) else []
 
 
-def _loop(source: SourceSpec, end: ComponentSpec) -> Iterator[Warning]:
-    if not (isinstance(source.config, KafkaEndConfig) and isinstance(end.config, KafkaEndConfig)):
+def _loops_between(source: SourceSpec, end: ComponentSpec) -> Iterator[SpecMessage]:
+    if not (isinstance(source.config, KafkaClientConfig) and isinstance(end.config, KafkaClientConfig)):
         return
-    if not _same(source.config, end.config):
+    if not _share_cluster(source.config, end.config):
         return
-    for topic in end.config.writes():
-        if source.config.reads(topic):
+    for topic in end.config.produced_topics():
+        if source.config.consumes(topic):
             yield (
                 source,
-                f"reads topic {topic}, which {end.path} writes to at the end of the same pipeline: events would "
-                "circulate without end",
+                f"reads topic {topic}, to which {end.path} of the same pipeline writes: events would circulate "
+                "without end",
             )
-    header = source.config.marks()
-    if header is not None and header == end.config.follows():
+    header = source.config.topic_header_set()
+    if header is not None and header == end.config.topic_header_used():
         yield (
             source,
-            f"puts the topic of an event into header {header!r}, by which {end.path} writes it back there, so that "
-            "events would circulate without end: set setTopicHeader = false here, or allowTopicOverride = false "
-            "there",
+            f"puts the topic of an event into header {header!r}, from which {end.path} takes its topic, so that "
+            "events would circulate without end: set setTopicHeader = false here, or allowTopicOverride = false for "
+            "the other",
         )
 
 
-def _same(one: KafkaEndConfig, other: KafkaEndConfig) -> bool:
-    return bool(one.brokers() & other.brokers()) or one.brokers() == other.brokers()
+def _share_cluster(first: KafkaClientConfig, second: KafkaClientConfig) -> bool:
+    return bool(first.brokers() & second.brokers()) or first.brokers() == second.brokers()

@@ -1,4 +1,4 @@
-"""From a file to an agent: read, choose the agent, resolve `${…}`, build and check."""
+"""Loader of an agent from a file: reads, chooses the agent, resolves `${…}`, builds and checks."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pathlib import Path
 from flafka.agent.config.build import Builder
 from flafka.agent.config.diagnostics import Diagnostic, DiagnosticCollector, Mode
 from flafka.agent.config.filters import config_filters
-from flafka.agent.config.parts import AGENT_WORDS
-from flafka.agent.config.properties import Property, agents_in, last_wins, parse, path_of
+from flafka.agent.config.parts import AGENT_KEYS
+from flafka.agent.config.properties import Property, agent_names, component_path, last_wins, parse
 from flafka.agent.config.substitution import Filter, Resolver
-from flafka.agent.topology import AgentSpec, Place
+from flafka.agent.topology import AgentSpec, ConfigLocation
 from flafka.plugins import Components
-from flafka.plugins.problems import suggestion
+from flafka.plugins.problems import suggest
 
-MAX_BYTES = 16 << 20
-"""A larger file is no configuration."""
+MAX_FILE_BYTES = 16 << 20
+"""Maximum size of a configuration file."""
 
 MONITORING = {"flume.monitoring.type": "monitoring.type", "flume.monitoring.port": "monitoring.port"}
-"""Flume's `-D` properties that are options of an agent here."""
+"""Options of an agent that Flume sets by `-D`, by name of the `-D` property."""
 
 
 def load(
@@ -36,20 +36,20 @@ def load(
     environment: Mapping[str, str] | None = None,
     notes: bool = False,
 ) -> tuple[AgentSpec | None, list[Diagnostic]]:
-    """Return the agent of that name (None: the only one in the file), and everything wrong with it.
+    """Return the agent of that name (None: the only one in the file), and its diagnostics.
 
-    `more` are files read after it, as if they stood in it: what they set again wins. The agent is None exactly if a
-    diagnostic is an error. `system` holds `-D` properties. With `notes`, notes are among the diagnostics. Nothing
-    is started and no server is asked. Never raises for the content of a file.
+    The agent is None if and only if a diagnostic is an error. Properties in the files `more` override earlier ones.
+    `system` holds `-D` properties. `notes` includes notes in the diagnostics. Start nothing and connect to no server.
+    Never raise for the content of a file.
     """
     report = DiagnosticCollector(mode)
-    spec = load_part(
+    spec = load_partially(
         file, agent_name, report, more=more, components=components, system=system, environment=environment
     )
-    return None if report.failed else spec, report.diagnostics(notes=notes)
+    return None if report.has_errors else spec, report.diagnostics(notes=notes)
 
 
-def load_part(
+def load_partially(
     file: str | Path,
     agent_name: str | None,
     report: DiagnosticCollector,
@@ -59,12 +59,12 @@ def load_part(
     system: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> AgentSpec | None:
-    """Return the agent as far as it can be built, as `load` reads it, and add everything wrong with it to `report`.
+    """Return the agent without the parts that cannot be built; add the diagnostics to `report`.
 
     None if no agent can be chosen, or a file cannot be read.
     """
     for fault in components.faults:
-        report.warn(Place(fault.file, fault.line), "", fault.message)
+        report.warn(ConfigLocation(fault.file, fault.line), "", fault.message)
     texts = {str(path): _read(path, report) for path in (Path(file), *more)}
     lines = [prop for path, text in texts.items() if text is not None for prop in parse(text, path, report)]
     if None in texts.values():
@@ -79,7 +79,7 @@ def load_part(
 
 
 def chosen_agent(file: Path, agent_name: str | None, more: Sequence[Path] = ()) -> str | None:
-    """The name of the agent that `load` reads, whatever is wrong with it; None where none can be chosen."""
+    """Return the name of the agent that `load` reads, even if it has errors; None if none can be chosen."""
     report = DiagnosticCollector("normal")
     texts = {str(path): _read(path, report) for path in (file, *more)}
     lines = [prop for path, text in texts.items() if text is not None for prop in parse(text, path, report)]
@@ -87,21 +87,21 @@ def chosen_agent(file: Path, agent_name: str | None, more: Sequence[Path] = ()) 
 
 
 def _read(file: Path, report: DiagnosticCollector) -> str | None:
-    place = Place(str(file), 0)
+    place = ConfigLocation(str(file), 0)
     try:
         with file.open("rb") as opened:
-            content = opened.read(MAX_BYTES + 1)
+            content = opened.read(MAX_FILE_BYTES + 1)
     except (OSError, ValueError) as e:
         report.error(place, "", f"cannot be read: {getattr(e, 'strerror', None) or e}")
         return None
-    if len(content) > MAX_BYTES:
-        report.error(place, "", f"is larger than {MAX_BYTES >> 20} MiB, the largest that a configuration may be")
+    if len(content) > MAX_FILE_BYTES:
+        report.error(place, "", f"is larger than {MAX_FILE_BYTES >> 20} MiB, the maximum size of a configuration")
         return None
     return content.decode(encoding_of(content))
 
 
 def encoding_of(content: bytes) -> str:
-    """Return the encoding of a configuration: UTF-8, or else the one of Java's properties files."""
+    """Return the encoding of a configuration: UTF-8, or else Latin-1, as for Java's properties files."""
     try:
         content.decode()
     except UnicodeDecodeError:
@@ -112,18 +112,18 @@ def encoding_of(content: bytes) -> str:
 def _choose(
     properties: Mapping[str, Property], wanted: str | None, file: str, report: DiagnosticCollector
 ) -> str | None:
-    agents = agents_in(properties)
-    place = Place(file, 0)
-    there = f"the file has: {', '.join(agents)}"
+    agents = agent_names(properties)
+    place = ConfigLocation(file, 0)
+    available = f"agents in the file: {', '.join(agents)}"
     if wanted is not None and wanted not in agents:
-        there = there if agents else "the file has none"
-        report.error(place, "", f"no agent {wanted!r}{suggestion(wanted, agents)} ({there})")
+        available = available if agents else "the file has no agents"
+        report.error(place, "", f"no agent {wanted!r}{suggest(wanted, agents)} ({available})")
     elif not agents:
         report.error(
-            place, "", "no agent in it: expected lines like a1.sources = s1, a1.channels = c1, a1.sinks = k1"
+            place, "", "the file has no agent: add lines such as a1.sources = s1, a1.channels = c1, a1.sinks = k1"
         )
     elif wanted is None and len(agents) > 1:
-        report.error(place, "", f"which agent? {there}; choose with -n")
+        report.error(place, "", f"the file has several agents: choose one with -n ({', '.join(agents)})")
     else:
         return wanted or agents[0]
     return None
@@ -149,41 +149,45 @@ def _agent(
         chosen = {key: full for key, full in own.items() if key.startswith("configfilters") == of_filters}
         return {key: resolver.resolve(full) for key, full in chosen.items()}
 
-    asked = resolved(of_filters=True)
-    filters.update(config_filters(name, asked, environment, report))
-    mine = {**asked, **resolved(of_filters=False)}
-    for key, prop in list(mine.items()):
-        if prop.name in resolver.used and key.partition(".")[0] not in AGENT_WORDS:
-            del mine[key]  # a variable: others refer to it
+    filter_properties = resolved(of_filters=True)
+    filters.update(config_filters(name, filter_properties, environment, report))
+    own_properties = {**filter_properties, **resolved(of_filters=False)}
+    for key, prop in list(own_properties.items()):
+        if prop.name in resolver.used and key.partition(".")[0] not in AGENT_KEYS:
+            del own_properties[key]  # a variable, which other properties refer to
         elif not prop.value:
-            del mine[key]
-            path = path_of(prop.name)
-            report.note(prop.place, path, f"{prop.name.removeprefix(f'{path}.')} has no value; the line is ignored")
-    _strangers(name, properties, resolver.used, report)
+            del own_properties[key]
+            path = component_path(prop.name)
+            report.note(prop.place, path, f"{prop.name.removeprefix(f'{path}.')} is ignored: it has no value")
+    _report_unused_lines(name, properties, resolver.used, report)
     for flume, option in MONITORING.items():
         if flume in system:
-            mine[option] = Property(f"{name}.{option}", system[flume], Place(f"-D{flume}", 0))
-    builder = Builder(name, str(file), mine, report, components)
-    written = {prop.name: prop.value for prop in mine.values()}
+            own_properties[option] = Property(f"{name}.{option}", system[flume], ConfigLocation(f"-D{flume}", 0))
+    builder = Builder(name, str(file), own_properties, report, components)
+    written = {prop.name: prop.value for prop in own_properties.values()}
     spec = builder.build()
-    clean = report.cleaner()  # all secrets are known only now
-    return replace(spec, more=more, paths=report.paths, shown={key: clean(value) for key, value in written.items()})
+    redact = report.redactor()  # before, not all secrets are known
+    return replace(spec, more=more, paths=report.paths, shown={key: redact(value) for key, value in written.items()})
 
 
-def _strangers(agent: str, properties: Mapping[str, Property], used: set[str], report: DiagnosticCollector) -> None:
-    """Tell of lines that belong to no agent and that nothing refers to."""
-    agents = agents_in(properties)
+def _report_unused_lines(
+    agent: str, properties: Mapping[str, Property], used: set[str], report: DiagnosticCollector
+) -> None:
+    """Report lines that belong to no agent, and that no expression refers to."""
+    agents = agent_names(properties)
     lines = Counter(name.partition(".")[0] for name in properties)
-    told = set()
+    reported = set()
     for name, prop in properties.items():
         owner, dot, _ = name.partition(".")
-        if owner in agents or name in used or owner in told:
+        if owner in agents or name in used or owner in reported:
             continue
-        told.add(owner)
+        reported.add(owner)
         if not dot or not owner:
-            report.note(prop.place, "", f"{name!r} belongs to no agent and nothing refers to it")
+            report.note(
+                prop.place, "", f"{name!r} is ignored: it belongs to no agent, and no expression refers to it"
+            )
         else:
-            what = "line is" if lines[owner] == 1 else f"{lines[owner]} lines are"
-            near = suggestion(owner, [agent])
-            tell = report.warn if near else report.note
-            tell(prop.place, "", f"{owner!r} lists no sources, channels or sinks; its {what} not used{near}")
+            subject = "line is" if lines[owner] == 1 else f"{lines[owner]} lines are"
+            near = suggest(owner, [agent])
+            report_at = report.warn if near else report.note
+            report_at(prop.place, "", f"{owner!r} lists no sources, channels or sinks; its {subject} ignored{near}")

@@ -1,4 +1,4 @@
-"""The lines of one agent, sorted by the component they are about."""
+"""Properties of one agent, grouped by component."""
 
 from __future__ import annotations
 
@@ -6,134 +6,140 @@ from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from flafka.agent.config.diagnostics import DiagnosticCollector
-from flafka.agent.config.properties import BLANKS, LISTS, Property, words
+from flafka.agent.config.properties import JAVA_BLANKS, LISTS, Property, split_names
 from flafka.agent.options import AgentOptions
-from flafka.agent.topology import Place
-from flafka.plugins.problems import suggestion
+from flafka.agent.topology import ConfigLocation
+from flafka.plugins.problems import suggest
 
 Groups = dict[str, dict[str, Property]]
-"""The properties of several components, by component and option."""
+"""Properties of several components, by component and option."""
 
-AGENT_WORDS = sorted({*LISTS, *(option.name.partition(".")[0] for option in AgentOptions.options())})
+AGENT_KEYS = sorted({*LISTS, *(option.name.partition(".")[0] for option in AgentOptions.options())})
+"""First parts of the property names of an agent, without its name."""
 
 
 @dataclass
 class ComponentProperties:
-    """What is written about one component, before it is understood."""
+    """Unparsed properties of one component."""
 
     kind: str
     name: str
     path: str
-    place: Place
-    """Its `type` line, else its first."""
+    place: ConfigLocation
+    """Position of the `type` line, or else of the first line."""
     properties: dict[str, Property]
-    """By option; what belongs to the agent rather than to the component gets taken out."""
+    """Properties by option. The readers remove common options, such as `channels`."""
 
     def take(self, name: str) -> Property | None:
-        """One property, taken out."""
+        """Remove one property and return it; None if it is absent."""
         return self.properties.pop(name, None)
 
     def take_all(self, prefix: str) -> dict[str, Property]:
-        """All properties under a prefix, without it, taken out."""
+        """Remove the properties with this prefix; return them by option without the prefix."""
         names = [name for name in self.properties if name.startswith(prefix)]
         return {name.removeprefix(prefix): self.properties.pop(name) for name in names}
 
 
 @dataclass
 class AgentProperties:
-    """All that is written about one agent."""
+    """Unparsed properties of one agent."""
 
     lists: dict[str, Property] = field(default_factory=dict)
     options: dict[str, Property] = field(default_factory=dict)
     components: dict[str, Groups] = field(default_factory=lambda: {kind: {} for kind in LISTS})
 
 
-def sort(agent: str, properties: Mapping[str, Property], report: DiagnosticCollector) -> AgentProperties:
-    """Sort an agent's properties, which come by name without the agent's; lines that mean nothing are reported."""
+def group_properties(agent: str, properties: Mapping[str, Property], report: DiagnosticCollector) -> AgentProperties:
+    """Group `properties`, which are by name without the agent's, and report lines that have no meaning."""
     written = AgentProperties()
-    strange: Groups = {}
+    unknown: Groups = {}
     for key, prop in properties.items():
         head, _, rest = key.partition(".")
         name, _, own = rest.partition(".")
         if key in LISTS:
             written.lists[key] = prop
-        elif head in LISTS and name.strip(BLANKS) and own:
-            written.components[head].setdefault(name.strip(BLANKS), {})[own] = prop
+        elif head in LISTS and name.strip(JAVA_BLANKS) and own:
+            written.components[head].setdefault(name.strip(JAVA_BLANKS), {})[own] = prop
         elif head in LISTS:
-            message = f"{prop.name} is not understood; expected {agent}.{head}.<name>.<option>"
-            report.warn(prop.place, agent, f"{message} (ignored)")
-        elif head in AGENT_WORDS:
+            message = f"{prop.name} is ignored: it is not of the form {agent}.{head}.<name>.<option>"
+            report.warn(prop.place, agent, message)
+        elif head in AGENT_KEYS:
             written.options[key] = prop
         else:
-            strange.setdefault(head, {})[key] = prop
-    for head, lines in strange.items():
+            unknown.setdefault(head, {})[key] = prop
+    for head, lines in unknown.items():
         first = next(iter(lines.values()))
         more = f" (on {len(lines)} lines)" if len(lines) > 1 else ""
-        near = suggestion(head, AGENT_WORDS)
-        if near and not suggestion(head, list(LISTS)):
+        near = suggest(head, AGENT_KEYS)
+        if near and not suggest(head, list(LISTS)):
             report.error(first.place, agent, f"unknown key {head!r}{near}{more}")
         else:
             report.warn(first.place, agent, f"unknown key {head!r}{near}{more} (ignored)")
     return written
 
 
-def names_in(listed: Property | None, report: DiagnosticCollector, path: str, *, twice: str = "") -> list[str]:
-    """The names of a list, each once; what is wrong with the list is reported.
+def listed_names(
+    listed: Property | None, report: DiagnosticCollector, path: str, *, duplicate_note: str = ""
+) -> list[str]:
+    """Return the distinct names of a list, and report mistakes in the list.
 
-    `twice` says what Flume does with a name that is there twice, where it does otherwise.
+    `duplicate_note` is the end of the message about a duplicate; it names a difference from Flume.
     """
     if listed is None or not listed.resolved:
         return []
-    names = words(listed.value)
+    names = split_names(listed.value)
     if any("," in name for name in names):
-        apart = " ".join(words(listed.value.replace(",", " ")))
-        message = f"names are separated by blanks, not by commas: write {listed.name} = {apart}"
+        corrected = " ".join(split_names(listed.value.replace(",", " ")))
+        message = f"names are separated by blanks, not by commas: write {listed.name} = {corrected}"
         report.error(listed.place, path, message)
-        names = words(listed.value.replace(",", " "))
+        names = split_names(listed.value.replace(",", " "))
     for name in {name for name in names if names.count(name) > 1}:
-        report.warn(listed.place, path, f"{name!r} is listed twice{twice}", differs=bool(twice))
+        report.warn(listed.place, path, f"{name!r} is listed twice{duplicate_note}", differs=bool(duplicate_note))
     return list(dict.fromkeys(names))
 
 
-def without_remark(
+def drop_trailing_comment(
     names: list[str], known: Container[str], listed: Property | None, path: str, report: DiagnosticCollector
 ) -> list[str]:
-    """The names without a comment behind them, for which Flume looks in vain; what is known is none."""
+    """Return `names` without a trailing comment, whose words Flume takes for unknown components.
+
+    A name in `known` is never part of a comment.
+    """
     start = next((row for row, name in enumerate(names) if name.startswith(("#", "//"))), len(names))
-    remark = [name for name in names[start:] if name not in known]
-    if listed is None or not remark:
+    comment = [name for name in names[start:] if name not in known]
+    if listed is None or not comment:
         return names
-    message = f"{' '.join(remark)!r} is taken for names, which nothing here has, and ignored, as in Flume"
-    report.warn(listed.place, path, f"{message}; a comment is a line of its own, which begins with #")
-    return [name for name in names if name not in remark]
+    message = f"{' '.join(comment)!r} is read as names of components, which do not exist, and ignored, as in Flume"
+    report.warn(listed.place, path, f"{message}; write a comment on a line of its own, beginning with #")
+    return [name for name in names if name not in comment]
 
 
-def parts(
+def configured_components(
     kind: str, names: list[str], listed: Property | None, groups: Groups, path: str, report: DiagnosticCollector
 ) -> Iterator[ComponentProperties]:
-    """The components that are listed and configured; those that are only one of the two are reported.
+    """Yield the components that are both listed and configured, and report the others.
 
-    A channel without properties keeps nothing from running that does not name it.
+    A channel without properties is only a warning here: the sources and sinks that name it report an error.
     """
-    bare = [name for name in names if name not in groups]
+    unconfigured = [name for name in names if name not in groups]
     unlisted = [name for name in groups if name not in names]
     for name in names:
         if name in groups:
             place = (groups[name].get("type") or next(iter(groups[name].values()))).place
             yield ComponentProperties(kind, name, f"{path}.{name}", place, groups[name])
         elif listed is not None:
-            meant = _meant(name, unlisted, unlisted)
-            add = f"; add {path}.{name}.type = …, or take it out of {listed.name}"
-            message = f"is listed but has no properties{meant or add}"
-            if kind == "channel":  # whatever names it is told so
+            near = _suggest(name, unlisted, unlisted)
+            add = f"; add {path}.{name}.type = …, or remove {name} from {listed.name}"
+            message = f"is listed but has no properties{near or add}"
+            if kind == "channel":
                 report.warn(listed.place, f"{path}.{name}", f"{message} (ignored)")
                 continue
             report.error(listed.place, f"{path}.{name}", message)
     for name in unlisted:
-        message = f"is configured but not listed in {path}, so it does not run{_meant(name, bare, names)}"
+        message = f"is configured but not listed in {path}, so it does not run{_suggest(name, unconfigured, names)}"
         report.warn(next(iter(groups[name].values())).place, f"{path}.{name}", message)
 
 
-def _meant(name: str, likely: list[str], possible: list[str]) -> str:
-    """Which name was meant: the only likely one, else one that is spelled alike."""
-    return f", did you mean {likely[0]!r}?" if len(likely) == 1 else suggestion(name, possible)
+def _suggest(name: str, likely: list[str], possible: list[str]) -> str:
+    """Return a hint to the only likely name, or else to a possible name of similar spelling."""
+    return f", did you mean {likely[0]!r}?" if len(likely) == 1 else suggest(name, possible)

@@ -1,4 +1,4 @@
-"""Relative paths in a configuration: what they begin at, and their absolute form."""
+"""Absolute forms of the relative paths in a configuration."""
 
 from __future__ import annotations
 
@@ -11,50 +11,52 @@ from flafka.agent.config.diagnostics import DiagnosticCollector
 from flafka.agent.config.properties import Property
 from flafka.plugins import Option
 
-_STORE = re.compile(r"kafka\.(.+\.)?ssl\.\w+\.location")
-"""Options of Kafka's Java client that name a file, which Flume passes on."""
+_KAFKA_STORE_OPTION = re.compile(r"kafka\.(.+\.)?ssl\.\w+\.location")
+"""Options of Kafka's Java client with a file name, which Flume passes on to the client."""
 _ABSOLUTE = re.compile(r"[/~]|[A-Za-z][A-Za-z0-9+.-]*:|$")
-"""Beginning of an absolute path, of a home directory or of a URL; or no path at all."""
+"""Start of an absolute path, of a home directory or of a URL; also matches an empty value."""
 
 
 def absolute_paths(
     component: str, options: Iterable[Option], properties: Mapping[str, Property], report: DiagnosticCollector
 ) -> dict[str, str]:
-    """Return the values of options with relative paths, by option, in their absolute form.
+    """Return the absolute form of each value that is a relative path, by option.
 
-    A path in an option that Flume has begins at the working directory, as in Flume. In an option of ours it begins
-    at the directory of the configuration file. A file that is there in the other directory alone is a warning.
+    A path in an option of Flume is relative to the working directory, as in Flume. Any other path is relative to the
+    directory of the configuration file. Warn if the file exists only relative to the other directory.
     """
-    declared, found = list(options), {}
+    declared, absolute = list(options), {}
     for name, prop in properties.items():
-        option = next((one for one in declared if _is_of(one, name)), None)
-        kind = option.path if option is not None else "flume" if _STORE.fullmatch(name) else ""
+        option = next((option for option in declared if _is_path_option(option, name)), None)
+        kind = option.path if option is not None else "flume" if _KAFKA_STORE_OPTION.fullmatch(name) else ""
         parts = [part.strip() for part in prop.value.split(",")] if kind == "flume list" else [prop.value]
         if not kind or all(map(_ABSOLUTE.match, parts)):
             continue
         home = Path(prop.place.file).absolute().parent
         base = home if kind == "own" else Path.cwd()
-        pattern = name.startswith("filegroups.")  # its last part is a regex, and taildir joins it itself
-        value = ",".join(part if _ABSOLUTE.match(part) else _joined(base, part, pattern) for part in parts)
+        is_pattern = name.startswith("filegroups.")  # the last part is a regex, which normpath would damage
+        value = ",".join(part if _ABSOLUTE.match(part) else _join(base, part, is_pattern) for part in parts)
         report.paths[f"{component}.{name}"] = value
-        if not pattern:
-            found[name] = value
-        begins = "the directory of the configuration file" if kind == "own" else "the working directory, as in Flume"
+        if not is_pattern:
+            absolute[name] = value
+        base_name = (
+            "the directory of the configuration file" if kind == "own" else "the working directory, as in Flume"
+        )
         other = Path(os.path.normpath((Path.cwd() if kind == "own" else home) / prop.value))
-        if (option is None or option.file) and other.exists() and not Path(value).exists():
+        if (option is None or option.must_exist) and other.exists() and not Path(value).exists():
             report.warn(
                 *(prop.place, component),
-                f"{name} is {value}, which does not exist: a relative path of this option begins at {begins}; write "
-                f"{other} for the one there",
+                f"{name} is {value}, which does not exist: the option is relative to {base_name}; if you mean "
+                f"{other}, write that path",
             )
-    return found
+    return absolute
 
 
-def _is_of(option: Option, name: str) -> bool:
+def _is_path_option(option: Option, name: str) -> bool:
     if option.path and option.is_prefix:
         return name.startswith(option.name) and (option.path == "flume" or name.endswith(".path"))
     return bool(option.path) and option.name == name
 
 
-def _joined(base: Path, part: str, pattern: bool) -> str:
-    return f"{base}/{part}" if pattern else os.path.normpath(base / part)
+def _join(base: Path, part: str, is_pattern: bool) -> str:
+    return f"{base}/{part}" if is_pattern else os.path.normpath(base / part)

@@ -1,4 +1,4 @@
-"""The grammar of Flume's files: Java properties, with the line of each property."""
+"""Parser of Flume's configuration files: Java properties, with the line of each property."""
 
 from __future__ import annotations
 
@@ -10,35 +10,35 @@ from typing import IO, cast
 import javaproperties
 
 from flafka.agent.config.diagnostics import DiagnosticCollector
-from flafka.agent.topology import Place
+from flafka.agent.topology import ConfigLocation
 
-BLANKS = "".join(map(chr, range(0x21)))
-"""What Java trims off a text."""
+JAVA_BLANKS = "".join(map(chr, range(0x21)))
+"""Characters that Java's String.trim removes."""
 
 LISTS = ("sources", "channels", "sinks", "sinkgroups", "configfilters")
-"""The lists an agent may have: `<agent>.<list> = <names>`, and `<agent>.<list>.<name>.<option> = <value>`."""
+"""Lists of an agent: `<agent>.<list> = <names>`, with `<agent>.<list>.<name>.<option> = <value>`."""
 
-_HALF = re.compile("[\ud800-\udfff]")
-LINE = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
-"""A line of a text, with its end."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
+LINE_PATTERN = re.compile(r"[^\r\n]*(?:\r\n|\r|\n)|[^\r\n]+")
+"""Line of a text, including its line end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """One property, name and value trimmed as Flume trims them."""
+    """Property of a configuration; name and value are trimmed as by Flume."""
 
     name: str
     value: str
-    place: Place
+    place: ConfigLocation
     resolved: bool = True
-    """False where the value still holds a `${…}` that has been reported."""
+    """False if the value contains a `${…}` without a value, which has been reported."""
 
 
-class _Lines:
-    """A text as the parser reads it, counting."""
+class _LineReader:
+    """Reader of a text for the parser, which counts the lines."""
 
     def __init__(self, text: str) -> None:
-        self._lines = iter(LINE.findall(text))
+        self._lines = iter(LINE_PATTERN.findall(text))
         self.number = 0
 
     def readline(self) -> str:
@@ -48,8 +48,8 @@ class _Lines:
 
 
 def parse(text: str, file: str, report: DiagnosticCollector) -> list[Property]:
-    """All properties of a text, duplicates included, in the order of their lines; `file` is how places call it."""
-    lines = _Lines(text.removeprefix("\ufeff"))
+    """Return all properties of a text in the order of their lines, duplicates included. `file` is for messages."""
+    lines = _LineReader(text.removeprefix("\ufeff"))
     properties = []
     while True:
         start = lines.number
@@ -57,46 +57,50 @@ def parse(text: str, file: str, report: DiagnosticCollector) -> list[Property]:
             for element in javaproperties.parse(cast(IO[str], lines)):
                 start, first = lines.number, start + 1
                 if isinstance(element, javaproperties.KeyValue):
-                    place = Place(file, first)
-                    if _HALF.search(element.key + element.value):
-                        report.error(place, "", "half of a surrogate pair is not a character")
+                    place = ConfigLocation(file, first)
+                    if _SURROGATE.search(element.key + element.value):
+                        report.error(
+                            place, "", "a \\u escape is half of a surrogate pair: write both halves, or the character"
+                        )
                     else:
-                        properties.append(Property(element.key.strip(BLANKS), element.value.strip(BLANKS), place))
+                        properties.append(
+                            Property(element.key.strip(JAVA_BLANKS), element.value.strip(JAVA_BLANKS), place)
+                        )
             return properties
         except javaproperties.InvalidUEscapeError as e:
-            # The parser stops here for good; a new one goes on with the next line, so that all errors are told.
-            problem = f"{e.escape} is not a character: after \\u come four hexadecimal digits; a backslash is \\\\"
-            report.error(Place(file, start + 1), "", problem)
+            # The parser cannot continue after an error. A new parser starts on the next line, to report all errors.
+            message = f"{e.escape} is not a character: \\u needs four hexadecimal digits; write a backslash as \\\\"
+            report.error(ConfigLocation(file, start + 1), "", message)
 
 
-def agents_in(names: Iterable[str]) -> list[str]:
-    """The agents that properties of these names are about. An agent is a name with at least one list."""
+def agent_names(names: Iterable[str]) -> list[str]:
+    """Return the agents among the names of properties. An agent has at least one list."""
     return list(dict.fromkeys(agent for agent, _, key in (name.partition(".") for name in names) if key in LISTS))
 
 
 def last_wins(properties: Sequence[Property], report: DiagnosticCollector) -> dict[str, Property]:
-    """By name; of several with one name the last, as Java has it, which is told where both are in one file."""
-    agents = set(agents_in(prop.name for prop in properties))
+    """Return the properties by name. The last duplicate wins, as in Java; report duplicates within one file."""
+    agents = set(agent_names(prop.name for prop in properties))
     by_name: dict[str, Property] = {}
     for prop in properties:
         earlier = by_name.pop(prop.name, None)
         if earlier is not None and earlier.place.file == prop.place.file:
-            message = f"{prop.name} was set on line {earlier.place.line} already; this line wins"
-            # What is none of an agent's is most often some other text.
-            tell = report.warn if prop.name.partition(".")[0] in agents else report.note
-            tell(prop.place, "", message)
+            message = f"{prop.name} is already set on line {earlier.place.line}; this line wins"
+            # A line that belongs to no agent is most often text of another kind.
+            report_at = report.warn if prop.name.partition(".")[0] in agents else report.note
+            report_at(prop.place, "", message)
         by_name[prop.name] = prop
     return by_name
 
 
-def path_of(name: str) -> str:
-    """Whose property it is: `a1.sinks.k1` for `a1.sinks.k1.hdfs.path`, `a1` for `a1.runner`."""
+def component_path(name: str) -> str:
+    """Return the owner of a property: `a1.sinks.k1` for `a1.sinks.k1.hdfs.path`, `a1` for `a1.runner`."""
     agent, _, rest = name.partition(".")
     kind, _, rest = rest.partition(".")
     component, dot, _ = rest.partition(".")
     return f"{agent}.{kind}.{component}" if dot and kind in LISTS else agent
 
 
-def words(text: str) -> list[str]:
-    """A list as Flume writes it: split on white space, nothing else."""
+def split_names(text: str) -> list[str]:
+    """Split a list as Flume does, on white space only."""
     return re.findall(r"[^ \t\n\x0b\f\r]+", text)

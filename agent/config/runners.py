@@ -1,4 +1,4 @@
-"""What each runner can deliver: one table, which `agent check` enforces and the documentation prints."""
+"""Capabilities of the runners: one table, which `agent check` enforces and the documentation shows."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ from flafka.plugins.kafka.topic import KafkaBackedChannel
 
 @dataclass(frozen=True)
 class SinkBinding:
-    """One sink and the channel that it drains."""
+    """Class of a sink with the class of its channel."""
 
     sink: type[Sink | StreamingSink]
     channel: type[Channel]
     competing: bool
-    """Whether another sink, not of its sink group, takes from the same consumer group of the channel."""
+    """True if another sink outside its sink group takes from the same consumer group of the channel."""
     grouped: bool = False
-    """Whether it is in a sink group with others."""
+    """True if the sink is in a sink group with several sinks."""
 
 
 @dataclass(frozen=True)
-class Support:
-    """One row of the table: a property of a sink with its channel, and the runners that have it."""
+class Capability:
+    """Row of the table: a feature of a sink with its channel, and the runners that support it."""
 
-    what: str
+    feature: str
     runners: frozenset[Runner]
     applies: Callable[[SinkBinding], bool]
-    way_out: str = ""
-    """What to do instead, where a runner is missing."""
+    remedy: str = ""
+    """Instruction to the user if a runner does not support the feature."""
 
 
 BOTH: frozenset[Runner] = frozenset({"local", "spark"})
@@ -38,67 +38,75 @@ LOCAL: frozenset[Runner] = frozenset({"local"})
 SPARK: frozenset[Runner] = frozenset({"spark"})
 
 
-def _in_kafka(drain: SinkBinding) -> bool:
-    return issubclass(drain.channel, KafkaBackedChannel)
+def _in_kafka(binding: SinkBinding) -> bool:
+    return issubclass(binding.channel, KafkaBackedChannel)
 
 
-def _commits(drain: SinkBinding) -> bool:
-    return issubclass(drain.sink, CommittingSink)
+def _commits_itself(binding: SinkBinding) -> bool:
+    return issubclass(binding.sink, CommittingSink)
 
 
-def _remote(drain: SinkBinding) -> bool:
-    return issubclass(drain.sink, Sink) and drain.sink.remote
+def _is_remote(binding: SinkBinding) -> bool:
+    return issubclass(binding.sink, Sink) and binding.sink.remote
 
 
-def _streams(drain: SinkBinding) -> bool:
-    return issubclass(drain.sink, StreamingSink)
+def _is_streaming(binding: SinkBinding) -> bool:
+    return issubclass(binding.sink, StreamingSink)
 
 
-TABLE: tuple[Support, ...] = (
-    Support("a channel that lies in Kafka", BOTH, _in_kafka),
-    Support(
+CAPABILITIES: tuple[Capability, ...] = (
+    Capability("a channel in Kafka", BOTH, _in_kafka),
+    Capability(
         "a channel inside the agent (memory, file)",
         LOCAL,
-        lambda drain: not _in_kafka(drain),
+        lambda binding: not _in_kafka(binding),
         "use a channel of type kafka, or runner = local",
     ),
-    Support("a sink that commits by itself (hdfs)", BOTH, lambda drain: _remote(drain) and _commits(drain)),
-    Support(
-        "a sink that writes and flushes (hbase, solr, elasticsearch, avro, logger; kafka on Spark, at least once)",
+    Capability(
+        "a sink with its own commit log (hdfs)",
         BOTH,
-        lambda drain: _remote(drain) and not _commits(drain),
+        lambda binding: _is_remote(binding) and _commits_itself(binding),
     ),
-    Support("a processor of streams (spark)", SPARK, _streams, "leave runner out, or set runner = spark"),
-    Support(
+    Capability(
+        "a sink that delivers at least once (hbase, solr, elasticsearch, avro, logger; kafka on Spark)",
+        BOTH,
+        lambda binding: _is_remote(binding) and not _commits_itself(binding),
+    ),
+    Capability("a stream processor (spark)", SPARK, _is_streaming, "remove runner, or set runner = spark"),
+    Capability(
         "a sink that commits in transactions (kafka, exactly once)",
         LOCAL,
-        lambda drain: not _remote(drain) and _commits(drain),
-        "set runner = local: it is exactly once there",
+        lambda binding: not _is_remote(binding) and _commits_itself(binding),
+        "set runner = local, which is exactly once",
     ),
-    Support(
-        "a sink that writes files of the agent's own host (file_roll)",
+    Capability(
+        "a sink that writes files on the host of the agent (file_roll)",
         LOCAL,
-        lambda drain: not _remote(drain) and not _commits(drain) and not _streams(drain),
+        lambda binding: not _is_remote(binding) and not _commits_itself(binding) and not _is_streaming(binding),
         "set runner = local, or use a sink of type hdfs",
     ),
-    Support("a sink with a group of its own, or alone on its channel", BOTH, lambda drain: not drain.competing),
-    Support(
+    Capability(
+        "a sink with its own consumer group, or the only sink of its channel",
+        BOTH,
+        lambda binding: not binding.competing,
+    ),
+    Capability(
         "sinks that compete for the events of one channel",
         LOCAL,
-        lambda drain: drain.competing,
-        "give each sink a group of its own, or set runner = local",
+        lambda binding: binding.competing,
+        "give each sink its own group, or set runner = local",
     ),
-    Support(
+    Capability(
         "sink groups of several sinks (failover, load_balance)",
         LOCAL,
-        lambda drain: drain.grouped,
-        "set runner = local on all sinks of the group",
+        lambda binding: binding.grouped,
+        "set runner = local for all sinks of the group",
     ),
 )
 
 
-def objections(runner: Runner, drain: SinkBinding) -> Iterator[str]:
-    """A sentence for everything that keeps this runner from running this sink."""
-    for row in TABLE:
-        if row.applies(drain) and runner not in row.runners:
-            yield f"runner = {runner} does not support {row.what}: {row.way_out}"
+def unsupported_features(runner: Runner, binding: SinkBinding) -> Iterator[str]:
+    """Yield an error for each feature of the sink that the runner does not support."""
+    for capability in CAPABILITIES:
+        if capability.applies(binding) and runner not in capability.runners:
+            yield f"runner = {runner} does not support {capability.feature}: {capability.remedy}"

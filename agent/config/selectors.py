@@ -1,4 +1,4 @@
-"""Channel selectors: `a1.sources.s1.selector.*`."""
+"""Reader of channel selectors: `a1.sources.s1.selector.*`."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from typing import cast
 
 from flafka.agent.config import catalogue
 from flafka.agent.config.diagnostics import DiagnosticCollector
-from flafka.agent.config.parts import ComponentProperties, names_in
+from flafka.agent.config.parts import ComponentProperties, listed_names
 from flafka.agent.config.properties import Property
 from flafka.agent.topology import Policy, Route, SelectorKind, SelectorSpec
-from flafka.plugins.problems import suggestion
-from flafka.plugins.shared.javaclass import cannot_run, is_java_class
+from flafka.plugins.java.classes import is_java_class, java_class_error
+from flafka.plugins.problems import suggest
 
-KINDS: dict[str, list[str]] = {
+SELECTOR_OPTIONS: dict[str, list[str]] = {
     "replicating": ["type", "optional"],
     "multiplexing": ["type", "header", "mapping.", "optional.", "default"],
     "load_balancing": ["type", "policy"],
@@ -22,7 +22,10 @@ DEFAULT_HEADER = "flume.selector.header"
 
 
 class SelectorReader:
-    """Reads the selector of one source. `properties` are those under `selector.`; `channels` the source's own."""
+    """Reader of the selector of one source.
+
+    `properties` are those under `selector.`; `channels` are the channels of the source.
+    """
 
     def __init__(
         self,
@@ -34,7 +37,7 @@ class SelectorReader:
         self._part, self._properties, self._channels, self._report = part, properties, channels, report
 
     def read(self) -> SelectorSpec:
-        """The selector; where it is wrong, that is reported and the source cannot run."""
+        """Return the selector. Report each mistake as an error, with which the source cannot run."""
         kind = self._kind()
         if kind is None:
             return SelectorSpec()
@@ -44,7 +47,7 @@ class SelectorReader:
             "load_balancing": self._load_balancing,
         }[kind]()
         for name, prop in self._properties.items():
-            message = f"unknown option {'selector.' + name!r}{suggestion(name, KINDS[kind])} (ignored)"
+            message = f"unknown option {'selector.' + name!r}{suggest(name, SELECTOR_OPTIONS[kind])} (ignored)"
             self._report.warn(prop.place, self._part.path, message)
         return spec
 
@@ -52,16 +55,16 @@ class SelectorReader:
         written = self._properties.pop("type", None)
         if written is None:
             return "replicating"
-        if flume := catalogue.find("selector", written.value):
+        if flume := catalogue.find_type("selector", written.value):
             if flume.alias == "load_balancing":
                 message = "Flume: a source with this selector does not run, as Flume does not find its configuration"
                 self._report.note(written.place, self._part.path, f"{message}. Here: it runs", differs=True)
             return cast(SelectorKind, flume.alias)
         if is_java_class(written.value):
-            self._wrong(written, cannot_run("channel selector", written.value))
+            self._report_error(written, java_class_error("channel selector", written.value))
             return None
-        near = suggestion(written.value, list(KINDS)) or f"; built are: {', '.join(KINDS)}"
-        self._wrong(written, f"unknown selector type {written.value!r}{near}")
+        near = suggest(written.value, list(SELECTOR_OPTIONS)) or f"; available types: {', '.join(SELECTOR_OPTIONS)}"
+        self._report_error(written, f"unknown selector type {written.value!r}{near}")
         return None
 
     def _replicating(self) -> SelectorSpec:
@@ -69,46 +72,47 @@ class SelectorReader:
         optional = self._names("optional", listed)
         required = tuple(name for name in self._channels if name not in optional)
         if listed and self._channels and not required:
-            message = "all its channels are optional: what they refuse is lost"
+            message = "all channels of the source are optional: an event that they reject is lost"
             self._report.warn(listed.place, self._part.path, message)
         return SelectorSpec("replicating", Route(required, optional))
 
     def _multiplexing(self) -> SelectorSpec:
         header = self._properties.pop("header", None)
+        header_name = header.value if header else DEFAULT_HEADER
         default = self._properties.pop("default", None)
-        otherwise = self._names("default", default)
-        mapping, optional = self._under("mapping."), self._under("optional.")
+        default_channels = self._names("default", default)
+        mapping, optional = self._take_routes("mapping."), self._take_routes("optional.")
         routes = {}
         for value in dict.fromkeys((*mapping, *optional)):
-            required = mapping.get(value) or otherwise
-            more = tuple(name for name in optional.get(value, ()) if name not in required)
-            routes[value] = Route(required, more)
+            required = mapping.get(value) or default_channels
+            also = tuple(name for name in optional.get(value, ()) if name not in required)
+            routes[value] = Route(required, also)
         if default is None:
-            what = f"the header {header.value if header else DEFAULT_HEADER!r}"
-            message = f"without selector.default, events are dropped where {what} is missing or is not mapped"
+            message = (
+                f"events whose header {header_name!r} is missing or not mapped are dropped: set selector.default"
+            )
             self._report.warn((header or self._part).place, self._part.path, message)
-        name = header.value if header else DEFAULT_HEADER
-        return SelectorSpec("multiplexing", Route(otherwise), name, routes)
+        return SelectorSpec("multiplexing", Route(default_channels), header_name, routes)
 
     def _load_balancing(self) -> SelectorSpec:
         policy = self._properties.pop("policy", None)
         name = policy.value.lower() if policy else "round_robin"
         if policy and name not in ("round_robin", "random"):
-            near = suggestion(name, ["round_robin", "random"])
-            self._wrong(policy, f"selector.policy must be round_robin or random, not {policy.value!r}{near}")
+            near = suggest(name, ["round_robin", "random"])
+            self._report_error(policy, f"selector.policy must be round_robin or random, not {policy.value!r}{near}")
             name = "round_robin"
         return SelectorSpec("load_balancing", Route(self._channels), policy=cast(Policy, name))
 
-    def _under(self, prefix: str) -> dict[str, tuple[str, ...]]:
+    def _take_routes(self, prefix: str) -> dict[str, tuple[str, ...]]:
         keys = [key for key in self._properties if key.startswith(prefix) and key != prefix]
         return {key.removeprefix(prefix): self._names(key, self._properties.pop(key)) for key in keys}
 
     def _names(self, option: str, listed: Property | None) -> tuple[str, ...]:
-        names = names_in(listed, self._report, self._part.path)
+        names = listed_names(listed, self._report, self._part.path)
         for name in names:
             if listed and self._channels and name not in self._channels:
-                self._wrong(listed, f"selector.{option} names {name!r}, which is none of the source's channels")
+                self._report_error(listed, f"selector.{option} names {name!r}, which is not a channel of the source")
         return tuple(name for name in names if name in self._channels)
 
-    def _wrong(self, prop: Property, message: str) -> None:
+    def _report_error(self, prop: Property, message: str) -> None:
         self._report.error(prop.place, self._part.path, message)

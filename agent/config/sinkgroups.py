@@ -1,4 +1,4 @@
-"""Sink groups: `a1.sinkgroups.g1.*`."""
+"""Reader of sink groups: `a1.sinkgroups.g1.*`."""
 
 from __future__ import annotations
 
@@ -7,52 +7,52 @@ from typing import cast
 
 from flafka.agent.config import catalogue
 from flafka.agent.config.diagnostics import DiagnosticCollector
-from flafka.agent.config.parts import ComponentProperties, names_in
+from flafka.agent.config.parts import ComponentProperties, listed_names
 from flafka.agent.config.properties import Property
 from flafka.agent.topology import Policy, SinkGroupSpec, SinkProcessorKind, SinkProcessorSpec, SinkSpec
 from flafka.plugins import CommittingSink, Config, option
-from flafka.plugins.problems import suggestion
-from flafka.plugins.shared.javaclass import cannot_run, is_java_class
+from flafka.plugins.java.classes import is_java_class, java_class_error
+from flafka.plugins.problems import suggest
 
 
 class FailoverOptions(Config):
-    """One sink works, the others stand by."""
+    """One sink is active; the others stand by."""
 
     priority: dict[str, str] = option(
         {},
         name="priority.",
-        description="`processor.priority.<sink>` is a whole number, a different one for each sink. The sink with the "
-        "highest number works.",
+        description="`processor.priority.<sink>` is a whole number, different for each sink. The sink with the "
+        "highest number is active.",
     )
     longest_penalty: int = option(
         30_000,
         name="maxpenalty",
         unit="ms",
         ge=0,
-        description="Maximum time for which a sink that failed is not tried. It is 2 s at first, and doubles with "
-        "each failure.",
+        description="Maximum time without a retry of a failed sink. The time is 2 s at first; each further failure "
+        "doubles it.",
     )
 
 
 class LoadBalanceOptions(Config):
-    """Batches go to the sinks in turn; one that fails passes its batch on."""
+    """Batches are distributed over the sinks. If a sink fails, another one gets its batch."""
 
     selector: str = option(
         "round_robin", name="selector", description="Order of the sinks: `round_robin` or `random`."
     )
-    backoff: bool = option(False, name="backoff", description="Do not try a sink that failed for a while.")
+    backoff: bool = option(False, name="backoff", description="Do not retry a failed sink for a while.")
     longest_penalty: int = option(
         30_000,
         name="selector.maxTimeOut",
         unit="ms",
         ge=0,
-        description="With `backoff`: maximum time for which a sink that failed is not tried. It is 2 s at first, "
-        "and doubles with each failure.",
+        description="With `backoff`: maximum time without a retry of a failed sink. The time is 2 s at first; each "
+        "further failure doubles it.",
     )
 
 
 class DefaultOptions(Config):
-    """One sink, as if there were no group."""
+    """A single sink, as without a group."""
 
 
 OPTIONS: dict[SinkProcessorKind, type[Config]] = {
@@ -63,50 +63,50 @@ OPTIONS: dict[SinkProcessorKind, type[Config]] = {
 
 
 class SinkGroupReader:
-    """Reads one sink group.
+    """Reader of one sink group.
 
-    `sinks` are those that run, by name, None for one that is wrong itself; `taken` the sinks of the groups before,
-    with the group.
+    `sinks` are the listed sinks by name, None for one with an error of its own. `group_of` holds the sinks of the
+    groups read before, with their group.
     """
 
     def __init__(
         self,
         part: ComponentProperties,
         sinks: Mapping[str, SinkSpec | None],
-        taken: Mapping[str, str],
+        group_of: Mapping[str, str],
         report: DiagnosticCollector,
     ) -> None:
-        self.part, self._sinks, self._taken, self._report = part, sinks, taken, report
+        self.part, self._sinks, self._group_of, self._report = part, sinks, group_of, report
         self.names: tuple[str, ...] = ()
-        """Those of its sinks that there are."""
+        """Sinks of the group that are declared."""
 
     def read(self) -> SinkGroupSpec | None:
-        """The group; None where it is wrong, which is reported."""
+        """Return the group; None, with the error reported, if it is not usable."""
         part, report = self.part, self._report
         listed = part.take("sinks")
         if listed is None:
-            self._wrong(part, "sinks is missing; which sinks are in it? (sinks = k1 k2)")
+            self._report_error(part, f"sinks is missing; add {part.path}.sinks = k1 k2")
         self.names = self._members(listed)
         kind = self._kind()
         options = part.take_all("processor.")
         for name, prop in part.properties.items():
             known = ["sinks", "processor.type"]
-            near = suggestion(name, known)
-            tell = report.warn if near else report.note
-            tell(prop.place, part.path, f"unknown option {name!r}{near} (ignored)")
+            near = suggest(name, known)
+            report_at = report.warn if near else report.note
+            report_at(prop.place, part.path, f"unknown option {name!r}{near} (ignored)")
         if kind is None or listed is None or not listed.resolved:
             return None
         if not self.names:
-            self._wrong(listed, "none of its sinks is there")
+            self._report_error(listed, "none of its sinks can run: correct the sinks, or remove the group")
             return None
         processor = self._processor(kind, options)
         if kind == "default" and len(self.names) > 1:
-            message = f"the processor 'default' is for one sink, not for {len(self.names)}: Flume then runs none of "
-            self._wrong(listed, f"{message}them; choose failover or load_balance, or leave the group out")
+            message = f"the processor 'default' is for one sink, not for {len(self.names)}, which Flume does not run"
+            self._report_error(listed, f"{message}; choose failover or load_balance, or remove the group")
         if kind == "load_balance" and len(self.names) == 1:
-            message = "the processor 'load_balance' is for several sinks: Flume does not run a single one"
-            self._wrong(listed, f"{message}; list more, or leave the group out")
-        if not self._can_be_together(listed, kind):
+            message = "the processor 'load_balance' is for several sinks: Flume does not run it with one"
+            self._report_error(listed, f"{message}; list more sinks, or remove the group")
+        if not self._are_compatible(listed, kind):
             self.names = ()
             return None
         if processor is None:
@@ -115,35 +115,37 @@ class SinkGroupReader:
         return SinkGroupSpec(part.name, part.path, part.place, used, processor)
 
     def _members(self, listed: Property | None) -> tuple[str, ...]:
-        found = []
-        for name in names_in(listed, self._report, self.part.path):
+        members = []
+        for name in listed_names(listed, self._report, self.part.path):
             assert listed is not None
-            if (other := self._taken.get(name)) is not None:
-                message = f"sink {name!r} is in group {other!r} already: a sink is in one group"
+            if (other := self._group_of.get(name)) is not None:
+                message = f"sink {name!r} is already in group {other!r}: a sink can be in one group only"
                 self._report.error(listed.place, self.part.path, message)
             elif name in self._sinks:
-                found.append(name)
+                members.append(name)
             else:
                 declared = list(self._sinks)
                 agent = self.part.path.partition(".")[0]
-                there = f"write one that is: {', '.join(declared)}" if declared else f"add {agent}.sinks = …"
-                message = f"sink {name!r} is not declared{suggestion(name, declared) or f'; {there}'}"
+                remedy = f"declared sinks: {', '.join(declared)}" if declared else f"add {agent}.sinks = …"
+                message = f"sink {name!r} is not declared{suggest(name, declared) or f'; {remedy}'}"
                 self._report.error(listed.place, self.part.path, message)
-        return tuple(found)
+        return tuple(members)
 
     def _kind(self) -> SinkProcessorKind | None:
         written = self.part.take("processor.type")
         if written is None:
-            message = "processor.type is missing: Flume then runs none of the group's sinks; choose failover, "
-            self._wrong(self.part, f"{message}load_balance or default")
+            message = "processor.type is missing, without which Flume does not run the sinks of the group; choose "
+            self._report_error(self.part, f"{message}failover, load_balance or default")
             return None
-        if flume := catalogue.find("sink processor", written.value):
+        if flume := catalogue.find_type("sink processor", written.value):
             return cast(SinkProcessorKind, flume.alias)
         if written.resolved:
-            near = suggestion(written.value, list(OPTIONS)) or f"; built are: {', '.join(OPTIONS)}"
+            near = suggest(written.value, list(OPTIONS)) or f"; available types: {', '.join(OPTIONS)}"
             message = f"unknown sink processor {written.value!r}{near}"
-            java = is_java_class(written.value)
-            self._wrong(written, cannot_run("sink processor", written.value) if java else message)
+            self._report_error(
+                written,
+                java_class_error("sink processor", written.value) if is_java_class(written.value) else message,
+            )
         return None
 
     def _processor(self, kind: SinkProcessorKind, options: Mapping[str, Property]) -> SinkProcessorSpec | None:
@@ -152,19 +154,19 @@ class SinkGroupReader:
             return None
         if isinstance(config, FailoverOptions):
             priorities = self._priorities(config.priority, options)
-            return SinkProcessorSpec(kind, priorities, longest_penalty=config.longest_penalty / 1000)
+            return SinkProcessorSpec(kind, priorities, max_penalty_seconds=config.longest_penalty / 1000)
         if isinstance(config, LoadBalanceOptions):
             policy = config.selector.lower()
             if policy not in ("round_robin", "random"):
-                near = suggestion(policy, ["round_robin", "random"])
+                near = suggest(policy, ["round_robin", "random"])
                 message = f"processor.selector must be round_robin or random, not {config.selector!r}{near}"
                 if is_java_class(config.selector):
-                    message = cannot_run("selector of a load_balance processor", config.selector)
-                self._wrong(options["selector"], message)
+                    message = java_class_error("selector of a load_balance processor", config.selector)
+                self._report_error(options["selector"], message)
                 return None
-            # Flume takes 0 as not set.
-            longest = (config.longest_penalty or 30_000) / 1000
-            return SinkProcessorSpec(kind, {}, cast(Policy, policy), config.backoff, longest)
+            # Flume treats 0 as not set.
+            longest_penalty_seconds = (config.longest_penalty or 30_000) / 1000
+            return SinkProcessorSpec(kind, {}, cast(Policy, policy), config.backoff, longest_penalty_seconds)
         return SinkProcessorSpec(kind)
 
     def _options(self, kind: SinkProcessorKind, options: Mapping[str, Property]) -> Config | None:
@@ -172,7 +174,7 @@ class SinkGroupReader:
         config, problems = OPTIONS[kind].parse(texts)
         for problem in problems:
             prop, name = options[problem.option], f"processor.{problem.option}"
-            if problem.unknown:
+            if problem.is_unknown_option:
                 message = problem.message.replace(repr(problem.option), repr(name))
                 self._report.warn(prop.place, self.part.path, f"{message} (ignored)")
                 continue
@@ -183,76 +185,79 @@ class SinkGroupReader:
         return config or OPTIONS[kind].parse(texts)[0]
 
     def _priorities(self, written: Mapping[str, str], options: Mapping[str, Property]) -> dict[str, int]:
-        """By sink, no two alike. Those that are missing are given as Flume does."""
+        """Return distinct priorities by sink; a missing one is assigned as in Flume."""
         report, path = self._report, self.part.path
         for name in written:
             if name not in self.names:
-                message = f"processor.priority.{name}: the group has no such sink{suggestion(name, list(self.names))}"
+                message = (
+                    f"processor.priority.{name}: the group has no sink {name!r}{suggest(name, list(self.names))}"
+                )
                 report.warn(options[f"priority.{name}"].place, path, f"{message} (ignored)")
-        found: dict[int, str] = {}
-        given = 0
-        # Without a priority, or with one that is there already, it matters in which order Flume sees the sinks.
+        sink_by_priority: dict[int, str] = {}
+        assigned = 0
+        # Flume assigns missing priorities, and drops duplicates, in the order of its hash table.
         for name in java_order(self.names):
             line = options.get(f"priority.{name}")
             place = line.place if line else self.part.place
-            number = _whole_number(line.value) if line else None
+            number = _parse_java_int(line.value) if line else None
             if number is None:
-                given -= 1
-                number = given
+                assigned -= 1
+                number = assigned
                 if line:
                     message = f"processor.priority.{name} must be a whole number, not {line.value!r}"
                     report.error(place, path, message)
                 else:
-                    message = f"processor.priority.{name} is missing, and {given} as in Flume, which counts down in "
-                    message += "the order of a hash table; the sink with the highest number works"
+                    message = (
+                        f"processor.priority.{name} is missing, and {assigned} as in Flume, which counts down in "
+                    )
+                    message += "the order of a hash table; set it: the sink with the highest priority is active"
                     report.warn(place, path, message)
-            if number in found:
-                message = f"sinks {found[number]!r} and {name!r} have the same priority, {number}: Flume never uses "
-                message += "the second; give each one of its own"
+            if number in sink_by_priority:
+                message = f"sinks {sink_by_priority[number]!r} and {name!r} have the same priority, {number}: Flume "
+                message += "never uses the second; give each sink a different one"
                 report.error(place, path, message)
             else:
-                found[number] = name
-        return {name: number for number, name in found.items()}
+                sink_by_priority[number] = name
+        return {name: number for number, name in sink_by_priority.items()}
 
-    def _can_be_together(self, listed: Property, kind: SinkProcessorKind) -> bool:
-        """Whether its sinks can share one reader; False where they share its events without one."""
+    def _are_compatible(self, listed: Property, kind: SinkProcessorKind) -> bool:
+        """Report sinks that cannot share a reader. Return False if the sinks run without the group instead."""
         sinks = {name: sink for name in self.names if (sink := self._sinks[name]) is not None}
-        for what, values in (
+        for requirement, values in (
             ("drain one channel", {name: sink.channel for name, sink in sinks.items()}),
             ("have one consumer group", {name: sink.group or "of the channel" for name, sink in sinks.items()}),
         ):
             if len(set(values.values())) > 1:
-                they = ", ".join(f"{name} {value}" for name, value in values.items())
-                message = (
-                    f"the sinks of a group {what}, not several ({they}): leave the group out, or make one for each"
-                )
+                settings = ", ".join(f"{name} {value}" for name, value in values.items())
+                message = f"the sinks of a group must {requirement}, not several ({settings})"
+                message += ": remove the group, or split it"
                 self._report.error(listed.place, self.part.path, message)
 
-        commits = next(
+        committing = next(
             (s for s in sinks.values() if issubclass(s.cls, CommittingSink) and not s.cls.at_least_once), None
         )
-        if commits and len(sinks) > 1 and kind == "load_balance":
+        if committing and len(sinks) > 1 and kind == "load_balance":
             message = (
-                f"{commits.name} ({commits.cls.type_name}) is exactly once by a commit record of its own, so the "
-                "group is left out: its sinks share the events, each exactly once"
+                f"{committing.name} ({committing.cls.type_name}) is exactly once by its own commit log, so the group "
+                "is ignored: its sinks share the events, each exactly once"
             )
             self._report.warn(listed.place, self.part.path, message, differs=True)
             return False
-        if commits and len(sinks) > 1:
+        if committing and len(sinks) > 1:
             message = (
-                f"{commits.name} ({commits.cls.type_name}) is exactly once by a commit record of its own, which "
-                "cannot say what another sink of the group has delivered: leave the group out, and its sinks share "
-                "the events, each exactly once (fail-over between NameNodes: name the nameservice in hdfs.path)"
+                f"{committing.name} ({committing.cls.type_name}) is exactly once by its own commit log, which has no "
+                "deliveries of another sink of the group: remove the group, and its sinks share the events, each "
+                "exactly once (for failover between NameNodes, write the nameservice in hdfs.path)"
             )
             self._report.error(listed.place, self.part.path, message)
         return True
 
-    def _wrong(self, where: Property | ComponentProperties, message: str) -> None:
-        self._report.error(where.place, self.part.path, message)
+    def _report_error(self, part: Property | ComponentProperties, message: str) -> None:
+        self._report.error(part.place, self.part.path, message)
 
 
 def java_order(names: Iterable[str]) -> list[str]:
-    """Return distinct names in the order of a java.util.HashSet that they were added to one by one."""
+    """Return the distinct names in the iteration order of a java.util.HashSet with these names."""
     distinct = list(dict.fromkeys(names))
     capacity = 16
     while capacity * 0.75 < len(distinct):
@@ -261,7 +266,7 @@ def java_order(names: Iterable[str]) -> list[str]:
 
 
 def _spread(name: str) -> int:
-    """Return java.util.HashMap's hash of a text: Java's own, its upper half folded into the lower."""
+    """Return java.util.HashMap's hash of a text: String.hashCode, upper half folded into the lower."""
     code = 0
     units = name.encode("utf-16-be", "surrogatepass")
     for high, low in zip(units[::2], units[1::2], strict=True):
@@ -269,8 +274,8 @@ def _spread(name: str) -> int:
     return code ^ code >> 16
 
 
-def _whole_number(text: str) -> int | None:
-    """As Java's Integer.parseInt reads it."""
+def _parse_java_int(text: str) -> int | None:
+    """Parse as Java's Integer.parseInt does; None if that raises."""
     try:
         number = int(text) if text.lstrip("+-").isdigit() else None
     except ValueError:

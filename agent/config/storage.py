@@ -1,4 +1,4 @@
-"""What only the whole agent shows about where its components write: files of two, and what no executor reaches."""
+"""Checks of storage across components: shared files, disks that executors cannot reach, and volatile channels."""
 
 from __future__ import annotations
 
@@ -6,47 +6,47 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from flafka.agent.config.kafka import Drains
-from flafka.agent.options import is_local
+from flafka.agent.config.kafka import SinkChannels, SpecMessage
+from flafka.agent.options import is_local_master
 from flafka.agent.topology import ComponentSpec, SinkSpec
 from flafka.plugins import CommittingSink, StreamingSink
 
-Error = tuple[ComponentSpec, str]
 
-
-def shared(specs: Iterable[ComponentSpec]) -> Iterator[Error]:
-    """A sentence for each component that would write the same files as one before it."""
+def shared_resources(specs: Iterable[ComponentSpec]) -> Iterator[SpecMessage]:
+    """Yield an error for each component that would use an exclusive resource of an earlier component."""
     owners: dict[Path, str] = {}
     for spec in specs:
-        kept: Any = spec.make().exclusive_resources()
-        if not isinstance(kept, Mapping):  # a plugin of before, which names no options
-            kept = dict.fromkeys(kept, "")
-        for path, option in kept.items():
+        resources: Any = spec.make().exclusive_resources()
+        if not isinstance(resources, Mapping):  # an older plugin returns paths without options
+            resources = dict.fromkeys(resources, "")
+        for path, option in resources.items():
             owner = owners.setdefault(path.absolute(), spec.path)
             if owner != spec.path:
-                write = f"; write {spec.path}.{option} = …" if option else ""
-                yield spec, f"{option} {path} is that of {owner}: each needs its own{write}".strip()
+                remedy = f"; set {spec.path}.{option} = … to another path" if option else ""
+                yield spec, f"{option} {path} is in use by {owner}: each component needs its own{remedy}".strip()
 
 
-def out_of_reach(sinks: Iterable[SinkSpec], master: str) -> Iterator[Error]:
-    """A sentence for each sink whose state or files lie on the disk of whoever writes them, while a cluster runs it:
-    they have to be where all executors reach them."""
-    for spec in [] if is_local(master) else sinks:
-        needs, sink = f"with spark.master = {master}", spec.make()
+def unreachable_from_executors(sinks: Iterable[SinkSpec], master: str) -> Iterator[SpecMessage]:
+    """Yield an error for each sink on a Spark cluster whose state or files are on a local disk.
+
+    The executors of a cluster have a disk each, and cannot read what another one has written.
+    """
+    for spec in [] if is_local_master(master) else sinks:
+        condition, sink = f"with spark.master = {master}", spec.make()
         if isinstance(sink, StreamingSink):
             if sink.checkpoint is None:
-                yield spec, f"{needs} it needs a checkpoint that the executors can reach: hdfs://host:port/…"
+                yield spec, f"{condition} it needs a checkpoint that the executors can reach: hdfs://host:port/…"
         elif spec.runner == "spark" and isinstance(sink, CommittingSink) and sink.commit_log.startswith("file:"):
-            yield spec, f"{needs} each executor would write to its own disk: write to hdfs://…"
+            yield spec, f"{condition} each executor would write to its own disk: write to hdfs://…"
 
 
-def volatile(drains: Drains) -> Iterator[Error]:
-    """A sentence for each sink that leaves events to a channel which loses them with the process."""
-    for spec, channel in drains:
+def volatile_channels(bindings: SinkChannels) -> Iterator[SpecMessage]:
+    """Yield a warning for each sink whose undelivered events are in a channel that loses them with the process."""
+    for spec, channel in bindings:
         if channel.make().durable or not issubclass(spec.cls, CommittingSink):
             continue
         if until := spec.make().commit_condition():
-            # Without names, so that the warning is the same for all sinks and `migrate` shows it once.
-            kind = f"leaves its events to a channel of type {channel.cls.type_name} {until}"
-            lost = "which loses them where the agent is killed (Flume has them in a .tmp file)"
-            yield spec, f"{kind}, {lost}: write type = file for that channel"
+            # Without component names, the text is the same for all sinks, and `migrate` shows it once.
+            kind = f"leaves its events in a channel of type {channel.cls.type_name} {until}"
+            loss = "which loses them if the agent is killed (Flume has them in a .tmp file)"
+            yield spec, f"{kind}, {loss}: write type = file for that channel"

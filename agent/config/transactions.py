@@ -1,11 +1,14 @@
-"""Batches that are larger than a transaction of their channel: Flume runs no such source or sink, in silence."""
+"""Check of batch sizes against the transaction capacity of Flume's channels.
+
+Flume silently does not run a source or sink whose batches are larger than a transaction of its channel.
+"""
 
 from __future__ import annotations
 
 from flafka.agent.config import catalogue
 from flafka.agent.topology import ComponentSpec
 
-_BATCHES = {
+_BATCH_SIZES = {
     "source seq": ("batchSize", "1"),
     "source exec": ("batchSize", "20"),
     "source spooldir": ("batchSize", "100"),
@@ -23,29 +26,28 @@ _BATCHES = {
     "sink morphline_solr": ("batchSize", "1000"),
     "sink org.apache.flume.sink.kafka.KafkaSink": ("flumeBatchSize", "100"),
 }
-"""By component of Flume's: the property with its maximum number of events of a batch, and the default."""
-_TRANSACTIONS = {"channel memory": "100", "channel file": "10000"}
-"""By channel of Flume's with bounded transactions: the default of transactionCapacity."""
+"""Option for the maximum number of events of a batch, and its default, by Flume component."""
+_TRANSACTION_CAPACITIES = {"channel memory": "100", "channel file": "10000"}
+"""Default of transactionCapacity, in events, by Flume channel."""
 
 
-def larger_than_transaction(kind: str, spec: ComponentSpec, channel: ComponentSpec) -> tuple[str, str]:
-    """Return the property with the batch size of a source or sink, and the reason why Flume does not run it.
+def oversized_batch(kind: str, spec: ComponentSpec, channel: ComponentSpec) -> tuple[str, str]:
+    """Return the option with the batch size of a source or sink, and the reason why Flume does not run it.
 
-    Both are empty if Flume runs it.
+    Both are empty if Flume runs the component.
     """
-    batches = _BATCHES.get(_flume_name(kind, spec))
-    default = _TRANSACTIONS.get(_flume_name("channel", channel))
-    if batches is None or default is None:
+    batch_option = _BATCH_SIZES.get(_flume_name(kind, spec))
+    default = _TRANSACTION_CAPACITIES.get(_flume_name("channel", channel))
+    if batch_option is None or default is None:
         return "", ""
-    batch, capacity = spec.properties.get(*batches), channel.properties.get("transactionCapacity", default)
-    # An option that has no effect here may hold any text.
+    batch, capacity = spec.properties.get(*batch_option), channel.properties.get("transactionCapacity", default)
+    # Options without effect are not validated, and may hold any text.
     if not (batch.isdecimal() and capacity.isdecimal()) or int(batch) <= int(capacity):
         return "", ""
-    return batches[
-        0
-    ], f"{batches[0]} = {batch} is more than a transaction of channel {channel.name} holds, {capacity}"
+    option = batch_option[0]
+    return option, f"{option} = {batch} is larger than the transactionCapacity of channel {channel.name}, {capacity}"
 
 
 def _flume_name(kind: str, spec: ComponentSpec) -> str:
-    known = (catalogue.find(kind, name) for name in (spec.cls.type_name, *spec.cls.aliases))
+    known = (catalogue.find_type(kind, name) for name in (spec.cls.type_name, *spec.cls.aliases))
     return next((f"{kind} {flume.name}" for flume in known if flume), "")

@@ -1,1 +1,1 @@
-"""The file channel of Apache Flume: what it holds on a disk, and the import of that into a channel of an agent."""
+"""Reader of the files of Flume's file channel, and import of its events into a channel of an agent."""

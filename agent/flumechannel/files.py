@@ -1,14 +1,17 @@
-"""What the file channel of Apache Flume 1.3 to 1.11 holds on the disk: events that were put and not taken, in order.
+"""Reader of the file channel of Apache Flume 1.3 to 1.11.
 
-Flume appends puts, takes, rollbacks and commits to files `log-N`, in turns where there are several directories: a
-byte that says there is a record, its length, and three messages of Protocol Buffers, of which the first has the kind
-of record, its transaction and its place in the order over all files. Behind the last record a file is filled up. A
-checkpoint has the queue as it was at one place in that order, as pointers to puts, and what transactions had put and
-taken that were open then; with what was appended since it gives the queue of now. Without a checkpoint, or with one
-that was not completed, all records give it. Flume deletes files that the checkpoint does not need, so the checkpoint
-is not only a shorter way: takes may have gone with a file while their puts are still in another one.
+The reader yields the events that were put and not taken, in order.
 
-What a transaction did that has no commit counts as not done, as in Flume.
+Flume appends puts, takes, rollbacks and commits to files `log-N`; several directories alternate. A record is a marker
+byte, its length, and three messages of Protocol Buffers. The first message has the kind of record, its transaction,
+and its position in the order over all files. A file ends with fill bytes after its last record.
+
+A checkpoint has the queue at one position in that order, as pointers to puts. It also has the puts and takes of the
+transactions that were open then. The records after that position give the present queue. Without a complete
+checkpoint, all records are replayed. The checkpoint is more than an optimization: Flume deletes log files that the
+checkpoint does not need. The takes in such a file are then missing, while their puts may remain in another file.
+
+A transaction without a commit has no effect, as in Flume.
 """
 
 from __future__ import annotations
@@ -29,26 +32,37 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from flafka.agent.flumechannel.messages import POINTER, Damaged, committed, delimited, event, fields, pointed, varint
+from flafka.agent.flumechannel.messages import (
+    POINTER,
+    CorruptRecord,
+    commit_kind,
+    decode_event,
+    delimited_message,
+    message_fields,
+    read_varint,
+    take_pointer,
+)
 from flafka.plugins import Event, FlafkaError, Retry
 
-_LOG = re.compile(r"log-(\d+)")
-_BESIDE = re.compile(r"log-\d+(\.meta(\.tmp|\.old)?)?|(checkpoint(\.meta(\.tmp)?)?|inflight(puts|takes))(\.snappy)?")
-_MORE = ("queueset", "backupComplete")
+_LOG_FILE = re.compile(r"log-(\d+)")
+_CHANNEL_FILE = re.compile(
+    r"log-\d+(\.meta(\.tmp|\.old)?)?|(checkpoint(\.meta(\.tmp)?)?|inflight(puts|takes))(\.snappy)?"
+)
+_OTHER_FILES = ("queueset", "backupComplete")
 _RECORD, _SKIPPED, _FILL = 0x7F, 0x00, 0x80
 _PUT, _TAKE, _ROLLBACK, _COMMIT = 1, 2, 3, 4
 _LENGTH = struct.Struct(">BI")
-_HEAD = struct.Struct("<BBiBqBq")
-"""Length, and with their tags: kind, transaction, order."""
+_HEADER = struct.Struct("<BBiBqBq")
+"""First message of a record: its length, then kind, transaction and order, each after its tag."""
 _TAGS = (23, 0x0D, 0x11, 0x19)
 _SIZES = {_TAKE: POINTER.size, _ROLLBACK: 1, _COMMIT: 6}
-_BEGIN = re.compile(rb"\x7f[\x00-\x7f].{3}\x17\x0d[\x01-\x04]\x00\x00\x00\x11", re.DOTALL)
-"""How a record begins, but for the chance that a body has the same bytes."""
+_RECORD_START = re.compile(rb"\x7f[\x00-\x7f].{3}\x17\x0d[\x01-\x04]\x00\x00\x00\x11", re.DOTALL)
+"""Start of a record. A body may contain the same bytes."""
 _READ_BYTES = 1 << 16
-_SENTENCES = 100
-"""A file that is missing may have had a million events."""
-_VERSION, _ORDER, _OPEN, _SLOTS = 0, 1, 4, 1029
-"""Places in a file of a checkpoint, in numbers of eight bytes."""
+_MAX_LOSS_MESSAGES = 100
+"""Maximum number of messages about lost events: a missing file may have had a million of them."""
+_VERSION_INDEX, _ORDER_INDEX, _OPEN_INDEX, _FIRST_SLOT_INDEX = 0, 1, 4, 1029
+"""Indices in a checkpoint file, which is an array of 64-bit numbers."""
 
 
 class _Record(NamedTuple):
@@ -57,271 +71,289 @@ class _Record(NamedTuple):
     kind: int
     transaction: int
     payload: bytes
-    """The record's second message, with its length."""
+    """Second message of the record, with its length."""
 
 
 class _Checkpoint(NamedTuple):
     order: int
     queue: list[int]
     puts: dict[int, list[int]]
-    """By transaction that was open."""
+    """Pointers by open transaction."""
     takes: dict[int, list[int]]
 
 
-NOTHING = _Checkpoint(-1, [], {}, {})
+_NO_CHECKPOINT = _Checkpoint(-1, [], {}, {})
 
 
-def logs(directories: Sequence[Path]) -> list[Path]:
-    """The files of Flume's channel in these directories. Raises OSError."""
-    found = [path for directory in directories if directory.is_dir() for path in directory.iterdir()]
-    return sorted(path for path in found if _LOG.fullmatch(path.name))
+def log_files(directories: Sequence[Path]) -> list[Path]:
+    """Return the log files of a Flume channel in these directories. Raise OSError."""
+    paths = [path for directory in directories if directory.is_dir() for path in directory.iterdir()]
+    return sorted(path for path in paths if _LOG_FILE.fullmatch(path.name))
 
 
-def check(paths: Sequence[Path]) -> None:
-    """Raises Retry where a Flume still writes into one of these files, FlafkaError where one is encrypted or older
-    than Flume 1.3, and OSError."""
+def check_log_files(paths: Sequence[Path]) -> None:
+    """Raise Retry if a running Flume writes to one of these files.
+
+    Raise FlafkaError if one is encrypted or older than Flume 1.3, and OSError.
+    """
     for path in paths:
         if _Log(path).is_written():
-            raise Retry(f"{path} is open in another process, as a running Flume has it: stop that first")
+            raise Retry(f"{path} is open for writing in another process: stop Flume first")
 
 
-def files(directory: Path) -> list[Path]:
-    """All that Flume's channel keeps in such a directory, its lock aside. Raises OSError."""
+def channel_files(directory: Path) -> list[Path]:
+    """Return all files of a Flume channel in a directory, except its lock file. Raise OSError."""
     if not directory.is_dir():
         return []
-    return sorted(path for path in directory.iterdir() if _BESIDE.fullmatch(path.name) or path.name in _MORE)
+    return sorted(
+        path for path in directory.iterdir() if _CHANNEL_FILE.fullmatch(path.name) or path.name in _OTHER_FILES
+    )
 
 
 class FlumeChannel:
-    """What a Flume that does not run any more has left in the directories of its channel."""
+    """Undelivered events in the directories of a Flume channel. Flume must not be running."""
 
     def __init__(self, checkpoints: Path, backup: Path | None, directories: Sequence[Path]) -> None:
-        """Raises OSError, and FlafkaError where the files are encrypted or older than Flume 1.3."""
+        """Read the queue. Raise OSError, and FlafkaError if files are encrypted or older than Flume 1.3."""
         self.damages: list[str] = []
-        """What could not be read, a sentence for each place; of events, for the first ones."""
+        """Messages about unreadable data; at most 100 about lost events."""
         self.lost = 0
-        """Events that the channel held, and that could not be read."""
-        self._logs = {log.number: log for log in map(_Log, logs(directories))}
-        self._queue = self._replayed(self._checkpoint(checkpoints, backup))
+        """Number of events of the channel that could not be read."""
+        self._logs = {log.number: log for log in map(_Log, log_files(directories))}
+        self._queue = self._replay(self._read_checkpoint(checkpoints, backup))
 
     def __len__(self) -> int:
-        """How many events it held."""
+        """Return the number of undelivered events."""
         return len(self._queue)
 
     def events(self) -> Iterator[Event]:
-        """All events in order. Raises OSError."""
+        """Yield the undelivered events in order. Raise OSError."""
         for pointer in self._queue:
             number, offset = pointer >> 32, pointer & 0xFFFFFFFF
             if (log := self._logs.get(number)) is None:
-                self._lose(f"log-{number} is missing: the event at its byte {offset} is lost")
+                self._count_lost(f"log-{number} is missing: the event at its byte {offset} is lost")
                 continue
             try:
-                found = log.record(offset)
-                if found is not None:
-                    yield event(found.payload)
-            except (Damaged, EOFError):
-                self._lose(f"{log.path} is damaged at byte {offset}: the event there is lost")
+                record = log.record(offset)
+                if record is not None:
+                    yield decode_event(record.payload)
+            except (CorruptRecord, EOFError):
+                self._count_lost(f"{log.path} is damaged at byte {offset}: the event there is lost")
 
-    def _lose(self, sentence: str) -> None:
+    def _count_lost(self, message: str) -> None:
         self.lost += 1
-        if self.lost <= _SENTENCES:
-            self.damages.append(sentence)
+        if self.lost <= _MAX_LOSS_MESSAGES:
+            self.damages.append(message)
 
-    def _checkpoint(self, directory: Path, backup: Path | None) -> _Checkpoint:
-        """As Flume chooses: the one that is complete, else the backup, else none."""
-        with contextlib.suppress(Damaged, OSError):
+    def _read_checkpoint(self, directory: Path, backup: Path | None) -> _Checkpoint:
+        """Choose as Flume does: the checkpoint if complete, else a complete backup, else none."""
+        with contextlib.suppress(CorruptRecord, OSError):
             return _read_checkpoint(directory)
         if backup is not None and (backup / "backupComplete").exists():
-            with contextlib.suppress(Damaged, OSError):
+            with contextlib.suppress(CorruptRecord, OSError):
                 return _read_checkpoint(backup)
-        return NOTHING
+        return _NO_CHECKPOINT
 
-    def _replayed(self, checkpoint: _Checkpoint) -> list[int]:
-        """Pointers to the events that are in the channel, in order."""
+    def _replay(self, checkpoint: _Checkpoint) -> list[int]:
+        """Return pointers to the undelivered events, in order."""
         queue = dict.fromkeys(checkpoint.queue)
-        done = {transaction: list(pointers) for transaction, pointers in checkpoint.puts.items()}
-        taken = dict(checkpoint.takes)
-        over: set[int] = set()
-        """Taken for good, though they were not in the queue then."""
-        read = [log.records(checkpoint.order, self.damages) for log in self._logs.values()]
-        for record in heapq.merge(*read):
+        open_pointers = {transaction: list(pointers) for transaction, pointers in checkpoint.puts.items()}
+        open_takes = dict(checkpoint.takes)
+        taken_early: set[int] = set()
+        """Events whose take is committed, but which were not in the queue at that time."""
+        records = [log.records(checkpoint.order, self.damages) for log in self._logs.values()]
+        for record in heapq.merge(*records):
             if record.order <= checkpoint.order:
                 continue
             if record.kind == _PUT:
-                done.setdefault(record.transaction, []).append(record.pointer)
+                open_pointers.setdefault(record.transaction, []).append(record.pointer)
             elif record.kind == _TAKE:
-                done.setdefault(record.transaction, []).append(pointed(record.payload))
+                open_pointers.setdefault(record.transaction, []).append(take_pointer(record.payload))
             elif record.kind == _ROLLBACK:
-                done.pop(record.transaction, None)
+                open_pointers.pop(record.transaction, None)
             elif record.kind == _COMMIT:
-                pointers = done.pop(record.transaction, [])
-                if committed(record.payload) == _TAKE:
-                    for pointer in (*pointers, *taken.pop(record.transaction, ())):
+                pointers = open_pointers.pop(record.transaction, [])
+                if commit_kind(record.payload) == _TAKE:
+                    for pointer in (*pointers, *open_takes.pop(record.transaction, ())):
                         if pointer in queue:
                             del queue[pointer]
                         else:
-                            over.add(pointer)
+                            taken_early.add(pointer)
                 else:
-                    queue.update(dict.fromkeys(pointer for pointer in pointers if pointer not in over))
-        # What was being taken and was given back. Flume delivers it again also where it was taken again meanwhile.
-        back = [pointer for pointers in taken.values() for pointer in pointers if pointer not in over]
-        return [*back, *queue]
+                    queue.update(dict.fromkeys(pointer for pointer in pointers if pointer not in taken_early))
+        # Takes without a commit are rolled back. Flume redelivers these events even if another take followed.
+        rolled_back = [
+            pointer for pointers in open_takes.values() for pointer in pointers if pointer not in taken_early
+        ]
+        return [*rolled_back, *queue]
 
 
 class _Log:
+    """Log file of a Flume channel, open for reading."""
+
     def __init__(self, path: Path) -> None:
         self.path, self.number = path, int(path.name[len("log-") :])
         self.descriptor = os.open(path, os.O_RDONLY)
         weakref.finalize(self, os.close, self.descriptor)
         self.size = os.fstat(self.descriptor).st_size
-        beside = (path.with_name(path.name + end) for end in (".meta", ".meta.tmp", ".meta.old"))
-        self.about: dict[int, list[int | bytes]] = {}
-        with contextlib.suppress(Damaged, StopIteration):
-            self.about = fields(delimited(next(one for one in beside if one.exists()).read_bytes()))
-        if 5 in self.about:
+        metadata_files = (path.with_name(path.name + end) for end in (".meta", ".meta.tmp", ".meta.old"))
+        self.metadata: dict[int, list[int | bytes]] = {}
+        with contextlib.suppress(CorruptRecord, StopIteration):
+            metadata = next(file for file in metadata_files if file.exists()).read_bytes()
+            self.metadata = message_fields(delimited_message(metadata))
+        if 5 in self.metadata:
             raise FlafkaError(
-                f"{path} is encrypted, which only Flume can read: let Flume deliver what its channel holds, with no "
-                "sources, or move its files away from here"
+                f"{path} is encrypted, which only Flume can read: let Flume deliver the events of its channel, "
+                "without sources, or move its files to another directory"
             )
         if self._bytes(0, 4) == b"\0\0\0\2":
-            raise FlafkaError(f"{path} is of a Flume before 1.3: start Flume 1.11 with it once, which converts it")
+            raise FlafkaError(f"{path} is of a Flume before 1.3: start Flume 1.11 on it once, which converts it")
 
     def is_written(self) -> bool:
-        """Whether a process has it open to write into it, as far as the kernel tells us.
+        """Return True if a process has the file open for writing, as far as the file system supports leases.
 
-        Flume's lock does not say it: Flume tries it twice, and as the second try closes the file again, the first
-        one's lock is gone. But nobody gets a lease on a file that has a writer.
+        Flume's lock file is no proof: Flume locks it twice, and closing the second descriptor releases the first
+        lock (POSIX). But the kernel refuses a read lease on a file with a writer (fcntl(2), F_SETLEASE).
         """
         try:
-            fcntl.fcntl(self.descriptor, fcntl.F_SETSIG, signal.SIGURG)  # which is ignored, where SIGIO would kill
+            fcntl.fcntl(
+                self.descriptor, fcntl.F_SETSIG, signal.SIGURG
+            )  # SIGURG is ignored by default; SIGIO would kill the process
             fcntl.fcntl(self.descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
             fcntl.fcntl(self.descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
         except OSError as e:
-            return e.errno == errno.EAGAIN  # else the file system has no leases, or the file is another user's
+            # Other errors: the file system has no leases, or the file belongs to another user.
+            return e.errno == errno.EAGAIN
         return False
 
-    def _bytes(self, at: int, count: int) -> bytes:
-        found = os.pread(self.descriptor, max(count, 0), at)
-        while len(found) < count and (more := os.pread(self.descriptor, count - len(found), at + len(found))):
-            found += more
-        return found
+    def _bytes(self, offset: int, count: int) -> bytes:
+        data = os.pread(self.descriptor, max(count, 0), offset)
+        while len(data) < count and (more := os.pread(self.descriptor, count - len(data), offset + len(data))):
+            data += more
+        return data
 
-    def record(self, at: int) -> _Record | None:
-        """The record there; None where Flume's tool has taken it out. Raises Damaged, and EOFError at the end."""
-        return self._next(at)[0]
+    def record(self, offset: int) -> _Record | None:
+        """Return the record at an offset, or None if Flume's integrity tool has removed it.
 
-    def _next(self, at: int) -> tuple[_Record | None, int]:
-        """The record there, and where the next one is."""
-        head = self._bytes(at, _LENGTH.size)
+        Raise CorruptRecord, and EOFError after the last record.
+        """
+        return self._next(offset)[0]
+
+    def _next(self, offset: int) -> tuple[_Record | None, int]:
+        """Return the record at an offset, and the offset of the next one."""
+        head = self._bytes(offset, _LENGTH.size)
         if not head or head[0] == _FILL:
             raise EOFError
         if len(head) < _LENGTH.size or head[0] not in (_RECORD, _SKIPPED):
-            raise Damaged
+            raise CorruptRecord
         length = _LENGTH.unpack(head)[1]
-        end = at + _LENGTH.size + length
+        end = offset + _LENGTH.size + length
         if end > self.size:
-            raise Damaged
+            raise CorruptRecord
         if head[0] == _SKIPPED:
             return None, end
-        whole = self._bytes(at + _LENGTH.size, length)
-        if len(whole) <= _HEAD.size or whole[-1] != 0:  # the third message is empty
-            raise Damaged
-        size, tag, kind, second, transaction, third, order = _HEAD.unpack_from(whole)
-        payload = whole[_HEAD.size : -1]
+        content = self._bytes(offset + _LENGTH.size, length)
+        if len(content) <= _HEADER.size or content[-1] != 0:  # the third message is empty
+            raise CorruptRecord
+        size, tag, kind, second, transaction, third, order = _HEADER.unpack_from(content)
+        payload = content[_HEADER.size : -1]
         if (size, tag, second, third) != _TAGS or len(payload) != _SIZES.get(kind, len(payload)):
-            raise Damaged
-        return _Record(order, self.number << 32 | at, kind, transaction, payload), end
+            raise CorruptRecord
+        return _Record(order, self.number << 32 | offset, kind, transaction, payload), end
 
     def records(self, since: int, damages: list[str]) -> Iterator[_Record]:
-        """All records that come behind this place in the order, and perhaps some before; sentences for what is
-        damaged. Raises OSError."""
-        at = self._start(since)
-        while at < self.size:
+        """Yield all records after position `since` in the order, and perhaps earlier ones. Raise OSError.
+
+        Append a message to `damages` for each corrupt part.
+        """
+        offset = self._start(since)
+        while offset < self.size:
             try:
-                record, at = self._next(at)
+                record, offset = self._next(offset)
                 if record is not None:
                     yield record
             except EOFError:
                 return
-            except Damaged:
-                if (whole := self._begin(at + 1)) is None:
-                    damages.append(f"{self.path} ends at byte {at} in something that is no whole record")
+            except CorruptRecord:
+                if (following := self._find_record(offset + 1)) is None:
+                    damages.append(f"{self.path} ends at byte {offset} with an incomplete record")
                     return
                 damages.append(
-                    f"{self.path} is damaged from byte {at} to {whole}: puts, takes and commits there are lost"
+                    f"{self.path} is damaged from byte {offset} to {following}: puts, takes and commits there "
+                    "are lost"
                 )
-                at = whole
+                offset = following
 
     def _start(self, since: int) -> int:
-        """Where the file was when the last checkpoint was made, or the one before, if that is not behind `since`."""
+        """Return the size of the file at the latest or previous checkpoint, if that is not after `since`; else 0."""
         for position, order in ((3, 4), (6, 7)):
-            found = self.about.get(position, [0])[0], self.about.get(order, [0])[0]
-            if isinstance(found[0], int) and isinstance(found[1], int) and found[0] > 0 and found[1] <= since:
-                return found[0]
+            size, at_order = self.metadata.get(position, [0])[0], self.metadata.get(order, [0])[0]
+            if isinstance(size, int) and isinstance(at_order, int) and size > 0 and at_order <= since:
+                return size
         return 0
 
-    def _begin(self, at: int) -> int | None:
-        """The first place from there on where a record begins."""
-        while at < self.size:
-            piece = self._bytes(at, _READ_BYTES + 64)
-            for match in _BEGIN.finditer(piece):
-                with contextlib.suppress(Damaged, EOFError):
-                    self._next(at + match.start())
-                    return at + match.start()
-            at += _READ_BYTES
+    def _find_record(self, offset: int) -> int | None:
+        """Return the offset of the first valid record from `offset` on, or None."""
+        while offset < self.size:
+            chunk = self._bytes(offset, _READ_BYTES + 64)
+            for match in _RECORD_START.finditer(chunk):
+                with contextlib.suppress(CorruptRecord, EOFError):
+                    self._next(offset + match.start())
+                    return offset + match.start()
+            offset += _READ_BYTES
         return None
 
 
 def _read_checkpoint(directory: Path) -> _Checkpoint:
-    """Raises Damaged where it is incomplete or damaged, and OSError."""
-    about = fields(delimited(_plain(directory / "checkpoint.meta")))
-    if not all(isinstance(about.get(field, [None])[0], int) for field in (1, 2, 3, 4)):
-        raise Damaged
-    version, order, size, head = (int(about[field][0]) for field in (1, 2, 3, 4))
-    data = _plain(directory / "checkpoint")
+    """Read a checkpoint. Raise CorruptRecord if it is incomplete or damaged, and OSError."""
+    metadata = message_fields(delimited_message(_uncompressed(directory / "checkpoint.meta")))
+    if not all(isinstance(metadata.get(field, [None])[0], int) for field in (1, 2, 3, 4)):
+        raise CorruptRecord
+    version, order, size, head = (int(metadata[field][0]) for field in (1, 2, 3, 4))
+    data = _uncompressed(directory / "checkpoint")
     slots = _numbers(data)
-    capacity = len(slots) - _SLOTS
+    capacity = len(slots) - _FIRST_SLOT_INDEX
     if (
         version != 3
         or capacity < 1
-        or (slots[_VERSION], slots[_ORDER], slots[_OPEN]) != (3, order, 0)
+        or (slots[_VERSION_INDEX], slots[_ORDER_INDEX], slots[_OPEN_INDEX]) != (3, order, 0)
         or not (0 <= size <= capacity and 0 <= head < capacity)
     ):
-        raise Damaged
-    queue = [slots[_SLOTS + (head + at) % capacity] for at in range(size)]
+        raise CorruptRecord
+    queue = [slots[_FIRST_SLOT_INDEX + (head + index) % capacity] for index in range(size)]
     return _Checkpoint(order, queue, _in_flight(directory / "inflightputs"), _in_flight(directory / "inflighttakes"))
 
 
 def _in_flight(path: Path) -> dict[int, list[int]]:
-    """Pointers by transaction. Raises Damaged, and OSError."""
-    data = _plain(path)
+    """Return the pointers of open transactions, by transaction. Raise CorruptRecord and OSError."""
+    data = _uncompressed(path)
     if not data:
         return {}
     if hashlib.md5(data[16:], usedforsecurity=False).digest() != data[:16]:
-        raise Damaged
+        raise CorruptRecord
     numbers = iter(_numbers(data[16:]))
-    found: dict[int, list[int]] = {}
+    by_transaction: dict[int, list[int]] = {}
     for transaction in numbers:
         count = next(numbers, 0)
         pointers = [pointer for _, pointer in zip(range(count), numbers, strict=False)]
         if pointers:
-            found.setdefault(transaction, []).extend(pointers)
-    return found
+            by_transaction.setdefault(transaction, []).extend(pointers)
+    return by_transaction
 
 
-def _plain(path: Path) -> bytes:
-    """The file, or what its compressed copy holds. Raises Damaged, and OSError."""
-    packed = path.with_name(path.name + ".snappy")
-    if path.exists() or not packed.exists():
+def _uncompressed(path: Path) -> bytes:
+    """Return the content of a file, or of its compressed copy. Raise CorruptRecord and OSError."""
+    compressed = path.with_name(path.name + ".snappy")
+    if path.exists() or not compressed.exists():
         return path.read_bytes()
-    data, at, parts = packed.read_bytes(), 16, []  # a magic number and two versions
-    while at < len(data):
-        piece = data[at + 4 : at + 4 + int.from_bytes(data[at : at + 4], "big")]
+    data, offset, parts = compressed.read_bytes(), 16, []  # after a magic number and two versions
+    while offset < len(data):
+        block = data[offset + 4 : offset + 4 + int.from_bytes(data[offset : offset + 4], "big")]
         try:
-            parts.append(pa.decompress(piece, varint(piece, 0)[0], codec="snappy", asbytes=True))
+            parts.append(pa.decompress(block, read_varint(block, 0)[0], codec="snappy", asbytes=True))
         except (OSError, pa.ArrowException) as e:
-            raise Damaged from e
-        at += 4 + len(piece)
+            raise CorruptRecord from e
+        offset += 4 + len(block)
     return b"".join(parts)
 
 

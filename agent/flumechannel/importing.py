@@ -1,4 +1,4 @@
-"""Import of the events that Flume's file channel has not delivered: each of them once, also after kills."""
+"""Import of the undelivered events of Flume's file channel: each exactly once, even after kills."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass, field
 
 from flafka.agent.flumechannel import files
 from flafka.plugins import Batch, Channel, ConnectivityWarning, Event, FlafkaError, FlumeDirectories, Retry
-from flafka.plugins.shared.disk import sync_directory
+from flafka.plugins.storage import sync_directory
 
 BATCH_EVENTS, BATCH_BYTES = 10_000, 16 << 20
-"""Largest number and size, in bytes, of events that are stored together."""
+"""Maximum number of events, and size in bytes, of a batch."""
 
 
 @dataclass
@@ -18,88 +18,91 @@ class Imported:
     """Result of an import."""
 
     events: int = 0
-    """Number of events that were stored. What a killed import had stored completely does not count."""
+    """Number of imported events. Events that an earlier, killed import completed are not counted."""
     lost: int = 0
     """Number of events that could not be read."""
     damages: list[str] = field(default_factory=list)
-    """One sentence for each place that could not be read."""
+    """Messages about data that could not be read."""
     moved_to: str = ""
-    """Name of the directory, in each of Flume's own, that has Flume's files now; empty if there were none."""
+    """Name of the subdirectory of each Flume directory to which its files were moved; empty if there were none."""
 
 
 def import_events(channel: Channel) -> Imported:
-    """Move what Flume has not delivered into this channel, which no agent uses, and Flume's files out of the way.
+    """Move the undelivered events of Flume into a file channel, and Flume's files into a subdirectory.
 
-    Idempotent: a call after a kill resumes. Raises Retry if Flume or an agent uses the files, or a disk has no room.
-    Raises FlafkaError if the files are encrypted or older than Flume 1.3, or the channel is no file channel, and
-    OSError.
+    No agent may use the channel. Idempotent: a call after a kill resumes the import. Raise Retry if Flume or an agent
+    uses the files, or a disk is full. Raise FlafkaError if the files are encrypted or older than Flume 1.3, or if the
+    channel is not a file channel. Raise OSError.
     """
-    where = channel.flume_directories()
-    if where is None:
-        raise FlafkaError(f"channel {channel.name} is of another type than Flume's file channel")
-    done = Imported()
+    directories = channel.flume_directories()
+    if directories is None:
+        raise FlafkaError(f"channel {channel.name} is not a file channel, the only type with an import from Flume")
+    result = Imported()
 
     def batches() -> Iterator[Batch]:
-        files.check(files.logs(where.data))
-        left = files.FlumeChannel(where.checkpoint, where.backup, where.data)
-        for batch in _batches(left.events()):
+        files.check_log_files(files.log_files(directories.data))
+        flume = files.FlumeChannel(directories.checkpoint, directories.backup, directories.data)
+        for batch in _batches(flume.events()):
             yield batch
-            done.events += len(batch)
-        done.damages, done.lost = left.damages, left.lost
+            result.events += len(batch)
+        result.damages, result.lost = flume.damages, flume.lost
 
-    def finished(first: int) -> None:
-        done.moved_to = f"flume-{first}"
-        _move(where, done.moved_to)
+    def move_files(first: int) -> None:
+        result.moved_to = f"flume-{first}"
+        _move(directories, result.moved_to)
 
-    files.check(found := files.logs(where.data))
-    channel.load(batches if found else None, finished)
-    return done
+    files.check_log_files(log_files := files.log_files(directories.data))
+    channel.load(batches if log_files else None, move_files)
+    return result
 
 
-def foreseen(channel: Channel, command: str) -> Iterator[str]:
-    """Yield what Flume has left for a channel, for `agent migrate`; `command` is the one that imports it."""
-    where = channel.flume_directories()
+def describe_undelivered(channel: Channel, command: str) -> Iterator[str]:
+    """Yield a message for `agent migrate` if a channel has undelivered events of Flume, or if these are unreadable.
+
+    `command` imports the events. A ConnectivityWarning is a warning, any other text an error.
+    """
+    directories = channel.flume_directories()
     try:
-        if where is None or not (logs := files.logs(where.data)):
+        if directories is None or not (log_files := files.log_files(directories.data)):
             return
-        files.check(logs)
-        events = len(files.FlumeChannel(where.checkpoint, where.backup, where.data))
+        files.check_log_files(log_files)
+        events = len(files.FlumeChannel(directories.checkpoint, directories.backup, directories.data))
     except Retry:
         yield ConnectivityWarning(
-            f"dataDirs belongs to a Flume that runs: stop it, and run `{command}`, before the agent starts"
+            f"dataDirs is in use by a running Flume: stop it, and run `{command}`, before the agent starts"
         )
     except FlafkaError as e:
         yield str(e)
     except OSError as e:
-        yield ConnectivityWarning(f"whether dataDirs holds events of Flume is not known: {e.filename}: {e.strerror}")
+        yield ConnectivityWarning(f"dataDirs cannot be checked for events of Flume: {e.filename}: {e.strerror}")
     else:
         yield ConnectivityWarning(
-            f"dataDirs holds {events:,} events that Flume has not delivered: run `{command}` before the agent "
-            "starts, which delivers them before any other"
+            f"dataDirs has {events:,} events that Flume has not delivered: run `{command}` before the agent starts, "
+            "which then delivers them first"
         )
 
 
-def _move(where: FlumeDirectories, name: str) -> None:
-    for directory in dict.fromkeys([*where.data, where.checkpoint, *filter(None, [where.backup])]):
-        found, to = files.files(directory), directory / name
-        if found:
-            to.mkdir(exist_ok=True)
-        for path in found:
-            path.rename(to / path.name)
-        # Without files, too: a killed import may have moved them, and a loss of power moves them back.
-        if to.exists():
-            sync_directory(to)
+def _move(directories: FlumeDirectories, name: str) -> None:
+    for directory in dict.fromkeys([*directories.data, directories.checkpoint, *filter(None, [directories.backup])]):
+        paths, target = files.channel_files(directory), directory / name
+        if paths:
+            target.mkdir(exist_ok=True)
+        for path in paths:
+            path.rename(target / path.name)
+        # Even without files: a killed import may have moved them, which a power failure would undo.
+        if target.exists():
+            sync_directory(target)
             sync_directory(directory)
 
 
 def _batches(events: Iterator[Event]) -> Iterator[Batch]:
-    gathered: list[Event] = []
+    pending: list[Event] = []
     size = 0
     for event in events:
-        gathered.append(event)
+        pending.append(event)
         size += len(event.body)
-        if len(gathered) == BATCH_EVENTS or size >= BATCH_BYTES:
-            yield Batch.of(gathered)
-            gathered, size = [], 0
-    if gathered:
-        yield Batch.of(gathered)
+        if len(pending) == BATCH_EVENTS or size >= BATCH_BYTES:
+            yield Batch.of(pending)
+            pending, size = [], 0
+    if pending:
+        yield Batch.of(pending)

@@ -1,4 +1,4 @@
-"""The messages of Protocol Buffers in the files of Flume's file channel."""
+"""Decoder of the Protocol Buffers messages in the files of Flume's file channel."""
 
 from __future__ import annotations
 
@@ -8,82 +8,82 @@ import zlib
 from flafka.plugins import Event
 
 POINTER = struct.Struct("<BBiBi")
-"""The message of a take, with its length: the number of a file, and a place in it."""
+"""Message of a take, with its length: number of a log file, and byte offset in the file."""
 
 
-class Damaged(Exception):
-    """Something is not as Flume writes it."""
+class CorruptRecord(Exception):
+    """Data that is not in the format of Flume."""
 
 
-def event(payload: bytes) -> Event:
-    """The event of a put. Raises Damaged, also where the checksum is not the body's."""
-    put = fields(delimited(payload))
-    written = fields(_message(put, 1))
-    body = _message(written, 2)
+def decode_event(payload: bytes) -> Event:
+    """Return the event of a put. Raise CorruptRecord, also if the checksum of the body is wrong."""
+    put = message_fields(delimited_message(payload))
+    encoded = message_fields(_message(put, 1))
+    body = _message(encoded, 2)
     if put.get(2, [zlib.crc32(body)])[0] != zlib.crc32(body):
-        raise Damaged
+        raise CorruptRecord
     headers = {}
-    for one in written.get(1, ()):
-        header = fields(one if isinstance(one, bytes) else b"")
+    for entry in encoded.get(1, ()):
+        header = message_fields(entry if isinstance(entry, bytes) else b"")
         headers[_message(header, 1).decode(errors="replace")] = _message(header, 2).decode(errors="replace")
     return Event(body, headers)
 
 
-def pointed(payload: bytes) -> int:
-    """What a take points to."""
+def take_pointer(payload: bytes) -> int:
+    """Return the pointer of a take to its put: the file number in the upper 32 bits, the offset in the lower."""
     _, _, number, _, offset = POINTER.unpack_from(payload)
     return int(number << 32 | offset)
 
 
-def committed(payload: bytes) -> int:
-    """The kind of records that a commit is about."""
+def commit_kind(payload: bytes) -> int:
+    """Return the kind of the records that a commit completes."""
     return int.from_bytes(payload[2:6], "little")
 
 
 def _message(fields: dict[int, list[int | bytes]], number: int) -> bytes:
-    found = fields.get(number, [b""])[0]
-    if not isinstance(found, bytes):
-        raise Damaged
-    return found
+    value = fields.get(number, [b""])[0]
+    if not isinstance(value, bytes):
+        raise CorruptRecord
+    return value
 
 
-def delimited(data: bytes) -> bytes:
-    """A message behind its length. Raises Damaged."""
-    length, at = varint(data, 0)
-    if at + length > len(data):
-        raise Damaged
-    return data[at : at + length]
+def delimited_message(data: bytes) -> bytes:
+    """Return the message after its length prefix. Raise CorruptRecord."""
+    length, start = read_varint(data, 0)
+    if start + length > len(data):
+        raise CorruptRecord
+    return data[start : start + length]
 
 
-def fields(data: bytes) -> dict[int, list[int | bytes]]:
-    """The fields of a message by their numbers. Raises Damaged."""
-    found: dict[int, list[int | bytes]] = {}
-    at = 0
-    while at < len(data):
-        tag, at = varint(data, at)
+def message_fields(data: bytes) -> dict[int, list[int | bytes]]:
+    """Return the values of each field of a message, by field number. Raise CorruptRecord."""
+    fields: dict[int, list[int | bytes]] = {}
+    offset = 0
+    while offset < len(data):
+        tag, offset = read_varint(data, offset)
         if (width := {1: 8, 5: 4}.get(tag & 7)) is not None:
-            value: int | bytes = int.from_bytes(data[at : at + width], "little", signed=True)
+            value: int | bytes = int.from_bytes(data[offset : offset + width], "little", signed=True)
         elif tag & 7 == 2:
-            width, at = varint(data, at)
-            value = data[at : at + width]
+            width, offset = read_varint(data, offset)
+            value = data[offset : offset + width]
         else:
-            raise Damaged
-        if at + width > len(data):
-            raise Damaged
-        at += width
-        found.setdefault(tag >> 3, []).append(value)
-    return found
+            raise CorruptRecord
+        if offset + width > len(data):
+            raise CorruptRecord
+        offset += width
+        fields.setdefault(tag >> 3, []).append(value)
+    return fields
 
 
-def varint(data: bytes, at: int) -> tuple[int, int]:
-    """The number there, and where what follows it begins. Raises Damaged."""
+def read_varint(data: bytes, offset: int) -> tuple[int, int]:
+    """Return the number at `offset`, and the offset after it. Raise CorruptRecord."""
     value = 0
     for shift in range(0, 64, 7):
-        if at >= len(data):
+        if offset >= len(data):
             break
-        byte = data[at]
-        at += 1
+        byte = data[offset]
+        offset += 1
         value |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return value, at
-    raise Damaged
+            return value, offset
+    raise CorruptRecord

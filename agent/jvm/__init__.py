@@ -1,5 +1,5 @@
-"""Java and the jars of `locks/`, which Spark's driver and the servers of `flafka.agent.services` run."""
+"""Java, and the jars in `locks/`, for the Spark driver and the servers of `flafka.agent.services`."""
 
 
 class ServiceError(Exception):
-    """Java, a jar or a server could not be made ready; the message says what to do."""
+    """Failure to provide Java, a jar or a server. The message has the remedy."""

@@ -1,4 +1,4 @@
-"""`python -m flafka.agent.jvm kafka hdfs …`: fetch the jars of these locks, and check that there is a Java."""
+"""`python -m flafka.agent.jvm kafka hdfs …`: check for Java, and download the jars of these locks."""
 
 import sys
 

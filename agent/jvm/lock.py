@@ -1,7 +1,7 @@
-"""Flatten `poms/*.xml` into `locks/*.lock`, for developers: `./dev lock`. Needs Maven and the network.
+"""Generator of `locks/*.lock` from `poms/*.xml`, for developers: `./dev lock`. Needs Maven and the network.
 
-Maven decides the versions once, here. Users download exactly the list, so that no resolver on their side can mix
-versions that were never run together.
+Maven resolves the versions once, here. Users download exactly these jars, so that no other resolution can combine
+versions that were never tested together.
 """
 
 import hashlib
@@ -18,11 +18,11 @@ FLATTEN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependenc
 
 
 def flatten(pom: Path) -> list[Jar]:
-    """Every jar that the pom needs at run time, sorted. Raises `CalledProcessError` when Maven fails."""
+    """Return all runtime dependencies of a POM, sorted. Raise `CalledProcessError` if Maven fails."""
     with tempfile.TemporaryDirectory() as folder:
         command = ["mvn", "-q", "-B", "-f", str(pom), FLATTEN, "-DincludeScope=runtime"]
         command += [f"-DoutputDirectory={folder}", "-Dmdep.useRepositoryLayout=true"]
-        # MAVEN_ARGS is Maven's own variable, but only Maven 3.9 and newer read it themselves.
+        # Maven before 3.9 ignores its own variable MAVEN_ARGS.
         subprocess.run([*command, *shlex.split(os.environ.get("MAVEN_ARGS", ""))], check=True)
         return sorted(_jar(path, Path(folder)) for path in Path(folder).rglob("*.jar"))
 
@@ -35,7 +35,7 @@ def _jar(path: Path, repository: Path) -> Jar:
 
 
 def main() -> None:
-    """Rewrite every lock; print what each became."""
+    """Rewrite all locks, and print the number and size of their jars."""
     for pom in sorted(POMS.glob("*.xml")):
         jars = flatten(pom)
         lines = [f"# From poms/{pom.name} by ./dev lock. coordinates, sha256, bytes", *map(str, jars)]

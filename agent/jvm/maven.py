@@ -1,9 +1,9 @@
-"""Which Maven repository to download from, and how to reach it.
+"""Maven repository of the jars, and the settings of the user for it.
 
-Users configured this long ago for other tools; their settings are honoured, not repeated:
-the repository from FLAFKA_MAVEN_REPO (a URL, or a directory of `agent sandbox fetch`), else a mirror of Central in
-`~/.m2/settings.xml`, else Maven Central itself;
-proxies from HTTPS_PROXY and NO_PROXY; certificate authorities as for requests, curl and pip.
+- Repository: FLAFKA_MAVEN_REPO (a URL, or a directory of `agent sandbox fetch`), else a mirror of Central in
+  `~/.m2/settings.xml`, else Maven Central.
+- Proxies: HTTPS_PROXY and NO_PROXY.
+- Certificate authorities: as for requests, curl and pip.
 """
 
 import configparser
@@ -27,23 +27,23 @@ CA_VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "PIP_CERT", "SSL_CERT_FI
 
 @dataclass(frozen=True)
 class Repository:
-    """A Maven repository; `credentials` are user name and password."""
+    """Maven repository; `credentials` are user name and password."""
 
     url: str
     credentials: tuple[str, str] | None = None
 
     @property
     def directory(self) -> Path | None:
-        """Where it is, if it is one of this machine's directories."""
+        """Path of the repository if it is a local directory; else None."""
         return None if "://" in self.url else Path(self.url)
 
     def __str__(self) -> str:
-        """The URL without a user name or password that may be in it."""
+        """Return the URL without user name and password."""
         parts = urlsplit(self.url)
         return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
     def session(self) -> "requests.Session":
-        """An HTTP session with the user's proxies, authorities and credentials. Raises `ServiceError`."""
+        """Return an HTTP session with the user's proxies, authorities and credentials. Raise `ServiceError`."""
         try:
             import requests
         except ImportError:
@@ -51,12 +51,12 @@ class Repository:
         session = requests.Session()
         session.auth = self.credentials
         session.verify = ca_bundle() or True
-        session.headers["Accept-Encoding"] = "identity"  # sizes and ranges are those of the file itself
+        session.headers["Accept-Encoding"] = "identity"  # compression would change sizes and ranges
         return session
 
 
 def find_repository() -> Repository:
-    """The repository to use. Raises `ServiceError` for settings that cannot be understood."""
+    """Return the repository to use. Raise `ServiceError` if the settings are invalid."""
     if url := os.environ.get("FLAFKA_MAVEN_REPO"):
         return Repository(url.rstrip("/") if "://" in url else str(Path(url).expanduser().absolute()))
     settings = Path.home() / ".m2" / "settings.xml"
@@ -65,7 +65,7 @@ def find_repository() -> Repository:
 
 
 def _mirror(settings: Path) -> Repository | None:
-    """The first mirror of Central in Maven's settings, with the credentials of the server of the same id."""
+    """Return the first mirror of Central in Maven's settings, with the credentials of the server of that id."""
     try:
         root = ElementTree.parse(settings).getroot()  # noqa: S314  # the user's own file
     except ElementTree.ParseError as error:
@@ -89,24 +89,24 @@ def _mirror(settings: Path) -> Repository | None:
 
 
 def _covers_central(mirror_of: str) -> bool:
-    """Whether Maven's `<mirrorOf>` list includes the repository `central`."""
+    """Return True if Maven's `<mirrorOf>` list includes the repository `central`."""
     names = {name.strip() for name in mirror_of.split(",")}
     return "!central" not in names and bool(names & {"*", "central", "external:*"})
 
 
 def _expand(value: str) -> str:
-    """Maven's `${env.NAME}`."""
+    """Replace Maven's `${env.NAME}`."""
     return re.sub(r"\$\{env\.(\w+)\}", lambda match: os.environ.get(match[1], ""), value.strip())
 
 
 def ca_bundle() -> str | None:
-    """The user's file of certificate authorities, None where none is configured."""
+    """Return the user's file of certificate authorities; None if none is configured."""
     for name in CA_VARIABLES:
         if path := os.environ.get(name):
             return path
     parser = configparser.RawConfigParser()
     home, config = Path.home(), os.environ.get("XDG_CONFIG_HOME")
-    # pip's own order: system, user (old and new place), virtual environment, PIP_CONFIG_FILE; the last one wins.
+    # Order of pip: system, user (legacy and current path), virtual environment, PIP_CONFIG_FILE; the last one wins.
     files = [Path("/etc/pip.conf"), home / ".pip" / "pip.conf"]
     files += [Path(config or home / ".config") / "pip" / "pip.conf", Path(sys.prefix) / "pip.conf"]
     parser.read([*files, os.environ.get("PIP_CONFIG_FILE", os.devnull)])

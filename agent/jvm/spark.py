@@ -1,4 +1,4 @@
-"""Spark as it is installed here and on the hosts of executors, and what its JVMs need."""
+"""Spark installation of this host, and settings for its JVMs and for the Python of executors."""
 
 from __future__ import annotations
 
@@ -12,38 +12,41 @@ from flafka.agent.jvm import ServiceError
 from flafka.agent.options import AgentOptions
 from flafka.plugins import Retry
 
-_OPENED = (
+_OPEN_PACKAGES = (
     "java.io java.lang java.lang.invoke java.lang.reflect java.net java.nio java.util java.util.concurrent "
     "java.util.concurrent.atomic jdk.internal.ref sun.nio.ch sun.nio.cs sun.security.action sun.util.calendar"
 )
-JVM = [
+JVM_OPTIONS = [
     "-XX:+IgnoreUnrecognizedVMOptions",
-    *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED.split()),
+    *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPEN_PACKAGES.split()),
     "-Dio.netty.tryReflectionSetAccessible=true",
 ]
-"""Options of each JVM of Spark: packages of the JDK that Spark reaches into."""
+"""Options of each JVM of Spark, which uses internal packages of the JDK."""
 
 
 def spark_home() -> Path:
-    """Directory of the Spark in pyspark. Raises `ServiceError` if pyspark is not installed."""
-    found = find_spec("pyspark")
-    if found is None or found.origin is None:
+    """Return the directory of Spark in pyspark. Raise `ServiceError` if pyspark is not installed."""
+    spec = find_spec("pyspark")
+    if spec is None or spec.origin is None:
         raise ServiceError("Spark comes with pyspark: pip install 'flafka[spark]'")
-    return Path(found.origin).parent
+    return Path(spec.origin).parent
 
 
-def brings_environment(conf: Mapping[str, str]) -> bool:
-    """Tell whether the user sends executors an environment of their own; nothing is packed for them then."""
+def ships_environment(conf: Mapping[str, str]) -> bool:
+    """Return True if the user ships a Python environment to the executors, so that the agent packs none."""
     return "spark.archives" in conf or "spark.yarn.dist.archives" in conf
 
 
-def workers_python(options: AgentOptions) -> str:
-    """Return the command of Python on the executors' hosts, which has to be of the driver's minor version."""
+def executor_python(options: AgentOptions) -> str:
+    """Return the Python command for executors, which must have the driver's minor version of Python."""
     return options.spark_conf.get("spark.pyspark.python") or "python{}.{}".format(*sys.version_info)
 
 
-def own_address(asked: str, addresses: list[tuple[str, int]]) -> str:
-    """Return this host's address as the first of the masters that answers sees it. Raises `Retry` if none does."""
+def own_address(peer: str, addresses: list[tuple[str, int]]) -> str:
+    """Return the local address of a connection to the first reachable one of `addresses`.
+
+    Raise `Retry` if none is reachable; `peer` is for its message, such as `Spark master answers at HOST:PORT`.
+    """
     reasons = []
     for address in addresses:
         try:
@@ -51,4 +54,4 @@ def own_address(asked: str, addresses: list[tuple[str, int]]) -> str:
                 return str(connection.getsockname()[0])
         except OSError as e:
             reasons.append(f"{address[0]}:{address[1]}: {e.strerror or e}")
-    raise Retry(f"no {asked} ({'; '.join(reasons)})")
+    raise Retry(f"no {peer} ({'; '.join(reasons)})")

@@ -1,1 +1,1 @@
-"""What an agent shows of itself while it runs."""
+"""Monitoring of a running agent: metrics, health, the page, and taps."""

@@ -1,4 +1,4 @@
-"""Declarations of the metrics that are not a component's own: Flume's, by kind of component, and the runner's."""
+"""Declarations of the metrics that components do not declare themselves: Flume's, by kind, and the runner's."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ BATCH = Metric(
     "Time that the latest batch took: of a source until stored, of a sink until delivered, otherwise one call.",
     "known",
 )
-"""Duration of the latest batch that came to a good end.
+"""Duration of the latest successful batch.
 
-Of a source: from the arrival of the batch until all required channels held it, retries included. Of an interceptor
-and of a channel: one call. Of a sink: from the take of its first event until all events were durable. A sink that
-waits until a file is full shows that wait. On Spark: a micro-batch with its interceptors, from its start to its
-commit.
+- Source: from the arrival of the batch until all required channels have stored it, including retries.
+- Interceptor, channel: one call.
+- Sink: from the take of the first event until all events are durable, including the wait for a full file.
+- On Spark: a micro-batch with its interceptors, from its start to its commit.
 """
 
 SOURCE = (
@@ -46,7 +46,7 @@ SOURCE = (
     Metric("OpenConnectionCount", "gauge", "connections", "Connections that are open now."),
 )
 CHANNEL = (
-    Metric("ChannelCapacity", "gauge", "events", "Most events that the channel holds; 0 of a channel in Kafka."),
+    Metric("ChannelCapacity", "gauge", "events", "Maximum number of events in the channel; 0 of a channel in Kafka."),
     Metric(
         *("ChannelFillPercentage", "gauge", "percent"),
         "Part of the capacity that is in use; at 100 the sources of the channel wait.",
@@ -77,13 +77,13 @@ SINK = (
 )
 
 FAILURES = (
-    Metric("FailureCount", "counter", "failures", "Failed attempts, each of which was repeated.", "known"),
-    Metric("RetryAttempt", "gauge", "attempts", "Failed attempts since the component last worked.", "known"),
+    Metric("FailureCount", "counter", "failures", "Failed attempts; each is retried.", "known"),
+    Metric("RetryAttempt", "gauge", "attempts", "Failed attempts since the latest success.", "known"),
     Metric("RetryTime", "gauge", "milliseconds", "Time of the next attempt, since the Unix epoch.", "known"),
 )
 DISK = Metric(
     *("DiskFreeBytes", "gauge", "bytes"),
-    "Free space where the component keeps files; of several disks, on the one that has least.",
+    "Free space on the disk with the files of the component; the minimum of several disks.",
     "known",
 )
 ROUTED = (
@@ -113,7 +113,7 @@ LAG = (
     Metric("LagSeconds", "gauge", "seconds", "Age of the oldest event that the sink has not delivered.", "known"),
 )
 KAFKA_LAG = (
-    Metric("Backlog", "gauge", "records", "Lag of the sink, under its former name.", "known"),
+    Metric("Backlog", "gauge", "records", "Deprecated alias of `Lag`.", "known"),
     Metric(
         *("RetentionSecondsLeft", "gauge", "seconds"),
         "Time until Kafka deletes the oldest event that the sink has not delivered.",
@@ -124,76 +124,80 @@ CLUSTER = (
     Metric("BrokersDown", "gauge", "brokers", "Brokers that do not accept connections.", "known"),
     Metric(
         *("UnderReplicatedPartitions", "gauge", "partitions"),
-        "Partitions of the topic that lack in-sync replicas.",
+        "Partitions of the topic with too few in-sync replicas.",
         "known",
     ),
-    Metric("OfflinePartitions", "gauge", "partitions", "Partitions of the topic that have no leader.", "known"),
+    Metric("OfflinePartitions", "gauge", "partitions", "Partitions of the topic without a leader.", "known"),
 )
 OVERFLOW = (
-    Metric("Overflowing", "gauge", "", "1 while the channel puts events into its overflow, and 0 otherwise."),
-    Metric("OverflowSize", "gauge", "events", "Events in the overflow of the channel."),
-    Metric("OverflowEventCount", "counter", "events", "Events that went into the overflow."),
-    Metric("OverflowForwardedCount", "counter", "events", "Events of the overflow that are in the channel now."),
-    Metric("OverflowRepeatedCount", "counter", "events", "Events of the overflow that may be in the channel twice."),
+    Metric("Overflowing", "gauge", "", "1 while the channel writes events to its disk overflow, and 0 otherwise."),
+    Metric("OverflowSize", "gauge", "events", "Events in the disk overflow of the channel."),
+    Metric("OverflowEventCount", "counter", "events", "Events that were written to the disk overflow."),
+    Metric(
+        "OverflowForwardedCount", "counter", "events", "Events that were moved from the disk overflow to the channel."
+    ),
+    Metric(
+        "OverflowRepeatedCount", "counter", "events", "Events of the disk overflow that may be in the channel twice."
+    ),
 )
 SPARK = (
     Metric("DriverRestartCount", "counter", "restarts", "Restarts of the Spark driver.", "known"),
     Metric("RecordsPerSecond", "gauge", "records per second", "Rate of the latest micro-batch.", "known"),
     Metric("StateRows", "gauge", "rows", "Rows in the state of the Spark query.", "known"),
-    Metric("StateBytes", "gauge", "bytes", "Memory that the state of the Spark query takes.", "known"),
+    Metric("StateBytes", "gauge", "bytes", "Memory in use by the state of the Spark query.", "known"),
     TOPIC_RECREATED,
     RECORDS_LOST,
 )
 
 
 @dataclass(frozen=True)
-class Group:
+class MetricGroup:
     """Metrics that components of one kind have without declaring them."""
 
     kind: str
     """One of `KINDS`."""
-    where: str
-    """Components that have them: `EVERY`, or in words."""
+    condition: str
+    """Components with these metrics: `EVERY`, or a phrase such as `on Spark`."""
     metrics: tuple[Metric, ...]
 
 
 GROUPS = (
-    Group("SOURCE", EVERY, (*SOURCE, REJECTED, replace(FILTERED, shown="known"), *ROUTED, BATCH, *FAILURES)),
-    Group("SOURCE", "with files", (DISK,)),
-    Group("CHANNEL", EVERY, (*CHANNEL, BATCH, *FAILURES)),
-    Group("CHANNEL", "with files", (DISK,)),
-    Group("CHANNEL", "`kafka`", CLUSTER),
-    Group("CHANNEL", "with `overflow`", OVERFLOW),
-    Group("INTERCEPTOR", EVERY, (RECEIVED, FILTERED, replace(REJECTED, shown="known"), BATCH)),
-    Group("SINK", EVERY, (*SINK, REJECTED, replace(FILTERED, shown="known"), *LAG, BATCH, *FAILURES)),
-    Group("SINK", "with files", (DISK,)),
-    Group("SINK", "on a channel `kafka`", KAFKA_LAG),
-    Group("SINK", "on Spark", SPARK),
-    Group(
+    MetricGroup("SOURCE", EVERY, (*SOURCE, REJECTED, replace(FILTERED, shown="known"), *ROUTED, BATCH, *FAILURES)),
+    MetricGroup("SOURCE", "with files", (DISK,)),
+    MetricGroup("CHANNEL", EVERY, (*CHANNEL, BATCH, *FAILURES)),
+    MetricGroup("CHANNEL", "with files", (DISK,)),
+    MetricGroup("CHANNEL", "`kafka`", CLUSTER),
+    MetricGroup("CHANNEL", "with `overflow`", OVERFLOW),
+    MetricGroup("INTERCEPTOR", EVERY, (RECEIVED, FILTERED, replace(REJECTED, shown="known"), BATCH)),
+    MetricGroup("SINK", EVERY, (*SINK, REJECTED, replace(FILTERED, shown="known"), *LAG, BATCH, *FAILURES)),
+    MetricGroup("SINK", "with files", (DISK,)),
+    MetricGroup("SINK", "on a channel `kafka`", KAFKA_LAG),
+    MetricGroup("SINK", "on Spark", SPARK),
+    MetricGroup(
         *("ROUTE", EVERY),
         (Metric("EventRoutedCount", "counter", "events", "Events that the source has put into the channel."),),
     ),
 )
 
 
-def of_every(kind: str) -> tuple[Metric, ...]:
+def common_metrics(kind: str) -> tuple[Metric, ...]:
     """Return the metrics that every component of a kind has."""
-    return next(group.metrics for group in GROUPS if (group.kind, group.where) == (kind, EVERY))
+    return next(group.metrics for group in GROUPS if (group.kind, group.condition) == (kind, EVERY))
 
 
-def of_some(kind: str) -> Mapping[str, Metric]:
+def undeclared_metrics(kind: str) -> Mapping[str, Metric]:
     """Return all metrics that a component of a kind may have without declaring them, by name."""
     return {metric.name: metric for group in GROUPS if group.kind == kind for metric in group.metrics}
 
 
-def family(name: str, kind: str) -> str:
+def family_name(name: str, kind: str) -> str:
     """Return the name of a metric family in Prometheus; `kind` is `counter` or `gauge`."""
     return f"flafka_{_snake(name if kind == 'gauge' else name.removesuffix('Count'))}"
 
 
-def series(metric: Metric) -> str:
-    """Return the name of the series in Prometheus."""
-    return family(metric.name, metric.kind) + "_total" * (metric.kind == "counter")
+def series_name(metric: Metric) -> str:
+    """Return the name of the time series in Prometheus."""
+    return family_name(metric.name, metric.kind) + "_total" * (metric.kind == "counter")
 
 
 def _snake(name: str) -> str:

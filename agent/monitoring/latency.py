@@ -1,4 +1,4 @@
-"""Duration of batches: one gauge of every component, on either runner."""
+"""Duration of batches: a gauge of every component, on both runners."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from flafka.agent.monitoring.definitions import BATCH
 from flafka.plugins import Metrics
 
 
-def took(metrics: Metrics, since: float) -> None:
-    """A batch that began at `since`, of `time.monotonic`, has come to its end."""
+def record_batch_duration(metrics: Metrics, since: float) -> None:
+    """Set the gauge to the time since `since`, the start of the batch in seconds of `time.monotonic`."""
     metrics.set(BATCH.name, round(1000 * (time.monotonic() - since), 2))

@@ -1,4 +1,4 @@
-"""The latest warnings and errors of the log, for those who look at the agent rather than at its log."""
+"""Latest warnings and errors of the log, for the page and `agent top`."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import logging
 from collections import deque
 from typing import NamedTuple
 
-MOST = 100
+MAX_ENTRIES = 100
 
 
-class Said(NamedTuple):
-    """One of them."""
+class LogEntry(NamedTuple):
+    """One line of the log."""
 
     at: float
     """Seconds since the epoch."""
@@ -19,17 +19,17 @@ class Said(NamedTuple):
     text: str
 
 
-class Recent(logging.Handler):
-    """Keeps the latest warnings and errors of the whole process."""
+class RecentLog(logging.Handler):
+    """Log handler that holds the latest warnings and errors of the whole process. Any thread may call."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._said: deque[Said] = deque(maxlen=MOST)
+        self._entries: deque[LogEntry] = deque(maxlen=MAX_ENTRIES)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Keep it, as the log has it but for a traceback."""
-        self._said.append(Said(record.created, record.levelname, record.name, record.getMessage()))
+        """Add a record, without its traceback."""
+        self._entries.append(LogEntry(record.created, record.levelname, record.name, record.getMessage()))
 
-    def said(self) -> list[Said]:
-        """The newest first."""
-        return list(reversed(list(self._said)))
+    def entries(self) -> list[LogEntry]:
+        """Return the entries, newest first."""
+        return list(reversed(list(self._entries)))

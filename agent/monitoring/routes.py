@@ -1,4 +1,4 @@
-"""The page at `/`, and what it asks for below `/api`: for this host, or for who knows the token."""
+"""Routes of the page at `/` and of its API below `/api`, for this host or for clients with the token."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from flafka.agent.monitoring.view import View
 
-_PARTS = ("page.css", "page.js", "wires.js", "charts.js", "sample.js")
+_PAGE_FILES = ("page.css", "page.js", "wires.js", "charts.js", "sample.js")
 _TYPES = {"css": "text/css", "html": "text/html", "js": "text/javascript"}
 _HEADERS = {
     "content-security-policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'",
@@ -28,7 +28,7 @@ COOKIE = "flafka-token"
 
 
 def is_loopback(host: str) -> bool:
-    """Whether nobody but this host can connect to an address, or means it by that name."""
+    """Return True if an address or name is a loopback address of this host."""
     if host == "localhost":
         return True
     try:
@@ -38,23 +38,25 @@ def is_loopback(host: str) -> bool:
 
 
 def routes(view: View, token: str) -> list[BaseRoute]:
-    """What is served besides the metrics; `token` is empty where none is set."""
+    """Return the routes of the page and its API; `token` is empty if none is set."""
 
     async def index(request: Request) -> Response:
-        if token and request.query_params.get("token"):  # kept by the browser, and out of its address bar
-            answer = RedirectResponse(request.url.path)
-            answer.set_cookie(COOKIE, request.query_params["token"], httponly=True, samesite="strict")
-            return answer
+        # In a cookie, the token stays out of the address bar and the history of the browser.
+        if token and request.query_params.get("token"):
+            response = RedirectResponse(request.url.path)
+            response.set_cookie(COOKIE, request.query_params["token"], httponly=True, samesite="strict")
+            return response
         return _file("index.html")
 
-    async def part(request: Request) -> Response:
+    async def page_file(request: Request) -> Response:
         name = request.path_params["name"]
-        return _file(name) if name in _PARTS else PlainTextResponse("not found", 404)
+        return _file(name) if name in _PAGE_FILES else PlainTextResponse("not found", 404)
 
     async def graph(_: Request) -> Response:
         return LenientJsonResponse(view.graph())
 
-    def state(_: Request) -> Response:  # on a thread of starlette's: it may wait for locks of components
+    # Not async, so that Starlette runs it on a thread: the locks of components may block.
+    def state(_: Request) -> Response:
         return LenientJsonResponse(view.state())
 
     def history(request: Request) -> Response:
@@ -64,56 +66,56 @@ def routes(view: View, token: str) -> list[BaseRoute]:
             return PlainTextResponse("since: seconds since the epoch\n", 400)
         return LenientJsonResponse(view.series(since))
 
-    def followed(request: Request) -> Response:
+    def tailed_files(request: Request) -> Response:
         return LenientJsonResponse(view.files(request.query_params.get("match", "")))
 
     def sample(request: Request) -> Response:
-        return LenientJsonResponse(view.samples.of(request.query_params.get("component", "")))
+        return LenientJsonResponse(view.samples.get(request.query_params.get("component", "")))
 
     api = [
         *(Route("/graph", graph), Route("/state", state), Route("/history", history)),
-        *(Route("/files", followed), Route("/sample", sample)),
+        *(Route("/files", tailed_files), Route("/sample", sample)),
     ]
-    return [Route("/", index), Route("/page/{name}", part), Mount("/api", routes=api)]
+    return [Route("/", index), Route("/page/{name}", page_file), Mount("/api", routes=api)]
 
 
 class LenientJsonResponse(JSONResponse):
-    """JSON of whatever there is: names of files, which are in paths and reasons, need not be UTF-8."""
+    """JSON response of any text and numbers. File names in paths and reasons may be invalid UTF-8."""
 
     def render(self, content: Any) -> bytes:
-        """What is no text is written as JSON escapes it, `\\udcff`; what is no number, such as NaN, as null."""
+        """Encode bytes that are not UTF-8 as JSON escapes (`\\udcff`), and NaN or infinity as null."""
         try:
-            text = _dumped(content)
+            text = _dump(content)
         except ValueError:
-            text = _dumped(_known(content))
+            text = _dump(_replace_non_finite(content))
         return text.encode("utf-8", "backslashreplace")
 
 
-def _dumped(content: Any) -> str:
+def _dump(content: Any) -> str:
     return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
-def _known(content: Any) -> Any:
-    """The same without the numbers that JSON does not have, which browsers would refuse as a whole."""
+def _replace_non_finite(content: Any) -> Any:
+    """Replace NaN and infinity by None: browsers reject JSON with such numbers."""
     if isinstance(content, dict):
-        return {name: _known(value) for name, value in content.items()}
+        return {name: _replace_non_finite(value) for name, value in content.items()}
     if isinstance(content, (list, tuple)):
-        return [_known(value) for value in content]
+        return [_replace_non_finite(value) for value in content]
     return None if isinstance(content, float) and not math.isfinite(content) else content
 
 
-class Guard:
-    """Lets those see the page who may.
+class AccessGuard:
+    """ASGI middleware that restricts access to the page and its API.
 
-    Without a token the page is for this host alone: the server has to listen on its loopback address, and be asked
-    by that name, so that no page of another site can ask through a browser of this host.
+    Without a token, only this host has access: the server must listen on a loopback address, and the Host header of
+    a request must name it. Otherwise a page of another site could send requests (DNS rebinding).
     """
 
     def __init__(self, app: ASGIApp, host: str, token: str) -> None:
         self.app, self.host, self.token = app, host, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One request."""
+        """Serve one request."""
         guarded = scope["type"] == "http" and (scope["path"] == "/" or scope["path"].startswith("/api"))
         if guarded and (refusal := self._refusal(Request(scope))):
             await PlainTextResponse(f"{refusal}\n", 403)(scope, receive, send)
@@ -121,21 +123,25 @@ class Guard:
             await self.app(scope, receive, send)
 
     def _refusal(self, request: Request) -> str:
-        """A sentence; empty for who may."""
+        """Return the reason for a refusal; empty if access is allowed."""
         if self.token:
             given = request.headers.get("authorization", "").removeprefix("Bearer ") or request.cookies.get(
                 COOKIE, ""
             )
             given = request.query_params.get("token", given)
-            right = hmac.compare_digest(given.encode(), self.token.encode())
-            return "" if right else "the token is missing or wrong: /?token=… or the header Authorization: Bearer …"
+            is_valid = hmac.compare_digest(given.encode(), self.token.encode())
+            return (
+                ""
+                if is_valid
+                else "the token is missing or wrong: use /?token=… or the header Authorization: Bearer …"
+            )
         if not is_loopback(self.host):
             return (
-                f"this page shows events and settings, and the agent serves it on {self.host}: set monitoring.token, "
-                "and open /?token=…"
+                f"this page shows events and settings, and {self.host} is not a loopback address: set "
+                "monitoring.token, and open /?token=…"
             )
-        asked = request.url.hostname or ""
-        return "" if is_loopback(asked) else f"this page is for this host alone: ask for localhost, not {asked}"
+        host = request.url.hostname or ""
+        return "" if is_loopback(host) else f"this page is for this host only: open localhost, not {host}"
 
 
 def _file(name: str) -> Response:

@@ -1,7 +1,6 @@
-"""A sample of the events that pass a component, for the page: behind the last mask only.
+"""Samples of the events that pass a component, for the page: only after the last interceptor that redacts.
 
-It listens as `agent tap` does, at the same places. Several pages that look at one component share its sample. One
-that nobody has asked for lately ends.
+A sample subscribes to the taps of `agent tap`. Pages on one component share a sample, which ends without requests.
 """
 
 from __future__ import annotations
@@ -16,166 +15,168 @@ from typing import Any
 import pyarrow.compute as pc
 
 from flafka.agent.graph import Graph, graph_of
-from flafka.agent.monitoring.taps import Point, Seen, Taps, TapSubscriber, find, points
+from flafka.agent.monitoring.taps import TappedBatch, TapPoint, Taps, TapSubscriber, find_point, tap_points
 from flafka.agent.topology import AgentSpec, SinkSpec, SourceSpec
 from flafka.plugins import Event, Interceptor
 
-MOST_EVENTS = 50
-"""The latest are kept."""
-EVENTS_A_SECOND = 20
-MOST_BYTES = 2000
-"""Bytes that are kept of a body, and of all headers of an event together."""
-MOST_SAMPLES = 16
+MAX_EVENTS = 50
+"""Number of latest events in a sample."""
+MAX_EVENTS_PER_SECOND = 20
+MAX_BYTES = 2000
+"""Maximum size of a body, and of all headers of an event together; the rest is cut off."""
+MAX_SAMPLES = 16
 LEASE_SECONDS = 6.0
-"""A page asks every two seconds."""
+"""Lifetime of a sample without requests. A page sends one every two seconds."""
 
 
 class Sample(TapSubscriber):
-    """The latest events at the end of one component. Takes what it shows at once, and holds no batch."""
+    """Latest events at the end of one component. Copies the events, so that it holds no batch in memory."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._kept: deque[dict[str, Any]] = deque(maxlen=MOST_EVENTS)
+        self._latest: deque[dict[str, Any]] = deque(maxlen=MAX_EVENTS)
         self._passed = 0
-        self._second, self._left = 0, 0
-        self.asked = time.monotonic()
-        """Monotonic time of the latest request."""
+        self._second, self._remaining = 0, 0
+        self.last_request = time.monotonic()
+        """Time of the latest request, in seconds of `time.monotonic`."""
         self.closing = contextlib.ExitStack()
 
-    def _offer(self, seen: tuple[Seen, ...]) -> None:
-        batch, now = seen[0].batch, time.time()
+    def _enqueue(self, batches: tuple[TappedBatch, ...]) -> None:
+        batch, now = batches[0].batch, time.time()
         with self._lock:
             first = self._passed
             self._passed += len(batch)
             if int(now) != self._second:
-                self._second, self._left = int(now), EVENTS_A_SECOND
-            few = batch.slice(0, self._left)
-            self._left -= len(few)
-            sizes = pc.binary_length(few.bodies).to_pylist()
-            few = few.with_bodies(pc.binary_slice(few.bodies, 0, MOST_BYTES))  # one may be a file of gigabytes
-            ids = [str(id) for id in few.ids()] if few.origin is not None else [None] * len(few)
-            for row, (event, id, size) in enumerate(zip(few, ids, sizes, strict=True)):
-                about = {"number": first + row, "time": now, "id": id, "size": size, "cut": size > MOST_BYTES}
-                self._kept.append({**about, **_plain(event)})
+                self._second, self._remaining = int(now), MAX_EVENTS_PER_SECOND
+            sample = batch.slice(0, self._remaining)
+            self._remaining -= len(sample)
+            sizes = pc.binary_length(sample.bodies).to_pylist()
+            # A body may be a file of gigabytes.
+            sample = sample.with_bodies(pc.binary_slice(sample.bodies, 0, MAX_BYTES))
+            ids = [str(id) for id in sample.ids()] if sample.origin is not None else [None] * len(sample)
+            for row, (event, id, size) in enumerate(zip(sample, ids, sizes, strict=True)):
+                metadata = {"number": first + row, "time": now, "id": id, "size": size, "cut": size > MAX_BYTES}
+                self._latest.append({**metadata, **_to_json(event)})
 
-    def told(self) -> dict[str, Any]:
-        """Return the number of events that have passed, and the latest kept ones, the newest first."""
-        self.asked = time.monotonic()
+    def snapshot(self) -> dict[str, Any]:
+        """Return the number of events that have passed, and the latest ones, newest first."""
+        self.last_request = time.monotonic()
         with self._lock:
-            return {"passed": self._passed, "events": [*reversed(self._kept)]}
+            return {"passed": self._passed, "events": [*reversed(self._latest)]}
 
 
 class Samples:
-    """The samples of one agent that somebody looks at. Any thread may call."""
+    """Samples of one agent that pages request. Any thread may call."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._points: list[Point] = []
+        self._points: list[TapPoint] = []
         self._hidden: Mapping[str, str] = {}
         self._samples: dict[str, Sample] = {}
-        """By path."""
+        """Samples by path of the component."""
 
-    def show(self, spec: AgentSpec, taps: Mapping[str, Taps]) -> None:
-        """Sample the parts of this agent from now on; `taps` are by path of source, channel or sink."""
+    def set_agent(self, spec: AgentSpec, taps: Mapping[str, Taps]) -> None:
+        """Sample the components of this agent from now on; `taps` are by path of source, channel or sink."""
         graph = graph_of(spec)
-        ends = {node.id for node in graph.nodes}
+        components = {node.id for node in graph.nodes}
         with self._lock:
-            self._points = [point for point in points(spec, taps) if point.path in ends]
-            self._hidden = hidden(graph, spec)
-            known = {point.path: point for point in self._points}
+            self._points = [point for point in tap_points(spec, taps) if point.path in components]
+            self._hidden = hidden_components(graph, spec)
+            by_path = {point.path: point for point in self._points}
             for path, sample in [*self._samples.items()]:
                 sample.closing.close()
-                point = known.get(path)
+                point = by_path.get(path)
                 if point is None or point.taps is None or path in self._hidden:
                     del self._samples[path]
                 else:
-                    sample.closing.enter_context(point.taps.heard(sample))
+                    sample.closing.enter_context(point.taps.subscription(sample))
 
-    def of(self, component: str) -> dict[str, Any]:
-        """A sample of that component, which begins when it is first asked for; `error` is why there is none."""
+    def get(self, component: str) -> dict[str, Any]:
+        """Return the sample of a component, which starts with the first request, or `{"error": reason}`."""
         with self._lock:
-            point = find(self._points, component)
+            point = find_point(self._points, component)
             if isinstance(point, str):
                 return {"error": point}
             if reason := self._hidden.get(point.path):
                 return {"error": reason}
             if point.taps is None:
-                return {"error": "it does not run"}
+                return {"error": "the component does not run"}
             sample = self._samples.get(point.path)
             if sample is None:
-                if len(self._samples) >= MOST_SAMPLES:
-                    return {"error": f"{MOST_SAMPLES} components are looked at already: close another page"}
+                if len(self._samples) >= MAX_SAMPLES:
+                    return {"error": f"pages already show events of {MAX_SAMPLES} components: close another page"}
                 sample = self._samples[point.path] = Sample()
-                sample.closing.enter_context(point.taps.heard(sample))
-            return {"component": point.path, **sample.told()}
+                sample.closing.enter_context(point.taps.subscription(sample))
+            return {"component": point.path, **sample.snapshot()}
 
-    def look(self) -> None:
-        """End those that nobody has asked for lately. To be called every second or so."""
+    def close_expired(self) -> None:
+        """End samples without recent requests. To be called about every second."""
         with self._lock:
             for path, sample in [*self._samples.items()]:
-                if time.monotonic() - sample.asked > LEASE_SECONDS:
+                if time.monotonic() - sample.last_request > LEASE_SECONDS:
                     sample.closing.close()
                     del self._samples[path]
 
     def stop(self) -> None:
-        """End all."""
+        """End all samples."""
         with self._lock:
             for sample in self._samples.values():
                 sample.closing.close()
             self._samples.clear()
 
 
-def hidden(graph: Graph, spec: AgentSpec) -> dict[str, str]:
-    """By path: components whose events have parts that an interceptor takes out elsewhere, and why none is shown.
+def hidden_components(graph: Graph, spec: AgentSpec) -> dict[str, str]:
+    """Return the components whose events an interceptor redacts elsewhere, by path, with the reason for the user.
 
-    That is what stands before such an interceptor on any way, and what gets the same events by a way without one.
+    These are the components upstream of a redacting interceptor, and those that get the same events by another path.
     """
     ends: tuple[SourceSpec | SinkSpec, ...] = (*spec.sources, *spec.sinks)
     masks = {
-        end.path: [i.name for i in end.interceptors if issubclass(i.cls, Interceptor) and i.cls.hides] for end in ends
+        end.path: [i.name for i in end.interceptors if issubclass(i.cls, Interceptor) and i.cls.redacts]
+        for end in ends
     }
-    ways: dict[str, list[str]] = {node.id: [] for node in graph.nodes}
+    successors: dict[str, list[str]] = {node.id: [] for node in graph.nodes}
     for edge in graph.edges:
-        ways[edge.start].append(edge.end)
-    found: dict[str, str] = {}
+        successors[edge.start].append(edge.end)
+    mask_of: dict[str, str] = {}
     for node in graph.nodes:
-        if masked := next((path for path in _behind(node.id, ways) if masks.get(path)), None):
-            found[node.id] = f"{masked}.interceptors.{masks[masked][-1]}"
-    waiting = deque(found)
-    while waiting:
-        start = waiting.popleft()
-        for end in ways[start]:
-            if end not in found and not masks.get(end):
-                found[end] = found[start]
-                waiting.append(end)
+        if masked := next((path for path in _downstream(node.id, successors) if masks.get(path)), None):
+            mask_of[node.id] = f"{masked}.interceptors.{masks[masked][-1]}"
+    pending = deque(mask_of)
+    while pending:
+        start = pending.popleft()
+        for end in successors[start]:
+            if end not in mask_of and not masks.get(end):
+                mask_of[end] = mask_of[start]
+                pending.append(end)
     return {
-        path: f"{mask} takes out what the events at {path} have: they are shown to the agent's own user only, by "
+        path: f"{mask} redacts the events of {path}, which only the user of the agent may see: run "
         f"{spec.command(f'tap {path}')}"
-        for path, mask in found.items()
+        for path, mask in mask_of.items()
     }
 
 
-def _behind(start: str, ways: Mapping[str, list[str]]) -> list[str]:
-    found: dict[str, None] = {}
-    waiting = deque(ways[start])
-    while waiting:
-        if (path := waiting.popleft()) not in found:
-            found[path] = None
-            waiting.extend(ways[path])
-    return [path for path in found if path != start]
+def _downstream(start: str, successors: Mapping[str, list[str]]) -> list[str]:
+    visited: dict[str, None] = {}
+    pending = deque(successors[start])
+    while pending:
+        if (path := pending.popleft()) not in visited:
+            visited[path] = None
+            pending.extend(successors[path])
+    return [path for path in visited if path != start]
 
 
-def _plain(event: Event) -> dict[str, Any]:
+def _to_json(event: Event) -> dict[str, Any]:
     headers: dict[str, str] = {}
-    left = MOST_BYTES
+    remaining = MAX_BYTES
     for name, value in sorted(event.headers.items()):
-        if left <= 0:
+        if remaining <= 0:
             headers["…"] = f"{len(event.headers) - len(headers)} more"
             break
-        headers[_cut(name, left)] = _cut(value, left - len(name))
-        left -= len(name) + len(value)
+        headers[_truncate(name, remaining)] = _truncate(value, remaining - len(name))
+        remaining -= len(name) + len(value)
     return {"body": event.body.decode("utf-8", "backslashreplace"), "headers": headers}
 
 
-def _cut(text: str, most: int) -> str:
-    return text if len(text) <= most else f"{text[: max(most, 0)]}…"
+def _truncate(text: str, length: int) -> str:
+    return text if len(text) <= length else f"{text[: max(length, 0)]}…"

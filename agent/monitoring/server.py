@@ -19,27 +19,27 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from flafka.agent.monitoring.registry import Registry
-from flafka.agent.monitoring.routes import Guard, LenientJsonResponse, routes
+from flafka.agent.monitoring.routes import AccessGuard, LenientJsonResponse, routes
 from flafka.agent.monitoring.view import View
 from flafka.plugins.errors import ANY_FAILURE
-from flafka.plugins.threads import in_words, start_thread, warn_rate_limited
+from flafka.plugins.threads import describe_exception, rate_limit_loop_errors, start_thread
 
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 5.0
-"""Wait before a port that is taken is tried again."""
+"""Delay before the next attempt to listen on an occupied port."""
 TICK_SECONDS = 1.0
 BACKLOG = 16
-"""Connections that wait to be accepted. asyncio tries to accept so many at once, and reports each one that fails."""
+"""Backlog of listen(2). asyncio accepts as many connections at once, and logs each failure."""
 
 
-def listen(host: str, port: int) -> socket.socket:
-    """A socket that listens there. Raises OSError."""
+def open_listener(host: str, port: int) -> socket.socket:
+    """Return a TCP socket that listens on this address. Raise OSError."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((host, port))
-        listener.listen()  # who asks before the server's thread is there waits
+        listener.listen()  # connections queue here until the server thread runs
     except OSError:
         listener.close()
         raise
@@ -47,18 +47,17 @@ def listen(host: str, port: int) -> socket.socket:
 
 
 class MetricsServer:
-    """Serves a registry, and the page of a view of it, on a thread of its own.
+    """HTTP server of a registry, and of the page of a view, on its own thread.
 
-    A port that is taken never keeps the agent from running: it is a warning, once, and is tried again until it can
-    be had.
+    Best-effort: an occupied port is logged once, and retried until it is free. The agent runs meanwhile.
     """
 
     def __init__(self, registry: Registry, host: str, port: int, view: View | None = None, token: str = "") -> None:
         self.registry, self.host, self.port, self.view, self.token = registry, host, port, view, token
         self._server: _PageServer | None = None
         self._failure = ""
-        """The error that was logged last."""
-        # Neither of the event loop nor of the protocols that uvicorn would look for: it imports those that it finds.
+        """Latest logged error."""
+        # With the defaults, uvicorn would import every event loop and protocol library that is installed.
         self._settings = uvicorn.Config(
             self._app(),
             loop="asyncio",
@@ -70,19 +69,19 @@ class MetricsServer:
             backlog=BACKLOG,
             timeout_graceful_shutdown=1,
         )
-        self._settings.load()  # imports, which it would do on the server's thread
+        self._settings.load()  # imports modules, here instead of on the server thread
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Listen; port 0 takes a free one, then in `port`."""
+        """Start to listen. Does not block. With port 0, use a free port and set `port` to it."""
         listener = None
         try:
             listener = self._listen()
         except OSError as e:
             log.warning(
-                "metrics are not served: %s:%d: %s; it is tried again every %.0f s, or set `monitoring.port` to "
-                "another port",
+                "metrics are not served: cannot listen on %s:%d: %s; the agent retries every %.0f s; free the port, "
+                "or set monitoring.port to another one",
                 self.host,
                 self.port,
                 e.strerror,
@@ -92,13 +91,13 @@ class MetricsServer:
         start_thread(self._thread)
 
     def _listen(self) -> socket.socket:
-        listener = listen(self.host, self.port)
+        listener = open_listener(self.host, self.port)
         self.port = listener.getsockname()[1]
         log.info("metrics on http://%s:%d/metrics and /metrics/prometheus", self.host, self.port)
         return listener
 
     def _run(self, listener: socket.socket | None) -> None:
-        """Serve until the stop; after an error, such as too many open files, listen and serve again."""
+        """Serve until `stop`. After an error, such as too many open files, listen again."""
         while not self._stopping.is_set():
             try:
                 if listener is None:
@@ -108,20 +107,20 @@ class MetricsServer:
             except OSError as e:
                 log.debug("metrics are not served: %s", e)
             except ANY_FAILURE as e:
-                text = in_words(type(e), e)
+                text = describe_exception(type(e), e)
                 if text != self._failure:
                     self._failure = text
-                    log.error("metrics are not served: %s; it is tried again every %.0f s", text, RETRY_SECONDS)
+                    log.error("metrics are not served: %s; the agent retries every %.0f s", text, RETRY_SECONDS)
             if listener is not None:
                 listener.close()
                 listener = None
             self._stopping.wait(RETRY_SECONDS)
 
     def stop(self) -> None:
-        """Stop listening."""
+        """Stop the server. Wait for its thread at most 3 s."""
         self._stopping.set()
         if self._server is not None:
-            self._server.end()
+            self._server.request_stop()
         if self._thread is not None and self._thread.is_alive():
             self._thread.join(3)
 
@@ -137,17 +136,18 @@ class MetricsServer:
 
         async def health(_: Request) -> Response:
             failing, degraded = self.registry.failing(), self.registry.degraded()
-            told = {"agent": self.registry.agent, "state": self.registry.state()}
-            application = self.registry.application()
-            more = {"spark": application} if application else {}
-            standby = {"standby": standbys} if (standbys := self.registry.standby()) else {}
-            told_of_all = {**told, "failing": failing, "degraded": degraded, **standby, **more}
-            return LenientJsonResponse(told_of_all, status_code=503 if failing else 200)
+            content: dict[str, object] = {"agent": self.registry.agent, "state": self.registry.state()}
+            content |= {"failing": failing, "degraded": degraded}
+            if standby := self.registry.standby():
+                content["standby"] = standby
+            if application := self.registry.application():
+                content["spark"] = application
+            return LenientJsonResponse(content, status_code=503 if failing else 200)
 
         async def readiness(_: Request) -> Response:
             waiting = self.registry.waiting()
-            told = {"agent": self.registry.agent, "ready": not waiting, "waiting": waiting}
-            return LenientJsonResponse(told, status_code=503 if waiting else 200)
+            content = {"agent": self.registry.agent, "ready": not waiting, "waiting": waiting}
+            return LenientJsonResponse(content, status_code=503 if waiting else 200)
 
         return Starlette(
             routes=[
@@ -157,36 +157,36 @@ class MetricsServer:
                 Route("/readyz", readiness),
                 *(routes(self.view, self.token) if self.view is not None else ()),
             ],
-            middleware=[Middleware(_AnyCase), Middleware(Guard, host=self.host, token=self.token)],
+            middleware=[Middleware(_CaseInsensitivePaths), Middleware(AccessGuard, host=self.host, token=self.token)],
         )
 
 
 class _PageServer(uvicorn.Server):
-    """uvicorn's, which looks each second for what it has to do in between, and not each tenth."""
+    """uvicorn server that runs its periodic work every second instead of every 0.1 s, to save CPU time."""
 
     def __init__(self, config: uvicorn.Config, stopping: threading.Event) -> None:
         super().__init__(config)
         self._stopping = stopping
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._ended = asyncio.Event()
+        self._stop_requested = asyncio.Event()
 
     async def main_loop(self) -> None:
-        """uvicorn calls this between start and end."""
+        """Run until `request_stop`. uvicorn calls this method between startup and shutdown."""
         self._loop = asyncio.get_running_loop()
-        warn_rate_limited(self._loop, log)
+        rate_limit_loop_errors(self._loop, log)
         while not (self._stopping.is_set() or await self.on_tick(0)):
             with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._ended.wait(), TICK_SECONDS)
+                await asyncio.wait_for(self._stop_requested.wait(), TICK_SECONDS)
 
-    def end(self) -> None:
-        """Look now, as it is to stop. Any thread."""
+    def request_stop(self) -> None:
+        """Wake the main loop, so that it stops. Any thread may call."""
         if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # it has ended by itself
-                self._loop.call_soon_threadsafe(self._ended.set)
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._stop_requested.set)
 
 
-class _AnyCase:
-    """Flume's paths ignore case."""
+class _CaseInsensitivePaths:
+    """ASGI middleware that ignores the case of paths, as Flume does."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

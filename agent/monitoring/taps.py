@@ -1,7 +1,7 @@
-"""Listening to events as they pass: for `agent tap`, over a local socket that the agent's own user can open.
+"""Taps: copies of passing events for `agent tap`, over a Unix socket that only the user of the agent can open.
 
-Components that nobody listens to pay one look at an attribute a batch. A listener holds a few batches at most, and
-what comes faster than its reader takes is counted and left out: nothing waits for it.
+A component without subscribers reads one attribute per batch. A subscriber queues a few batches at most. Further
+batches are dropped and counted, so that a slow reader never blocks the agent.
 """
 
 from __future__ import annotations
@@ -29,150 +29,152 @@ import pyarrow.compute as pc
 from flafka.agent.state import state_directory
 from flafka.agent.topology import AgentSpec, SinkSpec, SourceSpec
 from flafka.plugins import Batch
-from flafka.plugins.problems import suggestion
+from flafka.plugins.problems import suggest
 from flafka.plugins.threads import start_thread
 
 log = logging.getLogger(__name__)
 
-MOST_BATCHES = 4
-"""So many wait for one reader."""
-MOST_EVENTS = 1000
-"""So many are sent at once."""
-MOST_READERS = 16
+MAX_QUEUED_BATCHES = 4
+"""Maximum number of batches in the queue of a subscriber."""
+MAX_EVENTS_PER_MESSAGE = 1000
+MAX_READERS = 16
 TAP_CHECK_SECONDS = 0.5
-"""A reader that went away, and events that were left out, are noticed so soon."""
-ACCEPT_SECONDS = 0.5
-"""Wait before the next attempt to accept, while the process has no file descriptor for it."""
-TAP_REQUEST_SECONDS = 5.0
-"""So long a reader may take to say what it wants."""
-HEAD = struct.Struct("!II")
-"""Before each message: the size of what is said of it, in JSON, and of its events, an Arrow IPC stream."""
+"""Interval of the checks for a closed connection and for dropped events."""
+ACCEPT_RETRY_SECONDS = 0.5
+"""Delay of the next accept if the process has no free file descriptor."""
+TAP_REQUEST_TIMEOUT_SECONDS = 5.0
+"""Timeout for the request of a new reader."""
+_HEADER = struct.Struct("!II")
+"""Header of a message: the sizes of its JSON metadata and of its events, an Arrow IPC stream, in bytes."""
 _CREDENTIALS = struct.Struct("3i")
 
 
-class Seen(NamedTuple):
-    """Events that passed a point together."""
+class TappedBatch(NamedTuple):
+    """Batch at a tap point."""
 
     stage: str
-    """`before` or `after` an interceptor, else empty."""
+    """`before` or `after` an interceptor; else empty."""
     batch: Batch
 
 
 class TapSubscriber:
-    """What one reader gets: events at the end of a component, or before and after one of its interceptors."""
+    """Queue of batches at the end of a component, or before and after one of its interceptors.
+
+    Any thread may call the methods. The component's threads call `on_intercepted` and `on_batch`, which never block.
+    """
 
     def __init__(self, interceptor: int | None = None) -> None:
         self._interceptor = interceptor
-        self._queue: queue.Queue[tuple[Seen, ...]] = queue.Queue(MOST_BATCHES)
+        self._queue: queue.Queue[tuple[TappedBatch, ...]] = queue.Queue(MAX_QUEUED_BATCHES)
         self._lock = threading.Lock()
-        self._left_out = 0
+        self._dropped = 0
 
-    def intercepted(self, number: int, before: Batch, after: Batch) -> None:
-        """The interceptor of that number made one of the other."""
+    def on_intercepted(self, number: int, before: Batch, after: Batch) -> None:
+        """Accept the result of an interceptor, by its index, from 0."""
         if number == self._interceptor:
-            self._offer((Seen("before", before), Seen("after", after)))
+            self._enqueue((TappedBatch("before", before), TappedBatch("after", after)))
 
-    def passed(self, batch: Batch) -> None:
-        """These come out of the source, or go into the channel or the sink."""
+    def on_batch(self, batch: Batch) -> None:
+        """Accept a batch that leaves the source, or goes into the channel or the sink."""
         if self._interceptor is None and len(batch):
-            self._offer((Seen("", batch),))
+            self._enqueue((TappedBatch("", batch),))
 
-    def _offer(self, seen: tuple[Seen, ...]) -> None:
+    def _enqueue(self, seen: tuple[TappedBatch, ...]) -> None:
         try:
             self._queue.put_nowait(seen)
         except queue.Full:
             with self._lock:
-                self._left_out += len(seen[0].batch)
+                self._dropped += len(seen[0].batch)
 
-    def next(self, seconds: float) -> tuple[Seen, ...]:
-        """What passed next; nothing where nothing does within that time."""
+    def next_batches(self, timeout: float) -> tuple[TappedBatch, ...]:
+        """Return the next batch, or the two of an interceptor; an empty tuple after `timeout` seconds."""
         try:
-            return self._queue.get(timeout=seconds)
+            return self._queue.get(timeout=timeout)
         except queue.Empty:
             return ()
 
-    def left_out(self) -> int:
-        """How many events passed unseen since this was last asked."""
+    def take_dropped_count(self) -> int:
+        """Return the number of events dropped since the previous call."""
         with self._lock:
-            count, self._left_out = self._left_out, 0
+            count, self._dropped = self._dropped, 0
         return count
 
 
 class Taps:
-    """Who listens to one component."""
+    """Tap subscribers of one component."""
 
     def __init__(self) -> None:
-        self.listeners: tuple[TapSubscriber, ...] = ()
-        """Read by the component's threads once a batch."""
+        self.subscribers: tuple[TapSubscriber, ...] = ()
+        """Current subscribers. The component's threads read this attribute once per batch, without the lock."""
         self._lock = threading.Lock()
 
     @contextlib.contextmanager
-    def heard(self, listener: TapSubscriber) -> Iterator[None]:
-        """Within the block it listens."""
+    def subscription(self, subscriber: TapSubscriber) -> Iterator[None]:
+        """Subscribe for the duration of the `with` block."""
         with self._lock:
-            self.listeners = (*self.listeners, listener)
+            self.subscribers = (*self.subscribers, subscriber)
         try:
             yield
         finally:
             with self._lock:
-                self.listeners = tuple(one for one in self.listeners if one is not listener)
+                self.subscribers = tuple(s for s in self.subscribers if s is not subscriber)
 
 
-class Point(NamedTuple):
-    """Where one can listen, or why not."""
+class TapPoint(NamedTuple):
+    """Component or interceptor with a tap, or with the reason why it has none."""
 
     path: str
-    """`a1.sources.s1`, or that of an interceptor."""
+    """Path such as `a1.sources.s1` or `a1.sources.s1.interceptors.i1`."""
     taps: Taps | None
     interceptor: int | None = None
     reason: str = ""
 
 
-def points(spec: AgentSpec, taps: Mapping[str, Taps]) -> list[Point]:
-    """All of an agent; `taps` are by path of source, channel or sink."""
-    found = [Point(channel.path, taps.get(channel.path)) for channel in spec.channels]
+def tap_points(spec: AgentSpec, taps: Mapping[str, Taps]) -> list[TapPoint]:
+    """Return the tap points of an agent; `taps` are by path of the source, channel or sink."""
+    result = [TapPoint(channel.path, taps.get(channel.path)) for channel in spec.channels]
     ends: tuple[SourceSpec | SinkSpec, ...] = (*spec.sources, *spec.sinks)
     for end in ends:
         reason = ""
         if isinstance(end, SinkSpec) and end.runner == "spark":
             reason = (
-                f"{end.name} runs on Spark, whose executors have its events: tap its channel {end.channel}, or a "
-                "source before it"
+                f"{end.name} runs on Spark, where its events cannot be tapped: tap its channel {end.channel}, or a "
+                "source of that channel"
             )
-        found.append(Point(end.path, taps.get(end.path), None, reason))
-        found += (Point(one.path, taps.get(end.path), n, reason) for n, one in enumerate(end.interceptors))
-    return found
+        result.append(TapPoint(end.path, taps.get(end.path), None, reason))
+        result += (TapPoint(i.path, taps.get(end.path), number, reason) for number, i in enumerate(end.interceptors))
+    return result
 
 
-def called(path: str) -> tuple[str, ...]:
-    """The names of a component, the shortest first: of `a1.sources.s1.interceptors.i1`, `s1.i1`, `sources.s1.i1`…"""
+def names_of(path: str) -> tuple[str, ...]:
+    """Return the names of a component, shortest first: `s1.i1`, `sources.s1.i1`, … and the path itself."""
     words = path.split(".")
     short = ".".join(words[2::2])
     return short, f"{words[1]}.{short}", path.partition(".")[2], path
 
 
-def find(known: list[Point], name: str) -> Point | str:
-    """The point of that name, or a sentence."""
-    found = [point for point in known if name in called(point.path)]
-    if len(found) == 1:
-        return found[0].reason or found[0]
-    if found:
-        return f"{name} is the name of {' and '.join(point.path for point in found)}: write one of these"
-    names = [*dict.fromkeys(called(point.path)[0] for point in known)]
-    return f"no component is named {name!r}" + (suggestion(name, names) or f"; there are {', '.join(names)}")
+def find_point(points: list[TapPoint], name: str) -> TapPoint | str:
+    """Return the tap point of that name, or an error message."""
+    matches = [point for point in points if name in names_of(point.path)]
+    if len(matches) == 1:
+        return matches[0].reason or matches[0]
+    if matches:
+        return f"{name} is ambiguous: write {' or '.join(point.path for point in matches)}"
+    names = [*dict.fromkeys(names_of(point.path)[0] for point in points)]
+    return f"no component is named {name!r}" + (suggest(name, names) or f"; components: {', '.join(names)}")
 
 
-def matching(batch: Batch, pattern: str) -> Batch:
-    """The events in whose body the pattern, RE2's, is found."""
+def filter_by_body(batch: Batch, pattern: str) -> Batch:
+    """Return the events whose body contains a match of the pattern (RE2); all events if it is empty."""
     return batch.where(pc.match_substring_regex(batch.bodies, pattern)) if pattern else batch
 
 
-def wrong_pattern(pattern: str) -> str:
-    """What is wrong with it; empty where nothing is."""
+def pattern_error(pattern: str) -> str:
+    """Return the error in a pattern (RE2); empty if it is valid."""
     try:
         pc.match_substring_regex(pa.array([b""], pa.binary()), pattern)
     except pa.ArrowInvalid as e:
-        return f"{pattern!r} is no regular expression of RE2: {str(e).partition(': ')[2]}"
+        return f"{pattern!r} is not a regular expression (RE2): {str(e).partition(': ')[2]}"
     return ""
 
 
@@ -180,14 +182,14 @@ def wrong_pattern(pattern: str) -> str:
 
 
 def socket_file(agent: str, file: str) -> Path:
-    """Where the agent of that name and configuration is asked, by whoever runs as the same user."""
-    known = hashlib.sha256(str(Path(file).resolve()).encode()).hexdigest()[:16]
-    return state_directory() / "taps" / f"{agent}-{known}.sock"
+    """Return the tap socket of the agent with this name and configuration file, below the state directory."""
+    digest = hashlib.sha256(str(Path(file).resolve()).encode()).hexdigest()[:16]
+    return state_directory() / "taps" / f"{agent}-{digest}.sock"
 
 
 @contextlib.contextmanager
-def reachable(file: Path) -> Iterator[str]:
-    """The address of a socket in that directory, however long its path is: the kernel takes 107 bytes."""
+def socket_address(file: Path) -> Iterator[str]:
+    """Yield a short address of a socket file: the kernel limits the path to 107 bytes (unix(7))."""
     directory = os.open(file.parent, os.O_PATH | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{directory}/{file.name}"
@@ -196,39 +198,39 @@ def reachable(file: Path) -> Iterator[str]:
 
 
 class TapServer:
-    """Answers `agent tap`, on threads of its own. Where it cannot, the agent runs without it."""
+    """Server of `agent tap`, on its own threads. Best-effort: if the server fails, the agent runs without it."""
 
     def __init__(self, spec: AgentSpec) -> None:
-        self._points: list[Point] = []
+        self._points: list[TapPoint] = []
         self._file = socket_file(spec.name, spec.file)
         self._stopping = threading.Event()
         self._readers: set[threading.Thread] = set()
         self._socket: socket.socket | None = None
         self._identity: tuple[int, int] | None = None
 
-    def show(self, spec: AgentSpec, taps: Mapping[str, Taps]) -> None:
-        """These are the parts that there are now; who listens to one that was replaced goes over to the new one."""
-        self._points = points(spec, taps)
+    def set_agent(self, spec: AgentSpec, taps: Mapping[str, Taps]) -> None:
+        """Serve these components from now on. Readers of a replaced component continue with the new one."""
+        self._points = tap_points(spec, taps)
 
     def start(self) -> None:
-        """Listen; returns at once."""
+        """Start to listen. Does not block."""
         try:
             self._socket = self._listen()
         except OSError as e:
-            log.warning("agent tap cannot be used, as %s cannot be made: %s", self._file, e.strerror or e)
+            log.warning("agent tap does not work: %s cannot be created: %s", self._file, e.strerror or e)
             return
         if self._socket is not None:
             start_thread(threading.Thread(target=self._accept, args=(self._socket,), name="taps", daemon=True))
 
     def stop(self) -> None:
-        """End all of it."""
+        """Close the socket and all connections."""
         self._stopping.set()
         if self._socket is not None:
             with contextlib.suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)  # wakes who waits in accept
+                self._socket.shutdown(socket.SHUT_RDWR)  # wakes the thread in accept()
             self._socket.close()
             with contextlib.suppress(OSError):
-                if _identity(self._file) == self._identity:
+                if _file_identity(self._file) == self._identity:
                     self._file.unlink()
         for reader in list(self._readers):
             reader.join(1)
@@ -236,26 +238,28 @@ class TapServer:
     def _listen(self) -> socket.socket | None:
         directory = self._file.parent
         directory.mkdir(parents=True, exist_ok=True)
-        about = directory.stat()
-        if about.st_uid != os.geteuid():
+        status = directory.stat()
+        if status.st_uid != os.geteuid():
             raise OSError(0, f"{directory} belongs to another user")
-        if stat.S_IMODE(about.st_mode) != 0o700:
-            directory.chmod(0o700)  # before the socket is there: nobody else can ever open it
+        if stat.S_IMODE(status.st_mode) != 0o700:
+            directory.chmod(0o700)  # before bind(): otherwise another user could connect in between
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            with reachable(self._file) as address:
+            with socket_address(self._file) as address:
                 if self._answers(address):
-                    log.info("another agent of the same configuration runs: agent tap shows that one's events")
+                    log.info(
+                        "another agent with this configuration is running: agent tap shows the events of that agent"
+                    )
                     listener.close()
                     return None
-                self._file.unlink(missing_ok=True)  # of one that was killed
+                self._file.unlink(missing_ok=True)  # left over by a killed agent
                 listener.bind(address)
                 self._file.chmod(0o600)
                 listener.listen()
         except OSError:
             listener.close()
             raise
-        self._identity = _identity(self._file)
+        self._identity = _file_identity(self._file)
         return listener
 
     def _answers(self, address: str) -> bool:
@@ -272,73 +276,74 @@ class TapServer:
                 reader, _ = listener.accept()
             except OSError as e:
                 if e.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.ECONNABORTED):
-                    self._stopping.wait(ACCEPT_SECONDS)
+                    self._stopping.wait(ACCEPT_RETRY_SECONDS)
                     continue
-                return  # closed, as the agent stops
-            self._readers = {one for one in self._readers if one.is_alive()}
-            if len(self._readers) >= MOST_READERS:
+                return  # the agent stops and has closed the socket
+            self._readers = {thread for thread in self._readers if thread.is_alive()}
+            if len(self._readers) >= MAX_READERS:
                 reader.close()
                 continue
             thread = threading.Thread(target=self._serve, args=(reader,), name="tap", daemon=True)
             try:
-                thread.start()  # before `stop` can find it, which waits for its end
+                thread.start()  # before add(): `stop` must not join a thread that is not started
             except RuntimeError as e:
-                log.warning("agent tap cannot be answered: %s", e)
+                log.warning("a connection of agent tap is closed: no thread can be started: %s", e)
                 reader.close()
             else:
                 self._readers.add(thread)
 
     def _serve(self, reader: socket.socket) -> None:
-        with reader, contextlib.suppress(OSError, ValueError):  # it went away, or is no reader
-            if _user(reader) not in (os.geteuid(), 0):
+        with reader, contextlib.suppress(OSError, ValueError):  # disconnected, or not a tap client
+            if _peer_user_id(reader) not in (os.geteuid(), 0):
                 return
-            reader.settimeout(TAP_REQUEST_SECONDS)
+            reader.settimeout(TAP_REQUEST_TIMEOUT_SECONDS)
             with reader.makefile("rb") as lines:
-                asked = json.loads(lines.readline(1 << 16))
-            pattern = str(asked.get("grep") or "")
-            point = find(self._points, str(asked["component"]))
-            wrong = point if isinstance(point, str) else wrong_pattern(pattern)
-            if isinstance(point, str) or wrong or point.taps is None:
-                send(reader, {"error": wrong or "it does not run"})
+                request = json.loads(lines.readline(1 << 16))
+            pattern = str(request.get("grep") or "")
+            point = find_point(self._points, str(request["component"]))
+            error = point if isinstance(point, str) else pattern_error(pattern)
+            if isinstance(point, str) or error or point.taps is None:
+                send(reader, {"error": error or "the component does not run"})
                 return
-            path, answered = point.path, False
-            while not self._stopping.is_set() and _is_there(reader):
+            path, is_confirmed = point.path, False
+            while not self._stopping.is_set() and _is_connected(reader):
                 if isinstance(point, str) or point.taps is None:
-                    send(reader, {"error": f"{path} is in the configuration no more"}, stopping=self._stopping)
+                    send(reader, {"error": f"{path} is no longer in the configuration"}, stopping=self._stopping)
                     return
-                listener = TapSubscriber(point.interceptor)
-                with point.taps.heard(listener):
-                    if not answered:  # only now: who has the answer may count on every event from then on
+                subscriber = TapSubscriber(point.interceptor)
+                with point.taps.subscription(subscriber):
+                    # A client that has the confirmation must get every event from then on.
+                    if not is_confirmed:
                         send(reader, {"component": path})
                         reader.settimeout(TAP_CHECK_SECONDS)
-                        answered = True
-                    self._relay(reader, point, listener, pattern)
-                point = find(self._points, path)
+                        is_confirmed = True
+                    self._relay(reader, point, subscriber, pattern)
+                point = find_point(self._points, path)
 
-    def _relay(self, reader: socket.socket, point: Point, listener: TapSubscriber, pattern: str) -> None:
-        while not self._stopping.is_set() and point in self._points and _is_there(reader):
-            for stage, batch in listener.next(TAP_CHECK_SECONDS):
-                wanted = matching(batch, pattern)
-                for start in range(0, len(wanted), MOST_EVENTS):
+    def _relay(self, reader: socket.socket, point: TapPoint, subscriber: TapSubscriber, pattern: str) -> None:
+        while not self._stopping.is_set() and point in self._points and _is_connected(reader):
+            for stage, batch in subscriber.next_batches(TAP_CHECK_SECONDS):
+                selected = filter_by_body(batch, pattern)
+                for start in range(0, len(selected), MAX_EVENTS_PER_MESSAGE):
                     if self._stopping.is_set():
                         return
-                    send(reader, {"stage": stage}, wanted.slice(start, MOST_EVENTS), self._stopping)
-            if count := listener.left_out():
+                    send(reader, {"stage": stage}, selected.slice(start, MAX_EVENTS_PER_MESSAGE), self._stopping)
+            if count := subscriber.take_dropped_count():
                 send(reader, {"left_out": count}, stopping=self._stopping)
 
 
 def send(
     reader: socket.socket,
-    about: dict[str, Any],
+    metadata: dict[str, Any],
     batch: Batch | None = None,
     stopping: threading.Event | None = None,
 ) -> None:
-    """One message. However slow the reader is, it is waited for, until `stopping`."""
+    """Send one message. Block until it is sent; raise TimeoutError after `stopping` is set, or without it."""
     if batch is not None and batch.origin is not None:
-        about = {**about, "ids": [str(one) for one in batch.ids()]}
-    head = json.dumps({"time": time.time(), **about}).encode()
+        metadata = {**metadata, "ids": [str(id) for id in batch.ids()]}
+    head = json.dumps({"time": time.time(), **metadata}).encode()
     payload = memoryview(batch.to_ipc()) if batch is not None else memoryview(b"")
-    for part in (memoryview(HEAD.pack(len(head), len(payload)) + head), payload):
+    for part in (memoryview(_HEADER.pack(len(head), len(payload)) + head), payload):
         while part:
             try:
                 part = part[reader.send(part) :]
@@ -348,13 +353,13 @@ def send(
 
 
 def receive(agent: socket.socket) -> tuple[dict[str, Any], Batch | None]:
-    """One message. Raises EOFError where the agent has ended."""
-    about, events = HEAD.unpack(_exactly(agent, HEAD.size))
-    head: dict[str, Any] = json.loads(_exactly(agent, about))
-    return head, Batch.from_ipc(_exactly(agent, events)) if events else None
+    """Receive one message: its metadata, and its events or None. Raise EOFError if the agent has ended."""
+    metadata_size, events_size = _HEADER.unpack(_receive_exactly(agent, _HEADER.size))
+    metadata: dict[str, Any] = json.loads(_receive_exactly(agent, metadata_size))
+    return metadata, Batch.from_ipc(_receive_exactly(agent, events_size)) if events_size else None
 
 
-def _exactly(agent: socket.socket, size: int) -> bytes:
+def _receive_exactly(agent: socket.socket, size: int) -> bytes:
     parts = []
     while size:
         part = agent.recv(min(size, 1 << 20))
@@ -365,17 +370,17 @@ def _exactly(agent: socket.socket, size: int) -> bytes:
     return b"".join(parts)
 
 
-def _is_there(reader: socket.socket) -> bool:
-    poll = select.poll()  # unlike select(), for any number of open files
+def _is_connected(reader: socket.socket) -> bool:
+    poll = select.poll()  # select() fails for descriptors above 1023
     poll.register(reader, select.POLLIN)
-    return not poll.poll(0) or bool(reader.recv(1, socket.MSG_PEEK))  # it has nothing more to say, but that it goes
+    return not poll.poll(0) or bool(reader.recv(1, socket.MSG_PEEK))  # a client sends nothing after its request
 
 
-def _user(reader: socket.socket) -> int:
-    got = reader.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    return int(_CREDENTIALS.unpack(got)[1])
+def _peer_user_id(reader: socket.socket) -> int:
+    credentials = reader.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(credentials)[1])
 
 
-def _identity(file: Path) -> tuple[int, int]:
-    about = file.stat()
-    return about.st_dev, about.st_ino
+def _file_identity(file: Path) -> tuple[int, int]:
+    status = file.stat()
+    return status.st_dev, status.st_ino

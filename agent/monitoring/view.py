@@ -1,4 +1,4 @@
-"""What the page of an agent, and `agent top`, show of it: plain values for JSON."""
+"""Data of the page of an agent and of `agent top`, as JSON values."""
 
 from __future__ import annotations
 
@@ -12,49 +12,52 @@ from pathlib import Path
 from typing import Any
 
 from flafka.agent.graph import Graph
-from flafka.agent.monitoring.history import KEPT_SECONDS, SAMPLE_SECONDS, History
-from flafka.agent.monitoring.recent import Recent
+from flafka.agent.monitoring.history import HISTORY_SECONDS, SAMPLE_SECONDS, History
+from flafka.agent.monitoring.kafkamonitor import KafkaMonitor
+from flafka.agent.monitoring.recent import RecentLog
 from flafka.agent.monitoring.registry import Registry
 from flafka.agent.monitoring.samples import Samples
-from flafka.agent.monitoring.watch import KafkaWatch
 from flafka.plugins import TailedFile
 
-MOST_FILES = 100
+MAX_FILES = 100
 
 
 class View:
-    """One agent, seen from outside."""
+    """State of one agent for the page. Any thread may call."""
 
     def __init__(self, graph: Graph, registry: Registry, dead_letters: str = "") -> None:
-        """`dead_letters` is the command that lists those of all components."""
+        """`dead_letters` is the command that lists the dead letters of all components."""
         self._graph, self.registry, self._dead_letters = graph, registry, dead_letters
-        self._watch = KafkaWatch({}, {})
-        self._followed: Mapping[str, Callable[[], Iterable[TailedFile]]] = {}
+        self._kafka_monitor = KafkaMonitor({}, {})
+        self._tailed_files: Mapping[str, Callable[[], Iterable[TailedFile]]] = {}
         self._configured = 0
-        """How often it got another graph."""
+        """Number of calls of `set_agent`."""
         self._reloads: dict[str, Any] = {"number": 0, "ok": True, "told": "", "at": 0.0}
         self.history = History(registry)
-        self.recent = Recent()
+        self.recent = RecentLog()
         self.samples = Samples()
         self._started = time.time()
 
-    def show(
-        self, graph: Graph, watch: KafkaWatch, followed: Mapping[str, Callable[[], Iterable[TailedFile]]]
+    def set_agent(
+        self,
+        graph: Graph,
+        kafka_monitor: KafkaMonitor,
+        tailed_files: Mapping[str, Callable[[], Iterable[TailedFile]]],
     ) -> None:
-        """From now on this is the agent; `followed` are, by source, the files that it reads."""
-        self._graph, self._watch, self._followed = graph, watch, followed
+        """Show this agent from now on. `tailed_files` return the files that a source reads, by source."""
+        self._graph, self._kafka_monitor, self._tailed_files = graph, kafka_monitor, tailed_files
         self._configured += 1
 
-    def reloaded(self, *, ok: bool, told: str) -> None:
-        """The configuration was read again: whether the agent runs it now, and what has changed, or why not."""
-        self._reloads = {"number": self._reloads["number"] + 1, "ok": ok, "told": told, "at": time.time()}
+    def record_reload(self, *, ok: bool, message: str) -> None:
+        """Record a reload of the configuration. `message` is the change, or if not `ok` the error."""
+        self._reloads = {"number": self._reloads["number"] + 1, "ok": ok, "told": message, "at": time.time()}
 
     def graph(self) -> dict[str, Any]:
-        """What does not change while the agent runs: components, their options, and how events go."""
+        """Return the constant part: components, their options, and the edges between them."""
         return {**asdict(self._graph), "dead_letters": self._dead_letters}
 
     def state(self) -> dict[str, Any]:
-        """How it is now: the figures of `/metrics`, rates, health, brokers, and what the log has warned of."""
+        """Return the current state: values of `/metrics`, rates, health, brokers, and the latest warnings."""
         failing, degraded = self.registry.failing(), self.registry.degraded()
         return {
             "agent": self.registry.agent,
@@ -71,33 +74,33 @@ class View:
             "standby": self.registry.standby(),
             "figures": self.registry.flume(),
             "rates": self.history.rates(),
-            "kafka": self._watch.clusters(),
+            "kafka": self._kafka_monitor.clusters(),
             "spark": dict(self.registry.application()),
-            "said": [one._asdict() for one in self.recent.said()],
+            "said": [entry._asdict() for entry in self.recent.entries()],
         }
 
     def series(self, since: float = 0.0) -> dict[str, Any]:
-        """The last hour, or what of it came after `since`, in seconds since the epoch."""
-        return {"every": SAMPLE_SECONDS, "kept": KEPT_SECONDS, **self.history.series(since)}
+        """Return the samples of the last hour after `since`, in seconds since the epoch."""
+        return {"every": SAMPLE_SECONDS, "kept": HISTORY_SECONDS, **self.history.series(since)}
 
     def files(self, match: str) -> dict[str, Any]:
-        """The files that sources read with `match` in their paths, those with most left first, up to `MOST_FILES`."""
-        found = [
+        """Return files of the sources whose paths contain `match`: at most `MAX_FILES`, most unread bytes first."""
+        matches = [
             (file.position - _size(file), source, file)
-            for source, followed in self._followed.items()
-            for file in followed()
+            for source, tailed_files in self._tailed_files.items()
+            for file in tailed_files()
             if match in file.path
         ]
-        found.sort(key=lambda one: (one[0], one[2].path))
+        matches.sort(key=lambda match: (match[0], match[2].path))
         shown = [
-            {"source": source, "path": file.path, "position": file.position, "size": file.position - ahead}
-            for ahead, source, file in found[:MOST_FILES]
+            {"source": source, "path": file.path, "position": file.position, "size": file.position - offset}
+            for offset, source, file in matches[:MAX_FILES]
         ]
-        return {"all": len(found), "files": shown}
+        return {"all": len(matches), "files": shown}
 
 
 def _size(file: TailedFile) -> int:
     try:
         return Path(file.path).stat().st_size
-    except OSError:  # it is gone, and what is open of it is still read
+    except OSError:  # the file is deleted, and the source reads it to its end
         return file.position

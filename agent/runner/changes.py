@@ -1,4 +1,4 @@
-"""What of a running agent another configuration of it changes."""
+"""Changes that another configuration makes to a running agent."""
 
 from __future__ import annotations
 
@@ -8,77 +8,79 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from flafka.agent.topology import AgentSpec, ComponentSpec, Place, SinkGroupSpec, SinkSpec, SourceSpec
+from flafka.agent.topology import AgentSpec, ComponentSpec, ConfigLocation, SinkGroupSpec, SinkSpec, SourceSpec
 
-_NOWHERE = Place("", 0)
+_NOWHERE = ConfigLocation("", 0)
 _UNKNOWN = "unknown"
-"""Description of a part that may or may not run: it is like no other one."""
+"""Identity of a component that may or may not run: it differs from any other."""
 _FILE = re.compile(r"(^|[._-])(keystore|truststore|location|certificate|key[._-]?file|ca[._-]?file)", re.IGNORECASE)
-"""Options that name files with certificates and keys, also where the component passes them on to a client."""
+"""Names of options for files with certificates and keys, including those that are passed on to a client."""
 
 
 @dataclass(frozen=True)
-class Unit:
-    """Sinks that one thread runs: one, or those of a group."""
+class SinkUnit:
+    """Sinks that one thread runs: a single sink, or all sinks of a sink group."""
 
     sinks: tuple[SinkSpec, ...]
     group: SinkGroupSpec | None = None
 
     @property
     def path(self) -> str:
-        """Of the group, or of the sink."""
+        """Path of the sink group, or of the single sink."""
         return self.group.path if self.group is not None else self.sinks[0].path
 
     @property
     def channel(self) -> str:
-        """The name of the channel that they drain."""
+        """Name of the channel that the sinks drain."""
         return self.sinks[0].channel
 
 
-def units_of(spec: AgentSpec) -> list[Unit]:
-    """The sinks that threads of the agent run."""
+def sink_units(spec: AgentSpec) -> list[SinkUnit]:
+    """Return the sinks that threads of the agent run, by thread."""
     groups = [group for group in spec.groups if len(group.sinks) > 1]
     grouped = {name for group in groups for name in group.sinks}
     sinks = {sink.name: sink for sink in spec.sinks}
     return [
-        *(Unit((sink,)) for sink in spec.sinks if sink.runner == "local" and sink.name not in grouped),
-        *(Unit(tuple(sinks[name] for name in group.sinks), group) for group in groups),
+        *(SinkUnit((sink,)) for sink in spec.sinks if sink.runner == "local" and sink.name not in grouped),
+        *(SinkUnit(tuple(sinks[name] for name in group.sinks), group) for group in groups),
     ]
 
 
-def on_spark(spec: AgentSpec) -> list[SinkSpec]:
-    """The sinks that Spark runs."""
+def spark_sinks(spec: AgentSpec) -> list[SinkSpec]:
+    """Return the sinks that run on Spark."""
     return [sink for sink in spec.sinks if sink.runner == "spark"]
 
 
 @dataclass(frozen=True)
-class Described:
-    """All that says how an agent's parts run, as it was when its configuration was read, by their paths."""
+class Snapshot:
+    """Identities of an agent's components when its configuration was read. Equal identities need no restart."""
 
     spec: AgentSpec
     channels: Mapping[str, Any]
-    """By name."""
+    """Identities of channels by name."""
     sources: Mapping[str, Any]
-    """By name."""
+    """Identities of sources by name."""
     units: Mapping[str, Any]
-    """By path."""
+    """Identities of sink units by path."""
     spark: Any
+    """Identity of the Spark runner with all its sinks; None without one."""
     server: Any
+    """Identity of the monitoring server."""
 
 
-def described(spec: AgentSpec) -> Described:
-    """Describe it, with the files that its options name as they are now: to be called when it is read."""
+def take_snapshot(spec: AgentSpec) -> Snapshot:
+    """Take a snapshot of a configuration that was just read, with the present state of files that options name."""
     options = spec.options
     of_channels = options.audit_topic, options.deadletters_directory
-    spark = [_of(sink) for sink in on_spark(spec)]
+    spark = [_identity(sink) for sink in spark_sinks(spec)]
     settings = {name: value for name, value in options.model_dump().items() if name.startswith("spark_")}
-    return Described(
+    return Snapshot(
         spec,
-        {channel.name: (_of(channel), of_channels) for channel in spec.channels},
-        {source.name: _of(source) for source in spec.sources},
+        {channel.name: (_identity(channel), of_channels) for channel in spec.channels},
+        {source.name: _identity(source) for source in spec.sources},
         {
-            unit.path: ([_of(sink) for sink in unit.sinks], unit.group and replace(unit.group, place=_NOWHERE))
-            for unit in units_of(spec)
+            unit.path: ([_identity(sink) for sink in unit.sinks], unit.group and replace(unit.group, place=_NOWHERE))
+            for unit in sink_units(spec)
         },
         (spark, settings, of_channels) if spark else None,
         (options.monitoring_host, options.monitoring_port, options.monitoring_token),
@@ -87,95 +89,100 @@ def described(spec: AgentSpec) -> Described:
 
 @dataclass(frozen=True)
 class Changes:
-    """What has to stop, and what has to start."""
+    """Components that have to stop, start or restart for a new configuration."""
 
     new: AgentSpec
     channels: frozenset[str]
-    """Names of those that end, begin or change; the same for `sources`, and by path for `units`."""
+    """Names of the channels."""
     sources: frozenset[str]
+    """Names of the sources."""
     units: frozenset[str]
+    """Paths of the sink units."""
     spark: bool
+    """True if the Spark runner has to restart."""
     server: bool
+    """True if the monitoring server has to restart."""
 
     def __bool__(self) -> bool:
         return bool(self.channels or self.sources or self.units or self.spark or self.server)
 
     def __str__(self) -> str:
-        """`sources s1, s2; sinks k1`, as the log tells it."""
-        found = [("channels", self.channels), ("sources", self.sources)]
-        told = [f"{what} {', '.join(sorted(names))}" for what, names in found if names]
+        """Return the text for the log, such as `sources s1, s2; sinks k1`."""
+        by_kind = [("channels", self.channels), ("sources", self.sources)]
+        texts = [f"{kind} {', '.join(sorted(names))}" for kind, names in by_kind if names]
         if self.units:
-            told.append(f"sinks {', '.join(sorted(path.partition('.')[2].partition('.')[2] for path in self.units))}")
-        told += ["the sinks on Spark"] * self.spark + ["the monitoring server"] * self.server
-        return "; ".join(told) or "nothing"
+            names = sorted(path.partition(".")[2].partition(".")[2] for path in self.units)
+            texts.append(f"sinks {', '.join(names)}")
+        texts += ["the sinks on Spark"] * self.spark + ["the monitoring server"] * self.server
+        return "; ".join(texts) or "nothing"
 
 
-def between(old: Described, new: Described) -> Changes:
-    """The parts that are not the same in both, with all that depends on them.
+def changes_between(old: Snapshot, new: Snapshot) -> Changes:
+    """Return the components whose identities differ, and the components that depend on them.
 
-    A channel takes its sources and sinks with it, and the other one of an overflow.
+    Sources and sinks depend on their channels. A channel and its overflow depend on each other.
     """
-    channels = _different(old.channels, new.channels)
+    channels = _changed(old.channels, new.channels)
     for spec in (*old.spec.channels, *new.spec.channels):
         pair = {spec.name, spec.overflow} if spec.overflow is not None else set()
         if pair & channels:
             channels |= pair
-    sources, units = _different(old.sources, new.sources), _different(old.units, new.units)
-    for one in (old.spec, new.spec):
-        sources |= {source.name for source in one.sources if channels.intersection(source.channels)}
-        units |= {unit.path for unit in units_of(one) if unit.channel in channels}
-    drained = {sink.channel for one in (old.spec, new.spec) for sink in on_spark(one)}
+    sources, units = _changed(old.sources, new.sources), _changed(old.units, new.units)
+    for agent in (old.spec, new.spec):
+        sources |= {source.name for source in agent.sources if channels.intersection(source.channels)}
+        units |= {unit.path for unit in sink_units(agent) if unit.channel in channels}
+    spark_channels = {sink.channel for agent in (old.spec, new.spec) for sink in spark_sinks(agent)}
     return Changes(
         *(new.spec, frozenset(channels), frozenset(sources), frozenset(units)),
-        spark=old.spark != new.spark or bool(drained & channels),
+        spark=old.spark != new.spark or bool(spark_channels & channels),
         server=old.server != new.server,
     )
 
 
-def everything(new: Described) -> Changes:
-    """Return the changes with which an agent starts: every part begins."""
-    nothing = replace(new.spec, sources=(), channels=(), sinks=(), groups=())
-    return between(Described(nothing, {}, {}, {}, None, None), new)
+def initial_changes(new: Snapshot) -> Changes:
+    """Return the changes with which an agent starts: all components."""
+    empty = replace(new.spec, sources=(), channels=(), sinks=(), groups=())
+    return changes_between(Snapshot(empty, {}, {}, {}, None, None), new)
 
 
-def after_failure(described: Described, changes: Changes) -> Described:
-    """Return the description of an agent in which these changes have failed: the next reload makes them again."""
+def after_failure(snapshot: Snapshot, changes: Changes) -> Snapshot:
+    """Return the snapshot of an agent in which these changes failed, so that the next reload repeats them."""
     return replace(
-        described,
-        channels={**described.channels, **dict.fromkeys(changes.channels, _UNKNOWN)},
-        sources={**described.sources, **dict.fromkeys(changes.sources, _UNKNOWN)},
-        units={**described.units, **dict.fromkeys(changes.units, _UNKNOWN)},
-        spark=_UNKNOWN if changes.spark else described.spark,
-        server=_UNKNOWN if changes.server else described.server,
+        snapshot,
+        channels={**snapshot.channels, **dict.fromkeys(changes.channels, _UNKNOWN)},
+        sources={**snapshot.sources, **dict.fromkeys(changes.sources, _UNKNOWN)},
+        units={**snapshot.units, **dict.fromkeys(changes.units, _UNKNOWN)},
+        spark=_UNKNOWN if changes.spark else snapshot.spark,
+        server=_UNKNOWN if changes.server else snapshot.server,
     )
 
 
-def _different(old: Mapping[str, Any], new: Mapping[str, Any]) -> set[str]:
+def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> set[str]:
     return {name for name in old.keys() | new.keys() if name not in old or name not in new or old[name] != new[name]}
 
 
-def _of(spec: ComponentSpec) -> Any:
-    """What makes two components the same: everything but where they stand in the file."""
+def _identity(spec: ComponentSpec) -> Any:
+    """Return a value that is equal for two configurations of a component that need no restart."""
     interceptors: Iterable[ComponentSpec] = ()
-    more: tuple[Any, ...] = ()
+    connections: tuple[Any, ...] = ()
     if isinstance(spec, SourceSpec):
-        interceptors, more = spec.interceptors, (spec.channels, spec.selector)
+        interceptors, connections = spec.interceptors, (spec.channels, spec.selector)
     elif isinstance(spec, SinkSpec):
-        interceptors, more = spec.interceptors, (spec.channel, spec.group, spec.runner, spec.tolerance)
+        interceptors, connections = spec.interceptors, (spec.channel, spec.group, spec.runner, spec.tolerance)
     own = spec.cls, spec.config, dict(spec.properties), _files(spec)
-    return own, [_of(one) for one in interceptors], more
+    return own, [_identity(interceptor) for interceptor in interceptors], connections
 
 
 def _files(spec: ComponentSpec) -> Collection[tuple[str, Any]]:
-    """The files that its options name: what they are now."""
-    declared = {option.name for option in type(spec.config).options() if option.file}
-    found: list[tuple[str, Any]] = []
+    """Return inode, size and modification time of each file that an option names; None for unreadable ones."""
+    declared = {option.name for option in type(spec.config).options() if option.must_exist}
+    files: list[tuple[str, Any]] = []
     for name, value in spec.properties.items():
         if name in declared or _FILE.search(name):
             try:
                 status = Path(value).stat()
             except (OSError, ValueError):
-                found.append((name, None))
+                files.append((name, None))
             else:
-                found.append((name, (status.st_ino, status.st_size, status.st_mtime_ns)))
-    return found
+                files.append((name, (status.st_ino, status.st_size, status.st_mtime_ns)))
+    return files

@@ -1,7 +1,14 @@
-"""The commit protocol of both runners.
+"""Commit protocol of sinks, on threads of the agent and on Spark.
 
-The order is: events durable and invisible (staged), dead letters stored, audit reported, commit of a sink that has a
-commit log, the offset of the channel's group. Whatever is interrupted is done again from the last commit.
+Order of the steps:
+
+1. Stage the events: durable, and not visible yet.
+2. Store the dead letters.
+3. Report to the audit.
+4. Commit the sink, if it has a commit log.
+5. Commit the offset of the channel's consumer group.
+
+After a failure, delivery starts over at the last commit.
 """
 
 from __future__ import annotations
@@ -20,7 +27,7 @@ from flafka.plugins import Assignment, CommittingSink, Conflict, NotCommitted, O
 
 
 class CommitStep(Enum):
-    """The last step that is done of the commit at hand."""
+    """Latest step of the current commit that is done."""
 
     STAGED = "staged"
     DEAD_LETTERS_STORED = "dead letters stored"
@@ -34,58 +41,62 @@ class CommitState(Enum):
 
     COMMITTED = "committed"
     OVERTAKEN = "overtaken"
-    """State of a commit that another owner was faster than: nothing of it is visible."""
+    """State of a commit that another owner of the partition preceded: nothing of it is visible."""
     UNKNOWN = "unknown"
-    """State of a commit of which the store did not say anything: `Committer.resume` finds out."""
+    """State of a commit that the store has not answered: `Committer.resume` finds out its outcome."""
 
 
 class CommitOutcome(NamedTuple):
-    """State of one commit, with the reason where it is not committed."""
+    """State of one commit, with the reason if it is not committed."""
 
     state: CommitState
     reason: Conflict | None = None
 
 
 class StagedRange(NamedTuple):
-    """Records of one partition whose events are durable, and not committed. Picklable."""
+    """Records of one partition whose events are staged, and not committed yet. Picklable."""
 
     receipt: Receipt
     minutes: Minutes
-    """Sums of its events, for the audit."""
+    """Sums of the events by minute, for the audit."""
 
 
 class OffsetStore(Protocol):
-    """Offsets of the channel's group. Called by the thread that commits."""
+    """Committed offsets of the channel's consumer group. Called by the thread that commits."""
 
     def verify(self, staged: Sequence[StagedRange]) -> None:
-        """Raise Conflict if the group was reset or the topic created again. A member of the group need not look."""
+        """Raise Conflict if the group was reset or the topic was recreated. Members of the group need no check."""
 
     def store(self, committed: Collection[Assignment]) -> None:
-        """Commit these offsets. Raises Retry, and Conflict without membership."""
+        """Commit these offsets. Raises Retry; without membership in the group also Conflict."""
 
 
 class Committer:
-    """Commits of one sink, or of the simple sinks on one reader."""
+    """Commit protocol of one sink, or of the sinks without a commit log on one reader.
+
+    Used by one thread, except for the offsets that are to be stored: `committed`, `unstored`, `store_offsets` and
+    `forget` are thread-safe.
+    """
 
     def __init__(self, sink: CommittingSink | None, audit: Audit | None, log: logging.Logger) -> None:
-        """`sink` is None for sinks without a commit log: what they have flushed is committed with the offset."""
-        self._sink, self._audit, self._log, self._by = sink, audit, log, uuid.uuid4().hex[:8]
+        """`sink` is None for sinks without a commit log, whose flushed events are committed with the offset."""
+        self._sink, self._audit, self._log, self._reader_id = sink, audit, log, uuid.uuid4().hex[:8]
         self._lock = threading.Lock()
         self._unstored: dict[int, Assignment] = {}
         self.step = CommitStep.OFFSET_STORED
 
     def resume(self, committed: Assignment) -> Assignment:
-        """Return where a partition begins, by the sink's commit log if it has one, given the group's offset.
+        """Fence earlier owners of a partition, and return the assignment at which delivery resumes.
 
-        Whoever had it before can commit no more. Raises what the sink raises.
+        The sink's commit log decides if there is one, otherwise the group's offset. Raises the errors of the sink.
         """
         self.forget({committed.partition})
-        return committed.of(commit_log="") if self._sink is None else self._sink.resume(committed)
+        return committed.replace(commit_log="") if self._sink is None else self._sink.resume(committed)
 
     def prepare(
         self, staged: Sequence[StagedRange], offsets: OffsetStore, store_dead_letters: Callable[[], None]
     ) -> None:
-        """Do all that comes before the commits of these ranges. Raises Conflict, and what the stores raise."""
+        """Do the steps before the commits of these ranges. Raises Conflict, and the errors of the stores."""
         self.step = CommitStep.STAGED
         with self._failure_logged():
             if staged:
@@ -93,11 +104,16 @@ class Committer:
             store_dead_letters()
             self.step = CommitStep.DEAD_LETTERS_STORED
             if self._audit is not None:
-                self._audit.taken(((one.receipt, one.minutes) for one in staged), self._by)
+                self._audit.taken(
+                    ((staged_range.receipt, staged_range.minutes) for staged_range in staged), self._reader_id
+                )
             self.step = CommitStep.AUDITED
 
     def commit(self, staged: StagedRange) -> CommitOutcome:
-        """Make one range visible; its offset is to be stored then. Raises Retry: the next call finds out."""
+        """Make one range visible, and keep its offset for `store_offsets`.
+
+        Raises Retry, after which another call finds out the outcome.
+        """
         receipt = staged.receipt
         if self._sink is not None:
             try:
@@ -105,29 +121,29 @@ class Committer:
                     self._sink.commit(receipt)
             except NotCommitted:
                 if self._audit is not None:
-                    self._audit.withdraw(receipt, self._by)
+                    self._audit.withdraw(receipt, self._reader_id)
                 raise
             except OutcomeUnknown as e:
                 return CommitOutcome(CommitState.UNKNOWN, e)
             except Conflict as e:
                 return CommitOutcome(CommitState.OVERTAKEN, e)
         self.step = CommitStep.COMMITTED
-        self.committed(receipt.assignment.at(receipt.offsets.end, receipt.last_record))
+        self.committed(receipt.assignment.with_offset(receipt.offsets.end, receipt.last_record))
         return CommitOutcome(CommitState.COMMITTED)
 
     def committed(self, assignment: Assignment) -> None:
-        """Have the offset of what is committed stored with the next ones."""
+        """Keep the offset of a committed range for the next call of `store_offsets`."""
         with self._lock:
             self._unstored[assignment.partition] = assignment
 
     @property
     def unstored(self) -> frozenset[int]:
-        """Partitions of which something is committed and its offset is not stored yet."""
+        """Partitions with a committed range whose offset is not stored yet."""
         with self._lock:
             return frozenset(self._unstored)
 
     def store_offsets(self, offsets: OffsetStore) -> None:
-        """Store the offsets of what is committed. They are kept where it raises, for the next call."""
+        """Store the offsets of committed ranges. If `offsets` raises, they are kept for the next call."""
         with self._lock:
             unstored = dict(self._unstored)
         if not unstored:
@@ -142,7 +158,7 @@ class Committer:
 
     @contextmanager
     def _failure_logged(self) -> Iterator[None]:
-        """Log at DEBUG how far a commit had come that fails within."""
+        """Log the latest step at DEBUG if the block fails."""
         try:
             yield
         except BaseException:
@@ -150,7 +166,7 @@ class Committer:
             raise
 
     def forget(self, partitions: Collection[int] | None = None) -> None:
-        """Store no offsets of these partitions, or of any: others own them now, or another generation does."""
+        """Discard kept offsets of these partitions, or of all, as another owner or generation has the partitions."""
         with self._lock:
             for partition in list(self._unstored) if partitions is None else partitions:
                 self._unstored.pop(partition, None)

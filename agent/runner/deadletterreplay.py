@@ -1,10 +1,14 @@
-"""Dead letters put back where they came from.
+"""Replay of dead letters.
 
-Where the channel lies in Kafka, what a sink rejected goes back into its topic, for that sink's group alone. The same
-transaction notes in the topic of dead letters what was replayed: exactly once, whatever is killed. What a source
-could not store is put as the source put it, and noted afterwards. A channel inside an agent cannot be reached from
-outside. There the sink itself is run here until it has delivered its dead letters, which are noted then. Of these
-two, a kill in between repeats up to `LOT` events.
+Channels in Kafka: dead letters of a sink go back into the channel's topic, for the consumer group of that sink alone.
+The same transaction marks them as replayed, so replay is exactly-once. Dead letters of a source are put as the source
+put them, and marked afterwards.
+
+Channels inside an agent, which this process cannot reach: the sink itself runs here until it has delivered its dead
+letters, which are marked afterwards.
+
+Delivery and mark are two steps for dead letters of a source, and of channels inside an agent: at-least-once. A kill
+between the steps repeats up to `REPLAY_BATCH_EVENTS` events.
 """
 
 from __future__ import annotations
@@ -16,59 +20,65 @@ from typing import Any, cast
 from confluent_kafka import KafkaError, KafkaException
 
 from flafka.agent.audit.publishing import audit_of
-from flafka.agent.runner.deadletters.letters import (
-    DeadLetters,
-    FileDeadLetters,
-    KafkaDeadLetters,
-    dead_letters_of,
-    marker,
+from flafka.agent.runner.deadletters.reading import StoredDeadLetter, read_dead_letters
+from flafka.agent.runner.deadletters.store import (
+    DeadLetterStore,
+    FileDeadLetterStore,
+    KafkaDeadLetterStore,
+    dead_letter_store,
+    replay_record,
 )
-from flafka.agent.runner.deadletters.stored import StoredDeadLetter, read
-from flafka.agent.runner.local import alone
+from flafka.agent.runner.local import standalone
 from flafka.agent.runner.local.channels import ChannelRunner
 from flafka.agent.runner.local.sinks import SinkRunner
 from flafka.agent.topology import AgentSpec, ChannelSpec, SinkSpec
 from flafka.plugins import Batch, Channel, Components, Record, Rejected, Retry
 from flafka.plugins.kafka.clients import Access, Role, new_producer, stream_client
-from flafka.plugins.kafka.errors import sentence
+from flafka.plugins.kafka.errors import explain_error
 from flafka.plugins.kafka.topic import KafkaBackedChannel
 
-LOT, LOT_BYTES = 500, 4 << 20
-"""Maximum number and bytes of dead letters that are replayed together; a larger one is a lot of its own."""
-LEFT = f"Up to {LOT} letters may be delivered and are not noted as replayed"
-"""Ends the messages of a replay that runs a sink itself and does not come to its end."""
+REPLAY_BATCH_EVENTS, REPLAY_BATCH_BYTES = 500, 4 << 20
+"""Maximum number and bytes of dead letters in one batch; a larger dead letter is a batch of its own."""
+UNMARKED_HINT = f"Up to {REPLAY_BATCH_EVENTS} dead letters may be delivered and are not marked as replayed"
+"""Last sentence of the errors of a replay that runs a sink itself and does not finish."""
 REPLAY_SECONDS = 60.0
-"""Time in which brokers answer each call of a replay, such as the flush of one lot."""
+"""Longest wait for an answer of the brokers in each step of a replay, such as the flush of one batch."""
 TRANSACTION_SECONDS = 30
-"""A replay that is killed holds the topic's readers up until its transaction is that old, or another one begins."""
+"""Transaction timeout. The open transaction of a killed replay blocks readers of the topic for at most this time."""
 
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
 
 Outcome = Counter[str]
-"""Number of events that could not be replayed, by the reason; under the empty text those that were."""
+"""Number of events by the reason why they could not be replayed; of the replayed ones under the empty text."""
 
 
-def replayer_of(spec: AgentSpec, channel: ChannelSpec) -> ThroughSink | ThroughTopic:
-    """Return the one for this channel."""
-    letters = dead_letters_of(spec.name, channel, channel.make(), spec.options, spec.file)
-    if isinstance(letters, FileDeadLetters):
-        return ThroughSink(spec, channel, letters)
-    assert isinstance(letters, KafkaDeadLetters)
-    return ThroughTopic(spec, channel, letters)
+def replayer_of(spec: AgentSpec, channel: ChannelSpec) -> SinkReplayer | TopicReplayer:
+    """Return the replayer for the dead letters of a channel."""
+    store = dead_letter_store(spec.name, channel, channel.make(), spec.options, spec.file)
+    if isinstance(store, FileDeadLetterStore):
+        return SinkReplayer(spec, channel, store)
+    assert isinstance(store, KafkaDeadLetterStore)
+    return TopicReplayer(spec, channel, store)
 
 
-def lots(letters: DeadLetters, chosen: Collection[str], *, again: bool) -> Iterator[list[StoredDeadLetter]]:
-    """Yield the chosen dead letters, each lot of one component, without what was replayed meanwhile."""
-    waiting: dict[str, list[StoredDeadLetter]] = {}
-    for kept in read(letters):
-        if kept.letter not in chosen or (kept.replayed and not again):
+def replay_batches(
+    store: DeadLetterStore, chosen: Collection[str], *, again: bool
+) -> Iterator[list[StoredDeadLetter]]:
+    """Yield the chosen dead letters in batches of one component each.
+
+    Dead letters that were replayed already, also since they were chosen, are skipped unless `again` is set.
+    """
+    incomplete: dict[str, list[StoredDeadLetter]] = {}
+    for dead_letter in read_dead_letters(store):
+        if dead_letter.name not in chosen or (dead_letter.replayed and not again):
             continue
-        lot = waiting.setdefault(kept.component, [])
-        if lot and (len(lot) == LOT or sum(len(k.event.body) for k in (*lot, kept)) > LOT_BYTES):
-            yield waiting.pop(kept.component)
-            lot = waiting[kept.component] = []
-        lot.append(kept)
-    yield from waiting.values()
+        batch = incomplete.setdefault(dead_letter.component, [])
+        size = sum(len(one.event.body) for one in (*batch, dead_letter))
+        if batch and (len(batch) == REPLAY_BATCH_EVENTS or size > REPLAY_BATCH_BYTES):
+            yield incomplete.pop(dead_letter.component)
+            batch = incomplete[dead_letter.component] = []
+        batch.append(dead_letter)
+    yield from incomplete.values()
 
 
 REPLAY = Role(
@@ -81,57 +91,58 @@ REPLAY = Role(
 
 
 class Replayer:
-    """Puts the dead letters of one channel back."""
+    """Base class of replayers, each for the dead letters of one channel."""
 
-    def __init__(self, spec: AgentSpec, channel: ChannelSpec, letters: DeadLetters) -> None:
+    def __init__(self, spec: AgentSpec, channel: ChannelSpec, store: DeadLetterStore) -> None:
         self.spec, self.channel = spec, channel
-        self.letters = letters
+        self.store = store
         self.sinks = {sink.path: sink for sink in spec.sinks if sink.channel == channel.name}
         self.sources = {source.path for source in spec.sources if channel.name in source.channels}
 
 
-class ThroughTopic(Replayer):
-    """Into the topic of a channel that lies in Kafka."""
+class TopicReplayer(Replayer):
+    """Replayer into the topic of a channel in Kafka."""
 
-    def __init__(self, spec: AgentSpec, channel: ChannelSpec, letters: KafkaDeadLetters) -> None:
-        super().__init__(spec, channel, letters)
-        self._stream, self._topic = letters.stream, letters.topic
-        self._made: KafkaBackedChannel = channel.make()
-        self._audit = audit_of(self._made, spec.options)
+    def __init__(self, spec: AgentSpec, channel: ChannelSpec, store: KafkaDeadLetterStore) -> None:
+        super().__init__(spec, channel, store)
+        self._stream, self._topic = store.stream, store.topic
+        self._kafka_channel: KafkaBackedChannel = channel.make()
+        self._audit = audit_of(self._kafka_channel, spec.options)
         self._outcome: Outcome = Counter()
         self._partitions = 0
-        self._opened = False
+        self._is_open = False
 
-    def destination(self, kept: StoredDeadLetter) -> str | None:
-        """Return the group, or all of them; None where the configuration no longer has the component."""
-        if (sink := self.sinks.get(kept.component)) is not None:
+    def destination(self, dead_letter: StoredDeadLetter) -> str | None:
+        """Return the consumer group, or "all groups"; None if the configuration no longer has the component."""
+        if (sink := self.sinks.get(dead_letter.component)) is not None:
             return f"group {self._group(sink)}"
-        return "all groups" if kept.component in self.sources else None
+        return "all groups" if dead_letter.component in self.sources else None
 
     def _group(self, sink: SinkSpec) -> str:
-        return self._made.kafka.stream(sink.group).group
+        return self._kafka_channel.kafka.stream(sink.group).group
 
-    def replay(self, lots: Iterator[list[StoredDeadLetter]]) -> Outcome:
-        """Replay them, lot by lot; lots are read after another replay's transaction on this channel has ended.
+    def replay(self, batches: Iterator[list[StoredDeadLetter]]) -> Outcome:
+        """Replay dead letters batch by batch.
 
-        Raises FlafkaError, which says what to do, where the rest has to wait.
+        The first batch is read only after the transaction of another replay of this channel has ended. Raises
+        FlafkaError if a batch cannot be replayed now.
         """
-        producer = self._producer()
+        producer = self._new_producer()
         try:
-            for lot in lots:
-                if lot[0].component in self.sinks:
-                    self._put(producer, lot)
+            for batch in batches:
+                if batch[0].component in self.sinks:
+                    self._redeliver(producer, batch)
                 else:
-                    self._store(producer, lot)
+                    self._put_as_source(producer, batch)
         finally:
             producer.purge()
-            if self._opened:
-                self._made.close()
+            if self._is_open:
+                self._kafka_channel.close()
             if self._audit is not None:
                 self._audit.close()
         return self._outcome
 
-    def _producer(self) -> Any:
+    def _new_producer(self) -> Any:
         stream = self._stream
         properties = {
             **stream_client(stream),
@@ -143,158 +154,168 @@ class ThroughTopic(Replayer):
             producer.init_transactions(REPLAY_SECONDS)
             topics = producer.list_topics(stream.topic, timeout=REPLAY_SECONDS).topics
         except KafkaException as e:
-            raise Retry(f"Kafka does not accept transactions now, nothing was replayed: {sentence(e)}") from e
+            raise Retry(f"Kafka does not accept transactions now, nothing was replayed: {explain_error(e)}") from e
         self._partitions = len(topics[stream.topic].partitions)
         return producer
 
-    def _put(self, producer: Any, lot: list[StoredDeadLetter]) -> None:
-        """A transaction; one that holds a record too large for the topic is divided until that one is alone."""
-        group = self._group(self.sinks[lot[0].component])
+    def _redeliver(self, producer: Any, batch: list[StoredDeadLetter]) -> None:
+        """Redeliver a batch in one transaction.
+
+        A batch with a record too large for the topic is halved until that record is alone, and counts as failed.
+        """
+        group = self._group(self.sinks[batch[0].component])
         try:
-            self._transaction(producer, [(kept, self._again(kept, group)) for kept in lot])
+            self._commit_transaction(producer, [(one, self._redelivery(one, group)) for one in batch])
         except _TooLarge as e:
-            if len(lot) == 1:
+            if len(batch) == 1:
                 self._outcome[str(e)] += 1
                 return
-            middle = len(lot) // 2
-            self._put(producer, lot[:middle])
-            self._put(producer, lot[middle:])
+            middle = len(batch) // 2
+            self._redeliver(producer, batch[:middle])
+            self._redeliver(producer, batch[middle:])
 
-    def _again(self, kept: StoredDeadLetter, group: str) -> Record:
-        assert kept.id is not None
-        event = kept.event
-        if not kept.undecodable:
-            return self._made.redelivery(event, kept.id, kept.arrival, group)
+    def _redelivery(self, dead_letter: StoredDeadLetter, group: str) -> Record:
+        assert dead_letter.id is not None
+        event = dead_letter.event
+        if not dead_letter.undecodable:
+            return self._kafka_channel.redelivery(event, dead_letter.id, dead_letter.arrival, group)
         key = event.headers.get("key")
         headers = [(name, text.encode()) for name, text in event.headers.items() if name != "key"]
         record = Record(-1, -1, key.encode() if key is not None else None, event.body, headers)
-        return self._made.redelivery(record, kept.id, kept.arrival, group)
+        return self._kafka_channel.redelivery(record, dead_letter.id, dead_letter.arrival, group)
 
-    def _store(self, producer: Any, lot: list[StoredDeadLetter]) -> None:
-        """Put events as the source did; what the channel still refuses stays as it is."""
-        if not self._opened:
-            self._opened = True
-            self._made.open()
+    def _put_as_source(self, producer: Any, batch: list[StoredDeadLetter]) -> None:
+        """Put events as the source did. Events that the channel still rejects stay dead letters."""
+        if not self._is_open:
+            self._is_open = True
+            self._kafka_channel.open()
             if self._audit is not None:
                 self._audit.open()
         refused: dict[int, str] = {}
         try:
-            self._made.put(Batch.of(kept.event for kept in lot))
+            self._kafka_channel.put(Batch.of(dead_letter.event for dead_letter in batch))
         except Rejected as e:
             refused = {id.index: why for id, why in e.reasons.items()}
         self._outcome.update(refused.values())
-        if stored := [(kept, None) for row, kept in enumerate(lot) if row not in refused]:
+        if stored := [(dead_letter, None) for row, dead_letter in enumerate(batch) if row not in refused]:
             if self._audit is not None:
-                self._audit.put(Batch.of(kept.event for kept, _ in stored))
-            self._transaction(producer, stored)
+                self._audit.put(Batch.of(dead_letter.event for dead_letter, _ in stored))
+            self._commit_transaction(producer, stored)
 
-    def _transaction(
-        self, producer: Any, lot: list[tuple[StoredDeadLetter, Record]] | list[tuple[StoredDeadLetter, None]]
+    def _commit_transaction(
+        self, producer: Any, batch: list[tuple[StoredDeadLetter, Record]] | list[tuple[StoredDeadLetter, None]]
     ) -> None:
-        """Write the records, and the note that these dead letters were replayed: both or neither."""
+        """Produce the records and mark these dead letters as replayed, atomically."""
         errors: list[Any] = []
 
-        def heard(error: Any, _: Any) -> None:
+        def on_delivery(error: Any, _: Any) -> None:
             if error is not None:
                 errors.append(error)
 
         try:
             producer.begin_transaction()
-            for kept, record in lot:
+            for dead_letter, record in batch:
                 if record is not None:
-                    partition = kept.id.partition if kept.id is not None else -1
+                    partition = dead_letter.id.partition if dead_letter.id is not None else -1
                     producer.produce(
                         self._stream.topic,
                         record.value,
                         key=record.key,
                         headers=list(record.headers),
                         partition=partition if partition < self._partitions else -1,
-                        on_delivery=heard,
+                        on_delivery=on_delivery,
                     )
-            producer.produce(self._topic, **marker(kept.letter for kept, _ in lot), on_delivery=heard)
-            left = producer.flush(REPLAY_SECONDS)
+            producer.produce(self._topic, **replay_record(one.name for one, _ in batch), on_delivery=on_delivery)
+            unacknowledged = producer.flush(REPLAY_SECONDS)
             if errors:
                 raise KafkaException(errors[0])
-            if left:
+            if unacknowledged:
                 raise Retry(f"no acknowledgement from Kafka within {REPLAY_SECONDS:.0f} s")
             producer.commit_transaction(REPLAY_SECONDS)
-        except (KafkaException, SystemError, Retry) as e:  # SystemError: a fatal error amid callbacks
+        except (KafkaException, SystemError, Retry) as e:  # confluent-kafka: SystemError after an error in a callback
             try:
                 producer.abort_transaction(REPLAY_SECONDS)
             except KafkaException as fatal:
                 if fatal.args[0].code() in _FENCED:
                     raise Retry(
-                        "the replay stopped: another replay of these dead letters began. Run it again once that is "
-                        "over: it knows what was replayed"
+                        "the replay stopped: another replay of these dead letters began. Run it again once that one "
+                        "has ended: what was replayed is skipped"
                     ) from e
-            known = next((error for error in (*errors, *e.args) if isinstance(error, KafkaError)), None)
-            if known is not None and known.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+            kafka_error = next((error for error in (*errors, *e.args) if isinstance(error, KafkaError)), None)
+            if kafka_error is not None and kafka_error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
                 raise _TooLarge(f"it is larger than a record of topic {self._stream.topic} may be") from e
-            why = known.str() if known is not None else str(e.__cause__ or e)
-            stored = (
-                "" if lot[0][1] is not None else f"; {len(lot)} letters of {lot[0][0].component} would come twice"
+            why = kafka_error.str() if kafka_error is not None else str(e.__cause__ or e)
+            first, record = batch[0]
+            duplicates = (
+                "" if record is not None else f"; {len(batch)} dead letters of {first.component} would be duplicated"
             )
-            raise Retry(f"the replay stopped: {why}. Run it again: it knows what was replayed{stored}") from e
-        self._outcome[""] += len(lot)
+            raise Retry(f"the replay stopped: {why}. Run it again: what was replayed is skipped{duplicates}") from e
+        self._outcome[""] += len(batch)
 
 
 class _TooLarge(Exception):
-    """A record of a transaction is more than the topic takes."""
+    """Error for a record that is larger than the topic's maximum."""
 
 
-class ThroughSink(Replayer):
-    """Into a sink that is run for it, of a channel inside an agent."""
+class SinkReplayer(Replayer):
+    """Replayer for a channel inside an agent: runs the sinks in this process."""
 
-    def __init__(self, spec: AgentSpec, channel: ChannelSpec, letters: FileDeadLetters) -> None:
-        super().__init__(spec, channel, letters)
-        self._file = letters
+    def __init__(self, spec: AgentSpec, channel: ChannelSpec, store: FileDeadLetterStore) -> None:
+        super().__init__(spec, channel, store)
+        self._file = store
 
-    def destination(self, kept: StoredDeadLetter) -> str | None:
-        """Return the sink; None where the configuration no longer has it."""
-        return f"sink {self.sinks[kept.component].name}, run here" if kept.component in self.sinks else None
+    def destination(self, dead_letter: StoredDeadLetter) -> str | None:
+        """Return the sink; None if the configuration no longer has it."""
+        sink = self.sinks.get(dead_letter.component)
+        return f"sink {sink.name}, run here" if sink is not None else None
 
-    def replay(self, lots: Iterator[list[StoredDeadLetter]]) -> Outcome:
-        """Have the sinks deliver, one after the other. Raises FlafkaError, as above."""
-        with self._file.replaying():
-            return self._deliver(lots)
+    def replay(self, batches: Iterator[list[StoredDeadLetter]]) -> Outcome:
+        """Run the sinks one after the other until each has delivered its dead letters.
 
-    def _deliver(self, lots: Iterator[list[StoredDeadLetter]]) -> Outcome:
+        Raises FlafkaError if a sink cannot deliver.
+        """
+        with self._file.replay_lock():
+            return self._deliver(batches)
+
+    def _deliver(self, batches: Iterator[list[StoredDeadLetter]]) -> Outcome:
         outcome: Outcome = Counter()
         sink: SinkRunner | None = None
         try:
-            for lot in lots:
-                if sink is None or sink.path != lot[0].component:
+            for batch in batches:
+                if sink is None or sink.path != batch[0].component:
                     self._stop(sink)
-                    sink = self._start(self.sinks[lot[0].component])
-                sink.channel.channel.put(Batch.of(kept.event for kept in lot))
-                self._await(sink)
-                self._file.mark(kept.letter for kept in lot)
-                outcome[""] += len(lot)
+                    sink = self._start(self.sinks[batch[0].component])
+                sink.channel.channel.put(Batch.of(dead_letter.event for dead_letter in batch))
+                self._wait_until_delivered(sink)
+                self._file.mark_replayed(dead_letter.name for dead_letter in batch)
+                outcome[""] += len(batch)
         finally:
             self._stop(sink)
         return outcome
 
     def _start(self, spec: SinkSpec) -> SinkRunner:
         memory = cast("type[Channel]", Components().get("channel", "memory"))
-        config, _ = memory.config_class.parse({"capacity": str(LOT), "transactionCapacity": str(LOT)})
+        config, _ = memory.config_class.parse(
+            {"capacity": str(REPLAY_BATCH_EVENTS), "transactionCapacity": str(REPLAY_BATCH_EVENTS)}
+        )
         assert config is not None
         runner = ChannelRunner(self.channel.path, self.channel.name, memory(config, self.channel.name))
         runner.ready.set()
-        return alone.started(spec, runner, self.letters, spec.path, LEFT)
+        return standalone.start(spec, runner, self.store, spec.path, UNMARKED_HINT)
 
     @staticmethod
-    def _await(sink: SinkRunner) -> None:
-        alone.wait(sink, lambda: not sink.channel.metrics.get("ChannelSize"), LEFT)
+    def _wait_until_delivered(sink: SinkRunner) -> None:
+        standalone.wait(sink, lambda: not sink.channel.metrics.get("ChannelSize"), UNMARKED_HINT)
 
     @staticmethod
     def _stop(sink: SinkRunner | None) -> None:
         if sink is not None:
-            alone.stop(sink)
+            standalone.stop(sink)
 
 
-def replay(replayer: ThroughSink | ThroughTopic, chosen: Collection[str], *, again: bool) -> Outcome:
-    """Replay these dead letters, by name."""
+def replay(replayer: SinkReplayer | TopicReplayer, chosen: Collection[str], *, again: bool) -> Outcome:
+    """Replay the dead letters with the chosen names; replayed ones only with `again`. Raises FlafkaError."""
     try:
-        return replayer.replay(lots(replayer.letters, chosen, again=again))
+        return replayer.replay(replay_batches(replayer.store, chosen, again=again))
     finally:
-        replayer.letters.close()
+        replayer.store.close()

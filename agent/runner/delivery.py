@@ -1,7 +1,8 @@
-"""One sink at work on what is taken of its channel: intercept, write, reject, count, and flush or stage.
+"""Delivery of events to one sink: intercept, write, reject, count, and flush or stage.
 
-Whoever holds a `Delivery` takes the events, says when they are to be durable, and commits the channel: a thread of
-the agent (`agent/runner/local/sinks.py`), for one sink or a group, or a task on Spark (`agent/runner/spark/job.py`).
+The caller takes events from the channel, decides when they become durable, and commits the channel. Callers are
+threads of the agent (`agent/runner/local/sinks.py`), for one sink or a sink group, and tasks on Spark
+(`agent/runner/spark/job.py`).
 """
 
 from __future__ import annotations
@@ -15,12 +16,17 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flafka.agent.audit.publishing import Tallies
-from flafka.agent.monitoring.latency import took
+from flafka.agent.monitoring.latency import record_batch_duration
 from flafka.agent.monitoring.taps import Taps, TapSubscriber
 from flafka.agent.runner.committer import StagedRange
-from flafka.agent.runner.deadletters.letters import DeadLetter, DeadLetters, letters_of, letters_of_records
 from flafka.agent.runner.deadletters.rejections import Rejections
-from flafka.agent.runner.supervise import close
+from flafka.agent.runner.deadletters.store import (
+    DeadLetter,
+    DeadLetterStore,
+    rejected_dead_letters,
+    undecodable_dead_letters,
+)
+from flafka.agent.runner.worker import close_component
 from flafka.agent.topology import ComponentSpec, SinkSpec
 from flafka.plugins import (
     Assignment,
@@ -36,17 +42,17 @@ from flafka.plugins import (
     Rejected,
     Sink,
 )
-from flafka.plugins.installed import described_method
+from flafka.plugins.installed import describe_method
 from flafka.plugins.partitions import UNKNOWN_RECORD
 
-FEW = 100
-"""Number of events that are offered first while a sink is paused."""
-HELD_BYTES = 32 << 20
-"""A simple sink is flushed after so much, even if it wants more events before: until then all of it is in memory."""
+TRIAL_EVENTS = 100
+"""Number of events that a paused sink gets first, to test whether it accepts events again."""
+MAX_UNFLUSHED_BYTES = 32 << 20
+"""Size at which a sink without a commit log is flushed before its batch size: unflushed events are in memory."""
 EMPTY_RANGE_SECONDS = 30.0
-"""A committing sink's record passes over records without a deliverable event after so long."""
+"""Age at which a range without deliverable events is committed to a commit log."""
 REJECTED_RANGE_SECONDS = 1.0
-"""Seconds after which a commit log passes over records without a deliverable event of which some were rejected.
+"""Age at which a range without deliverable events is committed if some of its events were rejected.
 
 The time is short because a person who tries a configuration waits for the dead letters.
 """
@@ -54,66 +60,66 @@ The time is short because a person who tries a configuration waits for the dead 
 
 @dataclass
 class Range:
-    """Records of one partition that were taken and are not committed."""
+    """Range of records of one partition that are taken and not committed."""
 
     assignment: Assignment
     """Assignment whose `next_offset` begins the range; None before the first take from the earliest offset."""
     end: int | None = None
-    """Offset after the last of them; None where nothing was taken."""
+    """Offset after the last record; None for an empty range."""
     events: int = 0
     """Number of events that the sink is to deliver."""
     since: float = 0.0
-    """Time at which the first record was taken, of `time.monotonic`."""
+    """Time of `time.monotonic` at which the first record was taken."""
     last_record: LastRecord = UNKNOWN_RECORD
 
     def extend(self, polled: PolledBatch) -> None:
-        """Some more were taken."""
+        """Append the records of a polled batch."""
         if self.end is None:
             self.since = time.monotonic()
         if self.assignment.next_offset is None:
-            self.assignment = self.assignment.at(polled.offsets.start)
+            self.assignment = self.assignment.with_offset(polled.offsets.start)
         self.end, self.last_record = polled.offsets.end, polled.last_record
 
     @property
     def offsets(self) -> OffsetRange:
-        """Offsets of the records."""
+        """Offsets of the records, for a range that is not empty."""
         assert self.assignment.next_offset is not None
         assert self.end is not None
         return OffsetRange(self.assignment.next_offset, self.end)
 
-    def committed(self) -> None:
-        """Begin where it ends."""
-        self.assignment, self.end, self.events = self.assignment.at(self.end, self.last_record), None, 0
+    def advance(self) -> None:
+        """Start an empty range at the end of this one, which is committed."""
+        self.assignment, self.end, self.events = self.assignment.with_offset(self.end, self.last_record), None, 0
 
 
 class Ranges(dict[int, Range]):
-    """By partition, for every partition that is ours."""
+    """Ranges of all assigned partitions, by partition."""
 
-    def waiting(self) -> dict[int, Range]:
-        """Return the ranges of which something was taken, by partition."""
+    def uncommitted(self) -> dict[int, Range]:
+        """Return the ranges that are not empty, by partition."""
         return {partition: pending for partition, pending in self.items() if pending.end is not None}
 
     def start_over(self) -> list[Assignment]:
-        """Forget what was taken, and return from where on it is to be taken again."""
+        """Empty all ranges, and return the assignments to rewind to."""
         for pending in self.values():
             pending.end, pending.events = None, 0
         return [pending.assignment for pending in self.values() if pending.assignment.next_offset is not None]
 
 
 class Delivery:
-    """One sink with its interceptors and what it rejects. Used by one thread."""
+    """One sink with its interceptors and its rejections. Not thread-safe."""
 
     def __init__(
         self,
         spec: SinkSpec,
-        letters: DeadLetters,
+        store: DeadLetterStore,
         ranges: Ranges,
         stopping: threading.Event,
         tallies: Tallies | None = None,
     ) -> None:
-        """`ranges` is what was taken, shared by the sinks of a group; `stopping` is what the components look at.
+        """`ranges` are shared by the sinks of a group. `stopping` becomes the event of that name of all components.
 
-        `tallies`, if the channel is audited, get what is taken and not committed.
+        `tallies`, for an audited channel, sum up the events that are taken and not committed.
         """
         self.spec, self.path, self.ranges, self._tallies = spec, spec.path, ranges, tallies
         self.log = logging.getLogger(self.path)
@@ -121,22 +127,22 @@ class Delivery:
         self.sink.member = self.path
         self.metrics = self.sink.metrics
         self.committing = self.sink if isinstance(self.sink, CommittingSink) else None
-        self.interceptors: list[Interceptor[Any]] = [one.make() for one in spec.interceptors]
+        self.interceptors: list[Interceptor[Any]] = [interceptor.make() for interceptor in spec.interceptors]
         for component in (self.sink, *self.interceptors):
             component.stopping = stopping
-        self.rejections = Rejections(letters, spec.tolerance)
+        self.rejections = Rejections(store, spec.tolerance)
         self.taps = Taps()
         self.is_open = False
         self._unflushed: list[PolledBatch] = []
-        """Unflushed batches as the channel held them, for dead letters; kept only if a flush may reject events."""
+        """Unflushed batches as the channel held them, for dead letters of a flush; only without a commit log."""
         self._written = 0
-        """Events that a simple sink has got since it was last flushed."""
+        """Number of events written since the latest flush; only without a commit log."""
         self._written_bytes = 0
-        self._strayed = False
-        """True if a simple sink may hold events of partitions that were lost since its latest flush."""
+        self._may_hold_lost = False
+        """True if the sink may hold events of partitions that were lost since its latest flush."""
 
     def open(self) -> None:
-        """Open the interceptors and the sink, if they are not; all are closed where one of them fails."""
+        """Open the interceptors and the sink unless they are open. If one fails, all are closed and it is raised."""
         if self.is_open:
             return
         try:
@@ -148,39 +154,42 @@ class Delivery:
         self.is_open = True
 
     def close(self) -> None:
-        """Release the sink and its interceptors. What is not committed will be taken again."""
+        """Close the sink and its interceptors. Uncommitted events are redelivered."""
         self.is_open = False
         self._drop_all()
         for component in (self.sink, *self.interceptors):
-            close(component, self.log)
+            close_component(component, self.log)
 
     def write(self, polled: PolledBatch) -> None:
-        """Hand on one batch; what the sink rejects becomes dead letters. Raises Retry where they are too many."""
+        """Intercept and write one batch, and hold rejected events as dead letters.
+
+        Raises Retry if too many events are rejected, and the errors of the components.
+        """
         pending = self.ranges.get(polled.assignment.partition)
-        if pending is None:  # a straggler of a partition that has gone
+        if pending is None:  # a batch of a partition that was revoked after the batch was polled
             return
         pending.extend(polled)
         if self._tallies is not None:
             self._tallies.taken(polled)
         if polled.undecodable:
-            self.rejections.offered(len(polled.undecodable))
-            self.rejections.add(letters_of_records(self.path, polled))
+            self.rejections.add_offered(len(polled.undecodable))
+            self.rejections.add(undecodable_dead_letters(self.path, polled))
         rejected: dict[EventId, str] = {}
-        batch = intercepted(polled.batch, self.interceptors, self.taps.listeners, by_id(rejected))
+        batch = intercept(polled.batch, self.interceptors, self.taps.subscribers, collect_reasons(rejected))
         self.metrics.add("EventFilteredCount", len(polled.batch) - len(batch) - len(rejected))
         if rejected:
-            self.rejections.offered(len(rejected))
-            self.rejections.add(letters_of(self.path, rejected, polled))
+            self.rejections.add_offered(len(rejected))
+            self.rejections.add(rejected_dead_letters(self.path, rejected, polled))
         if not len(batch):
             return
         self.metrics.add("EventDrainAttemptCount", len(batch))
         pending.events += len(batch)
-        few = FEW if self.rejections.paused else 0  # whether it takes events again is tried with them
-        for part in filter(len, (batch.slice(0, few), batch.slice(few))):
+        trial_events = TRIAL_EVENTS if self.rejections.paused else 0
+        for part in filter(len, (batch.slice(0, trial_events), batch.slice(trial_events))):
             self._write(part, polled)
 
     def _write(self, part: Batch, polled: PolledBatch) -> None:
-        self.rejections.offered(len(part))
+        self.rejections.add_offered(len(part))
         if self.committing is None:
             self._unflushed.append(polled)
             self._written += len(part)
@@ -188,53 +197,53 @@ class Delivery:
         try:
             self.sink.write(part)
         except Rejected as e:
-            held = {id(one): one for one in (*self._unflushed, polled)}
-            unknown = e.reasons.keys() - self._reject(e, [*held.values()])
-            if unknown and not self._strayed:
-                who = described_method(type(self.sink), "write")
+            candidates = {id(batch): batch for batch in (*self._unflushed, polled)}
+            unknown = e.reasons.keys() - self._reject(e, [*candidates.values()])
+            if unknown and not self._may_hold_lost:
+                who = describe_method(type(self.sink), "write")
                 raise FlafkaError(
                     f"{who} rejects events that it did not get: {min(map(str, unknown))}; their ids are batch.id(row)"
                 ) from e
         if self.rejections.paused and self.committing is None:
             self.flush()
 
-    def _reject(self, rejected: Rejected, held: Sequence[PolledBatch]) -> set[EventId | None]:
-        """Make dead letters of those that are among what is held, and answer which these are."""
+    def _reject(self, rejected: Rejected, candidates: Sequence[PolledBatch]) -> set[EventId | None]:
+        """Make dead letters of the rejected events among the candidates, and return the IDs of these events."""
         found: set[EventId | None] = set()
         parts: list[list[DeadLetter]] = []
-        for polled in reversed(held):  # they are most often among the latest, and much may be held
+        for polled in reversed(candidates):  # rejected events are mostly in the latest of many batches
             if found >= rejected.reasons.keys():
                 break
-            parts.append(letters_of(self.path, rejected.reasons, polled))
+            parts.append(rejected_dead_letters(self.path, rejected.reasons, polled))
             if (pending := self.ranges.get(polled.assignment.partition)) is not None:
                 pending.events -= len(parts[-1])
-            found |= {letter.id for letter in parts[-1]}
-        for letters in reversed(parts):
-            self.rejections.add(letters)
+            found |= {dead_letter.id for dead_letter in parts[-1]}
+        for dead_letters in reversed(parts):
+            self.rejections.add(dead_letters)
         return found
 
     @property
-    def full(self) -> bool:
-        """True if a simple sink has as many events as it wants to flush together, or as many bytes as it may hold."""
-        return self._written >= self.sink.batch_size or self._written_bytes >= HELD_BYTES
+    def is_full(self) -> bool:
+        """True if a sink without a commit log has reached its batch size, or `MAX_UNFLUSHED_BYTES`."""
+        return self._written >= self.sink.batch_size or self._written_bytes >= MAX_UNFLUSHED_BYTES
 
-    def due(self) -> set[int]:
-        """Partitions to make durable now."""
+    def due_partitions(self) -> set[int]:
+        """Return the partitions whose ranges should become durable now."""
         now = time.monotonic()
-        waiting = self.ranges.waiting()
+        uncommitted = self.ranges.uncommitted()
         if self.committing is not None:
-            ages = {p: now - r.since for p, r in waiting.items() if not r.events}
+            ages = {p: now - r.since for p, r in uncommitted.items() if not r.events}
             idle = {p: age for p, age in ages.items() if age > REJECTED_RANGE_SECONDS}
-            rejected = self.rejections.partitions() if idle or self.rejections.full else set()
+            rejected = self.rejections.partitions() if idle or self.rejections.is_full else set()
             empty = {p for p, age in idle.items() if age > EMPTY_RANGE_SECONDS or p in rejected}
-            full = rejected if self.rejections.full else set()
-            return (self.committing.due() | full) & waiting.keys() | empty
-        oldest = min((r.since for r in waiting.values()), default=now)
-        enough = self.full or self.rejections.paused or self.rejections.full
-        return set(waiting) if enough or now - oldest >= self.sink.flush_interval else set()
+            full = rejected if self.rejections.is_full else set()
+            return (self.committing.due_partitions() | full) & uncommitted.keys() | empty
+        oldest = min((r.since for r in uncommitted.values()), default=now)
+        enough = self.is_full or self.rejections.paused or self.rejections.is_full
+        return set(uncommitted) if enough or now - oldest >= self.sink.flush_interval else set()
 
     def flush(self) -> None:
-        """Have a simple sink make durable all that was written; what it rejects only now becomes dead letters."""
+        """Flush a sink without a commit log, and hold events that the flush rejects as dead letters."""
         try:
             self.sink.flush()
         except Rejected as e:
@@ -242,7 +251,10 @@ class Delivery:
         self._forget_written()
 
     def stage(self, pending: Range) -> StagedRange:
-        """Have a committing sink make one partition's events durable, invisible yet; a simple sink has flushed."""
+        """Stage the events of one partition: durable, and not visible yet.
+
+        A sink without a commit log has to be flushed before, which makes events visible as well.
+        """
         assignment, offsets = pending.assignment, pending.offsets
         if self.committing is not None:
             receipt = self.committing.stage(assignment, offsets)
@@ -252,55 +264,55 @@ class Delivery:
         return StagedRange(replace(receipt, last_record=pending.last_record), minutes)
 
     def store_dead_letters(self, partition: int | None = None) -> None:
-        """Make durable what was rejected of this partition, or of all, before the rest of it is committed."""
+        """Make pending dead letters of one partition durable, or of all, before their range is committed."""
         self.metrics.add("EventRejectedCount", self.rejections.store(partition))
 
     def committed(self, ranges: Iterable[Range]) -> None:
         """Record that these ranges are durable and visible."""
         delivered = list(ranges)
-        self.metrics.add("EventDrainSuccessCount", sum(one.events for one in delivered))
-        if begun := [one.since for one in delivered if one.events]:
-            took(self.metrics, min(begun))
+        self.metrics.add("EventDrainSuccessCount", sum(committed.events for committed in delivered))
+        if begun := [committed.since for committed in delivered if committed.events]:
+            record_batch_duration(self.metrics, min(begun))
         self.metrics.add("BatchCompleteCount")
-        for one in delivered:
-            one.committed()
-        partitions = {one.assignment.partition for one in delivered}
+        for committed in delivered:
+            committed.advance()
+        partitions = {committed.assignment.partition for committed in delivered}
         self.rejections.committed(partitions)
-        self._tell_dropped(partitions)
+        self._drop_tallies(partitions)
 
     def start_over(self) -> list[Assignment]:
-        """Drop everything that is not committed, and return where to go on. The caller resets the sink."""
+        """Drop everything uncommitted, and return the assignments to rewind to. The caller resets the sink."""
         self._drop_all()
         return self.ranges.start_over()
 
     def lost(self, partitions: Collection[int]) -> None:
-        """Drop what is not committed of these partitions."""
+        """Drop everything uncommitted of these partitions."""
         self.rejections.lost(partitions)
-        kept = [polled for polled in self._unflushed if polled.assignment.partition not in partitions]
-        self._strayed |= len(kept) < len(self._unflushed)
-        self._unflushed = kept
+        unflushed = [polled for polled in self._unflushed if polled.assignment.partition not in partitions]
+        self._may_hold_lost |= len(unflushed) < len(self._unflushed)
+        self._unflushed = unflushed
         if self.committing is not None:
             for partition in partitions:
                 self.committing.reset(partition)
-        self._tell_dropped(partitions)
+        self._drop_tallies(partitions)
 
     def _drop_all(self) -> None:
         self.rejections.start_over()
         self._forget_written()
-        self._tell_dropped(self.ranges)
+        self._drop_tallies(self.ranges)
 
     def _forget_written(self) -> None:
         self._unflushed.clear()
-        self._written, self._written_bytes, self._strayed = 0, 0, False
+        self._written, self._written_bytes, self._may_hold_lost = 0, 0, False
 
-    def _tell_dropped(self, partitions: Collection[int]) -> None:
+    def _drop_tallies(self, partitions: Collection[int]) -> None:
         if self._tallies is not None:
             self._tallies.dropped(partitions)
 
 
 @contextlib.contextmanager
-def opened(specs: Iterable[ComponentSpec]) -> Iterator[list[Interceptor[Any]]]:
-    """New interceptors of these, open within the block."""
+def open_interceptors(specs: Iterable[ComponentSpec]) -> Iterator[list[Interceptor[Any]]]:
+    """Make interceptors, and hold them open for the block."""
     with contextlib.ExitStack() as closing:
         interceptors: list[Interceptor[Any]] = []
         for interceptor in (spec.make() for spec in specs):
@@ -310,7 +322,7 @@ def opened(specs: Iterable[ComponentSpec]) -> Iterator[list[Interceptor[Any]]]:
         yield interceptors
 
 
-def intercepted(
+def intercept(
     batch: Batch,
     interceptors: Iterable[Interceptor[Any]],
     listeners: Sequence[TapSubscriber] = (),
@@ -323,38 +335,38 @@ def intercepted(
     for number, interceptor in enumerate(interceptors):
         if not (events := len(batch)):
             break
-        interceptor.take_rejected()  # of a try that failed
+        interceptor.take_rejected()  # drops the rejected events of a failed attempt
         since = time.monotonic()
         before, batch = batch, interceptor.intercept(batch)
         _check_intercepted(interceptor, before, batch)
-        took(interceptor.metrics, since)
-        refused = 0
+        record_batch_duration(interceptor.metrics, since)
+        rejected_events = 0
         for rows, reasons in interceptor.take_rejected():
-            refused += len(rows)
+            rejected_events += len(rows)
             rejected(rows, reasons)
         interceptor.metrics.add("EventReceivedCount", events)
-        if refused:
-            interceptor.metrics.add("EventRejectedCount", refused)
-        if dropped := events - len(batch) - refused:
+        if rejected_events:
+            interceptor.metrics.add("EventRejectedCount", rejected_events)
+        if dropped := events - len(batch) - rejected_events:
             interceptor.metrics.add("EventFilteredCount", dropped)
         for listener in listeners:
-            listener.intercepted(number, before, batch)
+            listener.on_intercepted(number, before, batch)
     for listener in listeners:
-        listener.passed(batch)
+        listener.on_batch(batch)
     return batch
 
 
-def by_id(found: dict[EventId, str]) -> Callable[[Batch, Sequence[str]], None]:
-    """For `intercepted` behind a channel: has the reasons put into `found`."""
+def collect_reasons(reasons_by_id: dict[EventId, str]) -> Callable[[Batch, Sequence[str]], None]:
+    """Return a callback for `intercept` that puts reasons into a dict, for events that have an ID."""
 
     def add(rows: Batch, reasons: Sequence[str]) -> None:
-        found.update(zip(rows.ids(), reasons, strict=True))
+        reasons_by_id.update(zip(rows.ids(), reasons, strict=True))
 
     return add
 
 
 def _check_intercepted(interceptor: Interceptor[Any], before: Batch, after: object) -> None:
-    """Raises FlafkaError where it has returned what an interceptor may not return."""
+    """Raise FlafkaError for a result that violates the contract of interceptors."""
     if not isinstance(after, Batch):
         wrong = f"return a Batch, not {after!r:.60}"
     elif len(after) > len(before):
@@ -363,4 +375,4 @@ def _check_intercepted(interceptor: Interceptor[Any], before: Batch, after: obje
         wrong = "keep the ids of events: make its batch with where(), map() or with_…() of the one that it gets"
     else:
         return
-    raise FlafkaError(f"intercept() of {described_method(type(interceptor), 'intercept')} must {wrong}")
+    raise FlafkaError(f"intercept() of {describe_method(type(interceptor), 'intercept')} must {wrong}")

@@ -1,4 +1,4 @@
-"""When a drain is over: every group has come to the end of every partition of its channel."""
+"""Drain of the durable channels of an agent: the wait until every consumer group has reached the end offsets."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from flafka.agent.topology import SinkSpec
 from flafka.plugins import FlafkaError, Metrics
 from flafka.plugins.kafka.topic import KafkaBackedChannel
 
-DRAIN_STUCK_SECONDS = 60.0
-"""A drain is given up when no group has come further for so long."""
-BATCH_SECONDS = 600.0
-"""The same while Spark is at a micro-batch, which may hang, too: of it there is no news before it is over."""
-REST_SECONDS = 1.0
-"""Where a group has rested for so long before the end, it is asked whether there is anything to deliver up to it."""
+DRAIN_STALL_SECONDS = 60.0
+"""Time without progress of any group after which a drain fails."""
+SPARK_STALL_SECONDS = 600.0
+"""Time without progress after which a drain fails while a micro-batch runs, which reports nothing until its end."""
+IDLE_CHECK_SECONDS = 1.0
+"""Time without progress after which the records up to the end are checked: they may hold nothing to deliver."""
 
 
-class Stuck(FlafkaError):
-    """A drain does not come to its end; the text names each partition that is left, and who holds it."""
+class DrainStalled(FlafkaError):
+    """Error for a drain without progress. The text names the undelivered partitions, with their assignees."""
 
 
 class Drain:
-    """Watches the groups of an agent's sinks, whoever their members are, until durable channels are delivered.
+    """Progress of the consumer groups of an agent's sinks, members of other agents included.
 
-    Up to where a group has to come is asked at the first look, so that producers elsewhere may go on. One sink may
-    feed the channel of another: once all groups have come to the ends they are asked again, as often as there are
-    durable channels, which no chain is longer than. Channels that are not durable are empty, as no source runs.
+    The end offsets are read at the first check, so producers elsewhere may go on. A sink may feed the channel of
+    another sink. Once all groups have reached the ends, the ends are therefore read again, once for each durable
+    channel. Channels that are not durable are empty, as no source runs.
     """
 
     def __init__(
@@ -40,80 +40,85 @@ class Drain:
         local: Sequence[Delivery],
         remote: Sequence[tuple[SinkSpec, Metrics]],
     ) -> None:
-        """`local` and `remote` are the sinks that threads run and those that Spark runs."""
-        goals: dict[tuple[str, str | None], Goal | Emptied] = {}
+        """`local` are the sinks that threads of this agent run, `remote` the sinks on Spark."""
+        drains: dict[tuple[str, str | None], GroupDrain | ChannelDrain] = {}
         for sink in [*(delivery.spec for delivery in local), *(spec for spec, _ in remote)]:
             channel, group = channels[sink.channel], sink.group
             if not channel.channel.durable:
                 continue
             if not isinstance(channel.channel, KafkaBackedChannel):
-                goals[channel.name, None] = Emptied(channel)
-            elif (key := (channel.name, group)) not in goals:
-                here = [one for one in local if (one.spec.channel, one.spec.group) == key]
-                on_spark = [one for one in remote if (one[0].channel, one[0].group) == key]
-                goals[key] = Goal(channel, group, here, on_spark)
+                drains[channel.name, None] = ChannelDrain(channel)
+            elif (key := (channel.name, group)) not in drains:
+                local_sinks = [one for one in local if (one.spec.channel, one.spec.group) == key]
+                spark_sinks = [one for one in remote if (one[0].channel, one[0].group) == key]
+                drains[key] = GroupDrain(channel, group, local_sinks, spark_sinks)
         for channel in channels.values():
             if isinstance(channel, OverflowingChannel):
-                goals[channel.overflow.name, None] = Emptied(channel.overflow)
-        self._goals = tuple(goals.values())
-        self._rounds = len({goal.channel.name for goal in self._goals})
-        self._moved: float | None = None
-        """When one of them was last seen to have come further, or the first look."""
+                drains[channel.overflow.name, None] = ChannelDrain(channel.overflow)
+        self._drains = tuple(drains.values())
+        self._rounds = len({drain.channel.name for drain in self._drains})
+        self._last_progress: float | None = None
+        """Time of `time.monotonic` of the latest progress seen, or of the first check."""
 
-    def over(self) -> bool:
-        """Return True if all is delivered. Raises Stuck after `DRAIN_STUCK_SECONDS` or `BATCH_SECONDS` at rest."""
+    def is_complete(self) -> bool:
+        """Return True if everything is delivered.
+
+        Raises DrainStalled after `DRAIN_STALL_SECONDS` without progress, or `SPARK_STALL_SECONDS` in a micro-batch.
+        """
         now = time.monotonic()
         while self._rounds:
-            left = [goal for goal in self._goals if not goal.reached()]
-            if not left:
+            unfinished = [drain for drain in self._drains if not drain.is_complete()]
+            if not unfinished:
                 self._rounds -= 1
-                for goal in self._goals:
-                    goal.again()
+                for drain in self._drains:
+                    drain.restart()
                 continue
-            moved = self._moved = max(now if self._moved is None else self._moved, *(goal.moved for goal in left))
-            patience = BATCH_SECONDS if any(goal.at_work() for goal in left) else DRAIN_STUCK_SECONDS
-            if now - moved > patience:
-                text = "; ".join(goal.told() for goal in left)
-                raise Stuck(f"not drained, and nothing was delivered for {patience:.0f} s: {text}")
+            first = now if self._last_progress is None else self._last_progress
+            progress = self._last_progress = max(first, *(drain.last_progress for drain in unfinished))
+            in_micro_batch = any(drain.has_micro_batch() for drain in unfinished)
+            timeout = SPARK_STALL_SECONDS if in_micro_batch else DRAIN_STALL_SECONDS
+            if now - progress > timeout:
+                text = "; ".join(drain.describe() for drain in unfinished)
+                raise DrainStalled(f"not drained, and nothing was delivered for {timeout:.0f} s: {text}")
             return False
         return True
 
 
-class Emptied:
-    """A durable channel of this agent alone, on its way to be empty."""
+class ChannelDrain:
+    """Drain of a durable channel inside this agent, until the channel is empty."""
 
     def __init__(self, channel: ChannelRunner) -> None:
         self.channel = channel
-        self.moved = 0.0
-        """When it was last seen to hold less, of `time.monotonic`."""
+        self.last_progress = 0.0
+        """Time of `time.monotonic` at which the size was last seen to shrink."""
         self._least = math.inf
 
-    def again(self) -> None:
-        """What another channel has put into it meanwhile counts, too."""
+    def restart(self) -> None:
+        """Start over, as another channel may have put events into this one."""
         self._least = math.inf
 
-    def reached(self) -> bool:
-        """Whether it is empty."""
+    def is_complete(self) -> bool:
+        """Return True if the channel is open and empty."""
         if not self.channel.ready.is_set():
             return False
-        held = self.channel.metrics.get("ChannelSize")
-        if held < self._least:
-            self._least, self.moved = held, time.monotonic()
-        return not held
+        size = self.channel.metrics.get("ChannelSize")
+        if size < self._least:
+            self._least, self.last_progress = size, time.monotonic()
+        return not size
 
-    def at_work(self) -> bool:
-        """Its sinks run in this agent, which sees what they deliver."""
+    def has_micro_batch(self) -> bool:
+        """Return False: Spark reads no channel inside an agent."""
         return False
 
-    def told(self) -> str:
-        """What it still holds, in words."""
+    def describe(self) -> str:
+        """Return the text for an error: the reason why the channel is not open, or its size."""
         if not self.channel.ready.is_set():
             return f"{self.channel.path} is not open: {self.channel.metrics.last_error}"
         return f"{self.channel.path} still holds {self.channel.metrics.get('ChannelSize'):.0f} events"
 
 
-class Goal:
-    """One group on its way to the end of one channel in Kafka."""
+class GroupDrain:
+    """Drain of one consumer group on a channel in Kafka, until its committed offsets have reached the end offsets."""
 
     def __init__(
         self,
@@ -123,109 +128,112 @@ class Goal:
         remote: Sequence[tuple[SinkSpec, Metrics]],
         until: Mapping[int, int] | None = None,
     ) -> None:
-        """`until`: up to where it has to come, by partition; None: to the ends, as they are at the first look."""
+        """`until` has the end offsets by partition; None reads them from the brokers at the first check."""
         self.channel, self._group = channel, group
         self._stream = cast(KafkaBackedChannel, channel.channel)
         self._local, self._remote, self._until = local, remote, until
-        self.moved = 0.0
-        """When it was last seen to have come further, of `time.monotonic`."""
-        self.again()
+        self.last_progress = 0.0
+        """Time of `time.monotonic` at which an offset was last seen to grow."""
+        self.restart()
 
-    def again(self) -> None:
-        """Ask for the ends anew at the next look."""
+    def restart(self) -> None:
+        """Start over: read the end offsets again at the next check."""
         self._topic = self._name = ""
         self._ends: dict[int, int] = {}
-        """Of partitions where it has not come to the end."""
-        self._positions: dict[int, int | None] = {}
-        self._furthest: dict[int, int] = {}
-        self._waiting: dict[int, int | None] = {}
-        """Where something is known to wait for delivery: the group's position at which it was found."""
-        self._trouble = ""
-        self._asked = self._over = False
+        """End offsets of the partitions that are not complete."""
+        self._committed: dict[int, int | None] = {}
+        self._highest: dict[int, int] = {}
+        self._undelivered: dict[int, int | None] = {}
+        """Committed offsets by partition for which records with events were found before the end."""
+        self._error = ""
+        self._has_ends = self._is_complete = False
 
-    def reached(self) -> bool:
-        """Whether the group has come to the end of every partition."""
-        if not self._over:
+    def is_complete(self) -> bool:
+        """Return True if the group has reached the end offset of every partition."""
+        if not self._is_complete:
             try:
-                self._look()
-                self._trouble = ""
+                self._check()
+                self._error = ""
             except FlafkaError as e:
-                self._trouble = str(e)
-        return self._over
+                self._error = str(e)
+        return self._is_complete
 
-    def at_work(self) -> bool:
-        """Whether Spark is at a micro-batch or at its start: of neither there is news before it is over."""
+    def has_micro_batch(self) -> bool:
+        """Return True if Spark runs a micro-batch or starts: neither reports anything before its end."""
         return any(not m.last_error and m.snapshot().get("Lag") != 0 for _, m in self._remote)
 
-    def told(self) -> str:
-        """Where it has not come to the end, in words."""
+    def describe(self) -> str:
+        """Return the text for an error: the incomplete partitions with their offsets and assignees."""
         channel = self.channel
-        if self._trouble:
-            return f"{channel.path} cannot be looked at: {self._trouble}"
+        if self._error:
+            return f"{channel.path} cannot be checked: {self._error}"
         try:
             members = self._stream.kafka.members(self._group)
-            holders = {partition: name for name, partitions in members.items() for partition in partitions}
+            assignees = {partition: name for name, partitions in members.items() for partition in partitions}
         except FlafkaError as e:
-            holders = dict.fromkeys(self._ends, f"somebody: {e}")
+            assignees = dict.fromkeys(self._ends, f"an unknown member: {e}")
         return "; ".join(
-            f"partition {partition} of {channel.path} is delivered up to {self._positions.get(partition) or 0} of "
-            f"{end} in group {self._name}, and held by {self._holder(partition, holders)}"
+            f"partition {partition} of {channel.path} is delivered up to {self._committed.get(partition) or 0} of "
+            f"{end} in group {self._name}, and assigned to {self._assignee(partition, assignees)}"
             for partition, end in sorted(self._ends.items())
         )
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         if not self.channel.ready.is_set():
             raise FlafkaError(self.channel.metrics.last_error or "it is not open yet")
         channel = self._stream
         committed = channel.kafka.committed(self._group)
         topic, name = next(((one.topic_partition.topic_id, one.group) for one in committed), ("", ""))
-        if not self._asked or topic != self._topic:  # one of the same name that was made anew has ends of its own
-            self.again()
-            ends = self._until if self._until is not None else channel.kafka.ends()
-            self._topic, self._name, self._ends, self._asked = topic, name, dict(ends), True
-        self._positions = {one.partition: one.next_offset for one in committed}
-        self._ends = {p: end for p, end in self._ends.items() if (self._positions.get(p) or 0) < end}
+        if not self._has_ends or topic != self._topic:  # a recreated topic of the same name has other end offsets
+            self.restart()
+            ends = self._until if self._until is not None else channel.kafka.end_offsets()
+            self._topic, self._name, self._ends, self._has_ends = topic, name, dict(ends), True
+        self._committed = {one.partition: one.next_offset for one in committed}
+        self._ends = {p: end for p, end in self._ends.items() if (self._committed.get(p) or 0) < end}
         now = time.monotonic()
-        if self._came_further():
-            self.moved = now
-        if now - self.moved >= REST_SECONDS:
-            self._pass_over_nothing(channel)
-        if not self._ends and self._until is None and (refusals := channel.kafka.refusals(self._group)):
-            self._asked = False  # an offset behind the end of the log is not the end of the work
-            raise refusals[0]
-        self._over = not self._ends
+        if self._has_progressed():
+            self.last_progress = now
+        if now - self.last_progress >= IDLE_CHECK_SECONDS:
+            self._skip_empty_ranges(channel)
+        if not self._ends and self._until is None and (errors := channel.kafka.blocking_errors(self._group)):
+            self._has_ends = False  # a committed offset beyond the end of the log is an error, not completion
+            raise errors[0]
+        self._is_complete = not self._ends
 
-    def _came_further(self) -> bool:
-        further = False
+    def _has_progressed(self) -> bool:
+        progressed = False
         for partition in self._ends:
-            at = max(self._positions.get(partition) or 0, self._taken(partition))
-            if at > self._furthest.get(partition, -1):
-                self._furthest[partition] = at
-                further = True
-        return further
+            offset = max(self._committed.get(partition) or 0, self._taken(partition))
+            if offset > self._highest.get(partition, -1):
+                self._highest[partition] = offset
+                progressed = True
+        return progressed
 
     def _taken(self, partition: int) -> int:
-        """Up to where our sinks have taken it: a file that is written for long is progress, too."""
+        """Return the offset up to which local sinks have taken records: a large uncommitted file is progress."""
         ranges = [delivery.ranges.get(partition) for delivery in self._local]
         return max((r.end or 0 for r in ranges if r is not None), default=0)
 
-    def _pass_over_nothing(self, channel: KafkaBackedChannel) -> None:
-        """Drop partitions with nothing to deliver: nobody commits a position behind the end of a transaction."""
+    def _skip_empty_ranges(self, channel: KafkaBackedChannel) -> None:
+        """Drop partitions without an event before the end, such as those with end markers of transactions.
+
+        No member commits an offset beyond such records.
+        """
         for partition, end in list(self._ends.items()):
-            position = self._positions.get(partition)
-            if partition in self._waiting and self._waiting[partition] == position:
+            offset = self._committed.get(partition)
+            if partition in self._undelivered and self._undelivered[partition] == offset:
                 continue
-            if channel.kafka.is_vacant(partition, position, end):
+            if channel.kafka.is_empty_range(partition, offset, end):
                 del self._ends[partition]
             else:
-                self._waiting[partition] = position
+                self._undelivered[partition] = offset
 
-    def _holder(self, partition: int, holders: Mapping[int, str]) -> str:
+    def _assignee(self, partition: int, assignees: Mapping[int, str]) -> str:
         for delivery in self._local:
             if partition in delivery.ranges:
                 return _with_error(delivery.path, delivery.metrics)
-        if partition in holders or not self._remote:
-            return holders.get(partition, "nobody")
+        if partition in assignees or not self._remote:
+            return assignees.get(partition, "no member")
         return ", ".join(_with_error(f"{spec.path} on Spark", metrics) for spec, metrics in self._remote)
 
 

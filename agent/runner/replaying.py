@@ -1,8 +1,8 @@
 """Replay of a time span of a channel's topic to one sink, in a consumer group of the replay's own.
 
-The sink runs in this process, on a reader that ends with the span. Its consumer group and, where it keeps one, its
-commit log are the replay's own, so that the sink's live group is not touched. The same span of the same sink has the
-same group: a replay that was killed resumes at its committed offsets when it is run again.
+The sink runs in this process, on a reader that ends with the span. Its consumer group, and its commit log if it has
+one, are the replay's own, so the sink's live group stays untouched. The same span of the same sink has the same
+group. A replay that was killed therefore resumes at its committed offsets when it is run again.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from flafka.agent.runner.agent import member_id
-from flafka.agent.runner.deadletters.letters import dead_letters_of
-from flafka.agent.runner.drain import Goal
-from flafka.agent.runner.local import alone
+from flafka.agent.runner.deadletters.store import dead_letter_store
+from flafka.agent.runner.drain import GroupDrain
+from flafka.agent.runner.local import standalone
 from flafka.agent.runner.local.channels import ChannelRunner
 from flafka.agent.topology import AgentSpec, SinkSpec
 from flafka.plugins import (
@@ -38,23 +38,23 @@ from flafka.plugins.kafka.topic import KafkaBackedChannel
 
 REPLAY_CHECK_SECONDS = 0.5
 """Interval at which a replay checks whether it has reached the end of its span."""
-LOST_SECONDS = 5.0
-"""The brokers are asked after so long whether they still have all of the span."""
+TRUNCATION_CHECK_SECONDS = 5.0
+"""Interval of the checks whether the brokers still have all records of the span."""
 SESSION_SECONDS = 60.0
-"""More than the session of a consumer that was killed, or of a static member that has ended, unless it was set so."""
-LEFT = "What it has delivered is noted: run it again, and it goes on there"
+"""Longest wait for the members of an earlier run to leave the group: more than the default session timeout."""
+RESUME_HINT = "What it has delivered is committed: run it again, and it resumes there"
 
 
-class Part(NamedTuple):
-    """The span in one partition."""
+class PartitionSpan(NamedTuple):
+    """Span of records in one partition, and the progress of the replay."""
 
     span: OffsetRange
     start: Assignment
-    """Assignment with the next offset of the replay; the end of the span where nothing is left."""
+    """Assignment with the next offset of the replay; the end of the span if the replay is complete."""
     oldest: int
-    """Offset of the first record that retention has left in the topic."""
+    """Offset of the oldest record that retention has left in the topic."""
     committed: int | None
-    """The committed offset of the replay's group."""
+    """Committed offset of the replay's group; None before the first run."""
 
     @property
     def partition(self) -> int:
@@ -62,200 +62,208 @@ class Part(NamedTuple):
         return self.start.partition
 
     @property
-    def left(self) -> OffsetRange:
-        """Offsets of the span that are left to deliver."""
+    def remaining(self) -> OffsetRange:
+        """Offsets of the span that are not delivered yet."""
         return OffsetRange(self.start.next_offset or 0, self.span.end)
 
     @property
-    def reached_end(self) -> int:
-        """Next offset of a complete replay; a larger one is committed only if brokers have lost records."""
+    def final_offset(self) -> int:
+        """Committed offset of a complete replay. A larger one is committed only if brokers have lost records."""
         return max(self.span.end, self.oldest)
 
-    def lost(self) -> str:
-        """Return a description of the records that retention removed or brokers lost, as far as known, or nothing."""
-        if self.committed is not None and (end := self.reached_end) < self.committed:
+    def describe_loss(self) -> str:
+        """Return the description of known records that retention removed or brokers lost; empty if there are none."""
+        if self.committed is not None and (end := self.final_offset) < self.committed:
             return (
-                f"partition {self.partition}: this replay has come to record {self.committed}, and what is left of "
-                f"the span ends before record {end} now: the brokers have lost records, as when a replica that was "
-                "behind becomes leader"
+                f"partition {self.partition}: this replay has committed offset {self.committed}, and the span ends "
+                f"before record {end} now: the brokers have lost records, as when a replica that was behind becomes "
+                "leader"
             )
         if self.committed is not None and self.committed < self.oldest:
             return (
-                f"partition {self.partition}: this replay has come to record {self.committed}, and the topic begins "
-                f"with record {self.oldest} now: what of the span lay between was removed by retention"
+                f"partition {self.partition}: this replay has committed offset {self.committed}, and the topic "
+                f"begins with record {self.oldest} now: the records between were removed by retention"
             )
         if self.span.start == self.oldest > 0:
             return (
-                f"partition {self.partition} begins with record {self.oldest}: what came before was removed by "
+                f"partition {self.partition} begins with record {self.oldest}: earlier records were removed by "
                 "retention"
             )
         return ""
 
 
 class Outcome(NamedTuple):
-    """Result of a run: number of events by outcome, and of records removed."""
+    """Numbers of events of one run of a replay, by outcome, and of records that were removed."""
 
     delivered: int
     filtered: int
-    """Dropped by the sink's interceptors."""
+    """Number of events that the sink's interceptors dropped."""
     rejected: int
-    """Dead letters now."""
+    """Number of events that became dead letters."""
     removed: int
-    """Records that retention removed before the replay came to them."""
+    """Number of records that retention removed before the replay read them."""
 
 
 @dataclass(frozen=True)
 class Replay:
-    """A span of time, of one sink's channel. Times are in milliseconds since the epoch; `end` is not in it."""
+    """Replay of a span of one sink's channel."""
 
     spec: AgentSpec
     sink: SinkSpec
     channel: KafkaBackedChannel[Any]
-    """Open."""
-    parts: tuple[Part, ...]
+    """The channel, open."""
+    parts: tuple[PartitionSpan, ...]
 
     @property
     def group(self) -> str:
-        """The consumer group of the replay."""
+        """Consumer group of the replay."""
         return self.parts[0].start.group
 
     @property
-    def begun(self) -> bool:
+    def is_begun(self) -> bool:
         """True if an earlier run has delivered some of the span."""
         return any(
-            part.committed is not None and (part.left != part.span or part.committed != part.span.start)
+            part.committed is not None and (part.remaining != part.span or part.committed != part.span.start)
             for part in self.parts
         )
 
     @property
     def records(self) -> int:
-        """Records that are left, those that hold no events included."""
-        return sum(part.left.size for part in self.parts)
+        """Number of records that are not delivered yet, including records without events."""
+        return sum(part.remaining.size for part in self.parts)
 
     def events(self) -> dict[int, int]:
-        """Events that are left, by partition: all of them are read for that."""
+        """Count the events that are not delivered yet, by partition. Reads all of them."""
+        read = self.channel.kafka.read
         return {
-            part.partition: sum(len(polled.fresh()) for polled in self.channel.kafka.read(part.start, part.left))
+            part.partition: sum(len(polled.without_replayed()) for polled in read(part.start, part.remaining))
             for part in self.parts
-            if part.left.size
+            if part.remaining.size
         }
 
-    def repeats(self) -> str:
+    def duplicate_risk(self) -> str:
         """Return the reason why the sink cannot guarantee exactly-once delivery; empty if it can."""
-        made: Sink[Any] = self.sink.make()
-        return made.duplicate_risk(self.parts[0].start)
+        sink: Sink[Any] = self.sink.make()
+        return sink.duplicate_risk(self.parts[0].start)
 
-    def again(self) -> Replay:
-        """Return this replay from the beginning of the span, in a later generation, to redeliver all events."""
+    def from_beginning(self) -> Replay:
+        """Return this replay reset to the beginning of the span, in a later generation, to redeliver all events."""
         epoch = next_epoch(max(part.start.generation.epoch for part in self.parts))
         parts = tuple(
-            part._replace(start=part.start.of(epoch=epoch).at(part.span.start), committed=None) for part in self.parts
+            part._replace(start=part.start.replace(epoch=epoch).with_offset(part.span.start), committed=None)
+            for part in self.parts
         )
         return replace(self, parts=parts)
 
-    def _await_nobody(self) -> None:
-        """A position can be set only while nobody is in the group: a run that is over is in it for its session."""
+    def _await_empty_group(self) -> None:
+        """Wait until the group has no members, since offsets can be committed without membership only then.
+
+        A killed run stays a member until its session times out. Raises Retry after `SESSION_SECONDS`.
+        """
         deadline = time.monotonic() + SESSION_SECONDS
         while members := self.channel.kafka.members(self.group):
             if time.monotonic() > deadline:
-                raise Retry(f"this replay is run by {', '.join(sorted(members))}")
+                raise Retry(f"this replay is already run by {', '.join(sorted(members))}")
             time.sleep(REPLAY_CHECK_SECONDS)
 
-    def run(self, tell: Callable[[int], None] = lambda delivered: None) -> Outcome:
-        """Deliver what is left, and return when it is delivered. Raises Retry where the sink cannot deliver: what it
-        has delivered until then is noted. Raises FlafkaError where the topic is another one by now. `tell` is called
-        now and then, with the events that are delivered."""
-        if begin := [part.start.at(part.span.start) for part in self.parts if part.committed is None]:
-            self._await_nobody()
-            self.channel.kafka.commit_offsets(begin)
-        described = self.spec.channel(self.sink.channel)
-        ends = {part.partition: part.span.end for part in self.parts}
-        channel = _Span(described.path, described.name, self)
-        channel.ready.set()
-        letters = dead_letters_of(self.spec.name, described, self.channel, self.spec.options)
-        runner = alone.started(
-            self.sink, channel, letters, member_id(self.spec.name, f"{self.sink.name}.replay"), LEFT
-        )
-        counted = runner.members[0].metrics
-        try:
-            goal = Goal(channel, self.sink.group, [runner.members[0].delivery], [], ends)
+    def run(self, on_progress: Callable[[int], None] = lambda delivered: None) -> Outcome:
+        """Deliver the rest of the span, and block until it is delivered.
 
-            def over() -> bool:
-                tell(int(counted.get("EventDrainSuccessCount")))
-                if channel.over is not None:
-                    raise channel.over
-                if goal.reached() and channel.taken:
+        `on_progress` is called about twice a second with the number of delivered events. Raises Retry if the sink
+        cannot deliver, after which another run resumes. Raises FlafkaError if the topic was recreated.
+        """
+        if begin := [part.start.with_offset(part.span.start) for part in self.parts if part.committed is None]:
+            self._await_empty_group()
+            self.channel.kafka.commit_offsets(begin)
+        spec = self.spec.channel(self.sink.channel)
+        ends = {part.partition: part.span.end for part in self.parts}
+        channel = _SpanChannel(spec.path, spec.name, self)
+        channel.ready.set()
+        store = dead_letter_store(self.spec.name, spec, self.channel, self.spec.options)
+        member = member_id(self.spec.name, f"{self.sink.name}.replay")
+        runner = standalone.start(self.sink, channel, store, member, RESUME_HINT)
+        metrics = runner.members[0].metrics
+        try:
+            drain = GroupDrain(channel, self.sink.group, [runner.members[0].delivery], [], ends)
+
+            def is_complete() -> bool:
+                on_progress(int(metrics.get("EventDrainSuccessCount")))
+                if channel.error is not None:
+                    raise channel.error
+                if drain.is_complete() and channel.taken:
                     return True
-                channel.look_now_and_then()
+                channel.check_truncation_periodically()
                 return False
 
-            alone.wait(runner, over, LEFT, REPLAY_CHECK_SECONDS)
+            standalone.wait(runner, is_complete, RESUME_HINT, REPLAY_CHECK_SECONDS)
         finally:
-            alone.stop(runner)
-            letters.close()
+            standalone.stop(runner)
+            store.close()
         names = ("EventDrainSuccessCount", "EventFilteredCount", "EventRejectedCount")
-        delivered, filtered, rejected = (int(counted.get(name)) for name in names)
+        delivered, filtered, rejected = (int(metrics.get(name)) for name in names)
         return Outcome(delivered, filtered, rejected, sum(channel.removed.values()))
 
 
-class _Span(ChannelRunner):
-    """The span of the channel, without its audit: what is delivered again is no difference."""
+class _SpanChannel(ChannelRunner):
+    """Channel limited to a span. It has no audit, in which redelivered events would be discrepancies."""
 
     def __init__(self, path: str, name: str, replay: Replay) -> None:
         super().__init__(path, name, replay.channel)
         self.replay = replay
         self.parts = {part.partition: part for part in replay.parts}
-        self.over: FlafkaError | None = None
+        self.error: FlafkaError | None = None
         """Error that makes the rest of the span unavailable; None without one."""
         self.taken = False
         """True once partitions were assigned to the sink: by then an unfinished earlier commit is completed."""
-        self._look_due = 0.0
+        self._next_check = 0.0
         self.removed: dict[int, int] = {}
-        """By partition: records that retention removed before they were taken."""
+        """Number of records that retention removed before they were taken, by partition."""
 
-    def look_now_and_then(self) -> None:
-        """Look, but where the brokers do not answer."""
-        if time.monotonic() < self._look_due:
+    def check_truncation_periodically(self) -> None:
+        """Call `check_truncation` once in `TRUNCATION_CHECK_SECONDS`, ignoring brokers that do not answer."""
+        if time.monotonic() < self._next_check:
             return
-        self._look_due = time.monotonic() + LOST_SECONDS
+        self._next_check = time.monotonic() + TRUNCATION_CHECK_SECONDS
         with contextlib.suppress(Retry):
-            self.look()
+            self.check_truncation()
 
-    def look(self) -> None:
-        """Raise FlafkaError where brokers have lost records of the span: others would take their places, which came
-        later, and it would not end before they do."""
-        ends = self.replay.channel.kafka.ends()
+    def check_truncation(self) -> None:
+        """Raise FlafkaError if brokers have lost records of the span.
+
+        The replay would otherwise wait for new records at the lost offsets, and deliver them as a part of the span.
+        """
+        ends = self.replay.channel.kafka.end_offsets()
         for part in self.replay.parts:
             if (end := ends.get(part.partition, part.span.end)) < part.span.end:
                 for committed in self.replay.channel.kafka.committed(self.replay.group):
-                    self.refuse_another(committed)
-                self.over = FlafkaError(
+                    self.check_topic(committed)
+                self.error = FlafkaError(
                     f"partition {part.partition}: the brokers have lost records from {end} on, as when a replica "
-                    "that was behind becomes leader. Run the replay again, and it goes on with what is left"
+                    "that was behind becomes leader. Run the replay again to deliver the rest of the span"
                 )
-                raise self.over
+                raise self.error
 
-    def refuse_another(self, committed: Assignment) -> None:
-        """Raise FlafkaError where that is in another topic than the span's, of the same name."""
-        part, found = self.parts.get(committed.partition), committed.topic_partition
-        if part is not None and found.topic_id != part.start.topic_partition.topic_id:
-            self.over = FlafkaError(
-                f"topic {found.topic} was deleted and created again: what this replay had still to deliver is lost. "
-                "Run again, it delivers what the new topic has of that time"
+    def check_topic(self, committed: Assignment) -> None:
+        """Raise FlafkaError if the topic was recreated since the replay was planned."""
+        part, topic = self.parts.get(committed.partition), committed.topic_partition
+        if part is not None and topic.topic_id != part.start.topic_partition.topic_id:
+            self.error = FlafkaError(
+                f"topic {topic.topic} was deleted and recreated: the records that this replay had still to deliver "
+                "are lost. Run it again to deliver the records that the new topic has of that time"
             )
-            raise self.over
+            raise self.error
 
     def reader(self, owner: RebalanceListener, *, group: str | None, member: str) -> Reader:
-        """One that begins and ends with it."""
-        reader = super().reader(_Within(owner, self), group=group, member=member)
+        """Return a reader of the channel that begins and ends with the span."""
+        reader = super().reader(_SpanListener(owner, self), group=group, member=member)
         reader.stop_at({part.partition: part.span.end for part in self.replay.parts})
         return reader
 
 
-class _Within:
-    """Has a sink take partitions over within the span, whatever became of the topic and of the replay's group."""
+class _SpanListener:
+    """Rebalance listener that keeps the starts of assigned partitions within the span."""
 
-    def __init__(self, owner: RebalanceListener, span: _Span) -> None:
+    def __init__(self, owner: RebalanceListener, span: _SpanChannel) -> None:
         self._owner, self._span = owner, span
         self.revoked, self.lost = owner.revoked, owner.lost
 
@@ -266,70 +274,72 @@ class _Within:
         lost records, and at the beginning of the span where the group was deleted.
         """
         begun = []
-        for one in committed:
-            part = self._span.parts.get(one.partition)
-            self._span.refuse_another(one)
-            begun.append(one if part is None or one.next_offset is not None else part.start.at(part.span.start))
-        self._span.look()
-        oldest = self._span.replay.channel.kafka.starts()
+        for assignment in committed:
+            part = self._span.parts.get(assignment.partition)
+            self._span.check_topic(assignment)
+            if part is not None and assignment.next_offset is None:
+                assignment = part.start.with_offset(part.span.start)
+            begun.append(assignment)
+        self._span.check_truncation()
+        oldest = self._span.replay.channel.kafka.beginning_offsets()
         starts = [self._within(start, oldest.get(start.partition, 0)) for start in self._owner.assigned(begun)]
         self._span.taken = True
         return starts
 
     def _within(self, start: Assignment, oldest: int) -> Assignment:
         part, offset = self._span.parts.get(start.partition), start.next_offset
-        if part is None or offset is None:  # added since: nothing of it is in the span
+        if part is None or offset is None:  # a partition that was added later has no records of the span
             return start
         span = part.span
-        if part.reached_end < offset:  # other records may be there by now, and none of them is in the span
-            return start.at(max(span.end, oldest))
+        if part.final_offset < offset:  # brokers have lost records, and newer ones at these offsets are no replay
+            return start.with_offset(max(span.end, oldest))
         first = max(offset, span.start)
         if (end := min(oldest, span.end)) > first:
-            text = "records %d to %d of %s were removed by retention before this replay came to them"
+            text = "records %d to %d of %s were removed by retention before this replay read them"
             logging.getLogger(self._span.path).warning(text, first, end - 1, start.topic_partition)
             self._span.removed[start.partition] = self._span.removed.get(start.partition, 0) + end - first
         if (first := max(first, oldest)) == offset:
             return start
-        return start.at(first)
+        return start.with_offset(first)
 
 
 @contextmanager
-def replay_of(spec: AgentSpec, name: str, start: int, end: int) -> Iterator[Replay]:
-    """The replay to that sink of what came from `start` up to, not including, `end`, with its channel open.
+def open_replay(spec: AgentSpec, name: str, start: int, end: int) -> Iterator[Replay]:
+    """Open a sink's channel for the block, and yield the replay of a span of time to that sink.
 
-    Raises FlafkaError, in a sentence, where there is none to be had, and Retry where brokers do not answer.
+    `start` (inclusive) and `end` (exclusive) are milliseconds since the epoch. Raises FlafkaError if the sink cannot
+    be replayed to, and Retry if brokers do not answer.
     """
     live = _sink(spec, name)
-    described = spec.channel(live.channel)
-    channel = described.make()
+    channel_spec = spec.channel(live.channel)
+    channel = channel_spec.make()
     if not isinstance(channel, KafkaBackedChannel):
         raise FlafkaError(
-            f"{described.path} is a channel of type {described.cls.type_name}, which forgets what is delivered: "
-            "nothing can be replayed. A channel in Kafka keeps it as long as its topic does"
+            f"{channel_spec.path} is a channel of type {channel_spec.cls.type_name}, which drops delivered events: "
+            "nothing can be replayed. A channel in Kafka keeps events for the retention time of its topic"
         )
-    known = channel.kafka.committed(
-        live.group
-    )  # before the channel is opened, which would make a topic that is missing
+    # Before `open`, which creates a missing topic.
+    known = channel.kafka.committed(live.group)
     channel.open()
     try:
-        yield _planned(spec, live, channel, known, start, end)
+        yield _plan(spec, live, channel, known, start, end)
     finally:
         channel.close()
 
 
 def _sink(spec: AgentSpec, name: str) -> SinkSpec:
-    found = next((sink for sink in spec.sinks if name in (sink.name, sink.path)), None)
-    if found is None:
+    sink = next((sink for sink in spec.sinks if name in (sink.name, sink.path)), None)
+    if sink is None:
         raise FlafkaError(f"no sink {name}: there are {', '.join(sink.name for sink in spec.sinks)}")
-    if not issubclass(found.cls, Sink):
+    if not issubclass(sink.cls, Sink):
         raise FlafkaError(
-            f"{found.path} is a sink of type {found.cls.type_name}: its queries have a state that a replay would "
-            "change. agent process runs its processor on stored events and keeps nothing"
+            f"{sink.path} is a sink of type {sink.cls.type_name}: a replay would change the state of its queries. "
+            "agent process runs its processor on stored events without any state"
         )
-    return found
+    return sink
 
 
-def _planned(
+def _plan(
     spec: AgentSpec,
     live: SinkSpec,
     channel: KafkaBackedChannel[Any],
@@ -341,22 +351,24 @@ def _planned(
     cls = Components().get("sink", live.cls.type_name) if issubclass(live.cls, AtLeastOnceSink) else live.cls
     sink = replace(live, cls=cls, group=group, runner="local")
     schemes = {one.partition: one.generation.id_scheme for one in known}
-    firsts, ends, oldest = channel.kafka.at(start), channel.kafka.at(end), channel.kafka.starts()
+    starts, ends = channel.kafka.offsets_for_time(start), channel.kafka.offsets_for_time(end)
+    oldest = channel.kafka.beginning_offsets()
     parts = []
     for committed in channel.kafka.committed(group):
         partition, offset = committed.partition, committed.next_offset
-        if not all(partition in found for found in (schemes, firsts, ends, oldest)):
-            continue  # it has just been added
-        first = max(firsts[partition], oldest[partition])
-        last = max(first, ends[partition])
-        at = first if offset is None else max(first, offset)
-        if at >= last or channel.kafka.is_vacant(partition, at, last):
-            at = last
-        # Events have the ids that they have for the live group: a store that has them by id is not doubled.
-        own = committed if offset is not None else committed.of(id_scheme=schemes[partition])
-        parts.append(Part(OffsetRange(first, last), own.at(at), oldest[partition], offset))
+        if not all(partition in by_partition for by_partition in (schemes, starts, ends, oldest)):
+            continue  # the partition was added just now, and has no records of the span
+        span_start = max(starts[partition], oldest[partition])
+        span_end = max(span_start, ends[partition])
+        next_offset = span_start if offset is None else max(span_start, offset)
+        if next_offset >= span_end or channel.kafka.is_empty_range(partition, next_offset, span_end):
+            next_offset = span_end
+        # With the event IDs of the live group, a store that identifies events by ID has no duplicates.
+        own = committed if offset is not None else committed.replace(id_scheme=schemes[partition])
+        resumed = own.with_offset(next_offset)
+        parts.append(PartitionSpan(OffsetRange(span_start, span_end), resumed, oldest[partition], offset))
     if {one.topic_partition.topic_id for one in known} != {part.start.topic_partition.topic_id for part in parts}:
-        raise Retry(f"the topic of {live.channel} was deleted and created again just now: run it again")
+        raise Retry(f"the topic of {live.channel} was deleted and recreated just now: run it again")
     if not parts:
         raise Retry(f"the topic of {live.channel} has no partitions yet")
     return Replay(spec, sink, channel, tuple(sorted(parts, key=lambda part: part.partition)))

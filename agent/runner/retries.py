@@ -1,4 +1,4 @@
-"""Reports of failures, and the waits before the next attempts, for all components."""
+"""Reports of failures, and waits between attempts, for all components."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from collections.abc import Mapping
 
 from flafka.plugins import FlafkaError, Metrics, Retry
 from flafka.plugins.errors import ANY_FAILURE, ContractViolation
-from flafka.plugins.installed import blamed, from_plugin
-from flafka.plugins.threads import in_words
+from flafka.plugins.installed import plugin_location, plugin_traceback
+from flafka.plugins.threads import describe_exception
 
 FIRST_WAIT_SECONDS = 0.5
 """Wait before the first new attempt; doubled by each failure."""
@@ -22,13 +22,12 @@ STEADY_SECONDS = 60.0
 """Time without a failure after which the next failure has the shortest wait."""
 QUIET_SECONDS = 3.0
 """Time without a failure after which an idle component counts as healthy; doubled by each relapse, up to 96 s."""
-MOST_RELAPSES = 5
+MAX_RELAPSES = 5
 
 _KAFKA_COMMAND = re.compile(r"\bagent (group|topic) (?:reset|create)(?: (?!--bootstrap-server)\S*[^\s,;.:])+$")
 
 RETRY = ("RetryAttempt", "RetryTime")
-"""Gauges of a component that failed: how many tries have, and when the next one comes, in milliseconds since the
-epoch."""
+"""Gauges of a failing component: number of failed attempts, and time of the next one in ms since the epoch."""
 
 
 class Backoff:
@@ -38,18 +37,18 @@ class Backoff:
         self._next, self._longest = FIRST_WAIT_SECONDS, longest
 
     def reset(self) -> None:
-        """Start over with the shortest, after a success."""
+        """Start over with the shortest wait, after a success."""
         self._next = FIRST_WAIT_SECONDS
 
-    def after(self, error: BaseException) -> float:
-        """Seconds until the next try; not fewer than a `Retry` asks for."""
+    def next_wait(self, error: BaseException) -> float:
+        """Return the seconds until the next attempt, at least `error.after` of a `Retry`."""
         seconds = self._next * random.uniform(0.75, 1.25)
         self._next = min(self._next * 2, self._longest)
         return max(seconds, (error.after if isinstance(error, Retry) else None) or 0.0)
 
 
 class Retries:
-    """The failures of one component, one after the other.
+    """Consecutive failures of one component. Thread-safe.
 
     A failure is logged with the time of the next attempt, and again only if its text changes; at DEBUG each time.
     Until the component works again the metrics have the text, and the gauges `RETRY`.
@@ -60,28 +59,28 @@ class Retries:
         self.last: BaseException | None = None
         self.attempt = 0
         self.brokers: Mapping[str, str] = {}
-        """By first word of a command, `group` or `topic`: the brokers that the command in an error is about."""
+        """Bootstrap servers by first word of an `agent` command, `group` or `topic`, for commands in error texts."""
         self._backoff = Backoff(longest)
         self._shown = ""
         self._began = float("inf")
         self._untried = False
         """True while the component is open and has not processed anything yet."""
         self._relapses = 0
-        """Number of failures in this state."""
+        """Number of consecutive failures before anything was processed."""
         self._lock = threading.RLock()
-        self._time = 0.0
+        self._next_attempt_time = 0.0
 
-    def begin(self) -> None:
+    def start_attempt(self) -> None:
         """Record the start of an attempt, for a component that never reports a success."""
         self._began = time.monotonic()
 
     def failed(
         self, error: BaseException, backoff: Backoff | None = None, *, what: str = "", then: str = ""
     ) -> float:
-        """Show a failure, and answer the seconds until the next try.
+        """Report a failure in log and metrics, and return the seconds until the next attempt.
 
-        With a `backoff` of its own where several things are tried at once. For the log, `what` says what has failed
-        where the error does not, and `then` what happens now where that is not the next try.
+        `backoff` replaces the common one, for callers with several concurrent attempts. For the log, `what` precedes
+        the error text, and `then` replaces the announcement of the next attempt.
 
         Never raises, does no file I/O and imports nothing: the caller is the last resort of a component's thread.
         """
@@ -98,82 +97,83 @@ class Retries:
             self._backoff.reset()
             self.attempt = self._relapses = 0
         elif self._untried:
-            self._relapses = min(self._relapses + 1, MOST_RELAPSES)
+            self._relapses = min(self._relapses + 1, MAX_RELAPSES)
         self._untried = False
         self.last = error
         self.attempt += 1
-        seconds = (backoff or self._backoff).after(error)
-        self._time = time.time() + seconds
-        text = with_brokers(told(error), self.brokers)
-        said = f"{what}: {text}" if what else text
-        repeated = text == (self.metrics[0].last_error if self.metrics else self._shown)
-        if repeated:
-            log_failure(self.log, logging.DEBUG, f"again: {said}", error)
+        seconds = (backoff or self._backoff).next_wait(error)
+        self._next_attempt_time = time.time() + seconds
+        text = add_brokers(describe_error(error), self.brokers)
+        line = f"{what}: {text}" if what else text
+        is_repeated = text == (self.metrics[0].last_error if self.metrics else self._shown)
+        if is_repeated:
+            log_failure(self.log, logging.DEBUG, f"again: {line}", error)
         elif isinstance(error, FlafkaError):
-            log_failure(self.log, logging.WARNING, said, error)
+            log_failure(self.log, logging.WARNING, line, error)
         else:
-            log_failure(self.log, logging.ERROR, f"unexpected failure, trying again: {said}", error)
-        # On a line of its own: a failure's text may end with a command to be copied.
-        next_try = then or f"attempt {self.attempt} failed, the next one comes in {seconds:.1f} s"
-        self.log.log(logging.DEBUG if repeated else logging.INFO, "%s", next_try)
+            log_failure(self.log, logging.ERROR, f"unexpected failure, retrying: {line}", error)
+        # A separate line, since the error text may end with a command that users copy.
+        next_step = then or f"attempt {self.attempt} failed, the next one is in {seconds:.1f} s"
+        self.log.log(logging.DEBUG if is_repeated else logging.INFO, "%s", next_step)
         self._shown = text
         for metrics in self.metrics:
             metrics.add("FailureCount")
-            metrics.error(text)
+            metrics.set_error(text)
             for name, value in self.gauges().items():
                 metrics.set(name, value)
         return seconds
 
     def gauges(self) -> dict[str, float]:
         """Return the gauges that metrics have until the component works again."""
-        return {"RetryAttempt": self.attempt, "RetryTime": round(self._time * 1000)}
+        return {"RetryAttempt": self.attempt, "RetryTime": round(self._next_attempt_time * 1000)}
 
     def recovered(self, *, tried: bool = True) -> None:
         """Record that the component works again.
 
         A component that is open and was not `tried` may fail at its first event each time. Its waits still grow, and
-        `look` reports that it works once it has not failed for a while.
+        `check_recovery` reports the recovery once it has not failed for a while.
         """
         with self._lock:
             self._untried = not tried
             if tried:
                 self._backoff.reset()
                 self.attempt = self._relapses = 0
-                self._tell_that_it_works()
+                self._report_recovery()
             else:
-                self.begin()
+                self.start_attempt()
 
-    def look(self) -> None:
-        """To be called every second or so, on any thread."""
+    def check_recovery(self) -> None:
+        """Report the recovery of an open component that has not failed for a while. Call it about once a second."""
         with self._lock:
             if self._untried and time.monotonic() - self._began > QUIET_SECONDS * 2**self._relapses:
-                self._tell_that_it_works()
+                self._report_recovery()
 
-    def _tell_that_it_works(self) -> None:
+    def _report_recovery(self) -> None:
         if not self._shown:
             return
         for metrics in self.metrics:
-            worked(metrics)
-            if metrics.last_error == self._shown:  # what a component itself shows, it takes back itself
+            clear_retry_gauges(metrics)
+            if metrics.last_error == self._shown:  # an error that the component reported is its own to clear
                 self.log.info("works again")
-                metrics.error("")
+                metrics.set_error("")
         self._shown = ""
 
 
 def log_failure(log: logging.Logger, level: int, sentence: str, error: BaseException) -> None:
-    """Log why something is tried again: the sentence at `level`, and its traceback, with causes, if DEBUG is logged.
+    """Log the reason of a retry at `level`.
 
-    An error that no component raises on purpose always has its traceback.
+    The traceback, with causes, is included if DEBUG is logged, and always for other errors than FlafkaError.
     """
-    wanted = log.isEnabledFor(logging.DEBUG) or not isinstance(error, FlafkaError)
-    log.log(level, "%s", sentence, exc_info=(type(error), error, from_plugin(error)) if wanted else None)
+    with_traceback = log.isEnabledFor(logging.DEBUG) or not isinstance(error, FlafkaError)
+    exc_info = (type(error), error, plugin_traceback(error)) if with_traceback else None
+    log.log(level, "%s", sentence, exc_info=exc_info)
 
 
-def told(error: BaseException) -> str:
-    """Text of an error for a user: its own words, and the place in a plugin that raised it unless on purpose."""
+def describe_error(error: BaseException) -> str:
+    """Return an error's message for users, with the line of the plugin that raised it, unless it is a FlafkaError."""
     try:
         if isinstance(error, ContractViolation):
-            where = blamed(error)
+            where = plugin_location(error)
             return f"{error} ({where})" if where and where not in str(error) else str(error)
         if isinstance(error, FlafkaError):
             return str(error)
@@ -181,18 +181,18 @@ def told(error: BaseException) -> str:
         return type(error).__name__
     if isinstance(error, RuntimeError) and error.args == ("can't start new thread",):
         return "the system starts no more threads: raise `ulimit -u`, or TasksMax in the agent's systemd unit"
-    where = blamed(error)
-    return in_words(type(error), error) + (f" ({where})" if where else "")
+    where = plugin_location(error)
+    return describe_exception(type(error), error) + (f" ({where})" if where else "")
 
 
-def with_brokers(text: str, brokers: Mapping[str, str]) -> str:
-    """Add the brokers to a command of `agent group` or `agent topic` with which a text ends."""
-    found = _KAFKA_COMMAND.search(text)
-    servers = brokers.get(found[1]) if found is not None else None
+def add_brokers(text: str, brokers: Mapping[str, str]) -> str:
+    """Append `--bootstrap-server` to a text that ends with a command `agent group` or `agent topic`."""
+    match = _KAFKA_COMMAND.search(text)
+    servers = brokers.get(match[1]) if match is not None else None
     return f"{text} --bootstrap-server {shlex.quote(servers)}" if servers else text
 
 
-def worked(metrics: Metrics) -> None:
-    """There is no next try that these metrics could tell of."""
+def clear_retry_gauges(metrics: Metrics) -> None:
+    """Remove the gauges of a failing component."""
     for name in RETRY:
-        metrics.forget(name)
+        metrics.remove(name)

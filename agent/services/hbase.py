@@ -1,4 +1,4 @@
-"""HBase on this machine: one process with all its parts, and a Thrift server (the first version) beside it."""
+"""HBase on this host: one standalone process, and a Thrift server (version 1)."""
 
 import contextlib
 from collections.abc import Mapping, Sequence
@@ -7,14 +7,14 @@ from typing import ClassVar
 
 from flafka.agent.jvm.java import Java
 from flafka.agent.services import ServiceError
-from flafka.agent.services.cluster import HOST, Cluster, java_command, listening, site_xml
+from flafka.agent.services.cluster import HOST, Cluster, is_listening, java_command, site_xml
 from flafka.agent.services.logs import LOG4J2, log4j2_options
 
 MASTER, THRIFT = "master", "thrift"
 MASTER_HEAP_MB, THRIFT_HEAP_MB = 192, 128
 
-# What HBase reaches into the JDK for, from its own scripts.
-OPENED = [
+# Modules of the JDK that HBase accesses, from its own scripts.
+JVM_MODULES = [
     *("--add-modules=jdk.unsupported", "--add-exports=java.base/jdk.internal.misc=ALL-UNNAMED"),
     *("--add-exports=java.security.jgss/sun.security.krb5=ALL-UNNAMED",),
     *(
@@ -35,33 +35,33 @@ TOOLS = {
     "wal": "org.apache.hadoop.hbase.wal.WALPrettyPrinter",
     "zkcli": "org.apache.hadoop.hbase.zookeeper.ZKMainServer",
 }
-"""What HBase's own script calls its tools, and their classes."""
+"""Main class of each tool, by its name in HBase's own script."""
 
 
 class HBaseCluster(Cluster):
-    """Apache HBase, standalone, its files on the local disk; servers `master` (with ZooKeeper and the regions) and
-    `thrift`, which speaks the binary protocol over the buffered transport.
+    """Apache HBase, standalone, with its files on the local disk.
 
-    What was acknowledged survives `kill -9` of either (not a power cut of the machine).
+    Servers are `master` (with ZooKeeper and the regions) and `thrift` (binary protocol, buffered transport).
+    Acknowledged writes survive `kill -9` of either, but not a power failure.
     """
 
     service: ClassVar[str] = "hbase"
 
     @property
     def address(self) -> str:
-        """`host:port` of the Thrift server, for the option `thrift` of the sink."""
+        """Address `host:port` of the Thrift server, for the option `thrift` of the sink."""
         return f"{HOST}:{self.ports[THRIFT]}"
 
     def names(self) -> list[str]:
-        """`master`, then `thrift`."""
+        """Return `master`, then `thrift`."""
         return [MASTER, THRIFT]
 
     def default_ports(self) -> Mapping[str, int]:
-        """19090 Thrift, 16100 master, 16120 regions, 12181 ZooKeeper."""
+        """Return 19090 for Thrift, 16100 for the master, 16120 for regions, 12181 for ZooKeeper."""
         return {THRIFT: 19090, MASTER: 16100, "regions": 16120, "zookeeper": 12181}
 
     def prepare(self, java: Java, lib: Path) -> None:
-        """One folder of configuration for both."""
+        """Write one directory of configuration for both servers."""
         conf = self.directory / "conf"
         for folder in (conf, self.directory / "data", self.server(MASTER).log.parent):
             folder.mkdir(parents=True, exist_ok=True)
@@ -71,14 +71,14 @@ class HBaseCluster(Cluster):
     def _site(self) -> dict[str, str]:
         ports = {name: str(port) for name, port in self.ports.items()}
         return {
-            "hbase.rootdir": f"file://{self.directory / 'data' / 'hbase'}",  # a space in it stays as it is
+            "hbase.rootdir": f"file://{self.directory / 'data' / 'hbase'}",  # a space stays unencoded
             "hbase.tmp.dir": str(self.directory / "tmp"),
-            "hbase.unsafe.stream.capability.enforce": "false",  # the local disk knows no hsync
+            "hbase.unsafe.stream.capability.enforce": "false",  # the local file system has no hsync
             "hbase.zookeeper.quorum": HOST,
             "hbase.zookeeper.property.clientPort": ports["zookeeper"],
             "hbase.zookeeper.property.clientPortAddress": HOST,
             "hbase.zookeeper.property.dataDir": str(self.directory / "data" / "zookeeper"),
-            # A master that was killed is forgotten after so long; until then the next one waits.
+            # A new master waits until the session of a killed one expires.
             "hbase.zookeeper.property.tickTime": "1000",
             "zookeeper.session.timeout": "4000",
             "zookeeper.recovery.retry": "1",
@@ -86,7 +86,7 @@ class HBaseCluster(Cluster):
             "hbase.master.ipc.address": HOST,
             "hbase.master.hostname": "localhost",
             "hbase.master.port": ports[MASTER],
-            "hbase.master.info.port": "-1",  # the jars hold no pages for it
+            "hbase.master.info.port": "-1",  # its web pages are not in the jars
             "hbase.regionserver.ipc.address": HOST,
             "hbase.regionserver.hostname": "localhost",
             "hbase.regionserver.port": ports["regions"],
@@ -100,20 +100,21 @@ class HBaseCluster(Cluster):
             "hbase.regionserver.thrift.port": ports[THRIFT],
             "hbase.thrift.info.port": "-1",
             "hbase.thrift.minWorkerThreads": "4",
-            # The Thrift server answers that the regions are away after seconds, rather than after many minutes.
+            # The Thrift server reports unreachable regions after seconds, not after many minutes.
             "hbase.client.retries.number": "4",
             "hbase.rpc.timeout": "10000",
             "hbase.client.operation.timeout": "20000",
         }
 
     def command(self, name: str, java: Java, lib: Path) -> list[str]:
-        """`HMaster start` or `ThriftServer start`."""
+        """Return the command `HMaster start` or `ThriftServer start`."""
         package = "org.apache.hadoop.hbase"
         main = f"{package}.master.HMaster" if name == MASTER else f"{package}.thrift.ThriftServer"
+        settings = self.directory / "conf" / "log4j2.properties"
         options = [
-            *OPENED,
+            *JVM_MODULES,
             f"-Dhbase.log.dir={self.server(name).log.parent}",
-            *log4j2_options(name, self.server(name).log, self.directory / "conf" / "log4j2.properties", self.logs_to),
+            *log4j2_options(name, self.server(name).log, settings, self.log_ports),
         ]
         heap = MASTER_HEAP_MB if name == MASTER else THRIFT_HEAP_MB
         return [
@@ -122,41 +123,42 @@ class HBaseCluster(Cluster):
         ]
 
     def shell(self, arguments: Sequence[str], java: Java, lib: Path) -> list[str]:
-        """The command line of `hbase`, by a name of `TOOLS` or a class. Raises `ServiceError`."""
-        tool, *rest = arguments or ["shell"]
+        """Return the command line of a tool in `TOOLS`, or of a class. Raises `ServiceError`."""
+        tool, *tool_arguments = arguments or ["shell"]
         if tool not in TOOLS and "." not in tool:
             host, _, port = self.address.partition(":")
             raise ServiceError(
                 (
-                    "HBase's shell needs JRuby, which is larger than all of HBase's own jars and is not brought\n"
+                    "HBase's shell needs JRuby, which is larger than all of HBase's own jars and is not included\n"
                     if tool == "shell"
                     else f"no command {tool!r}\n"
                 )
-                + f"  there are {', '.join(TOOLS)}, or a class of HBase's by its full name\n"
+                + f"  use {', '.join(TOOLS)}, or the full name of a class of HBase\n"
                 f"  tables, from Python: happybase.Connection({host!r}, {port}).table('name').scan()"
             )
-        options = [*OPENED, f"-Dflafka.log={self.server('shell').log}"]
+        options = [*JVM_MODULES, f"-Dflafka.log={self.server('shell').log}"]
         command = java_command(
             java, [lib / "*", self.directory / "conf"], TOOLS.get(tool, tool), heap_mb=128, options=options
         )
-        return [*command, *rest]
+        return [*command, *tool_arguments]
 
-    def waiting_for(self) -> str | None:
-        """Ready is: the master takes orders, and every region of every table answers the Thrift server."""
+    def unready_reason(self) -> str | None:
+        """Return why HBase is not ready: the master must be initialized, and every region reachable by Thrift."""
         try:
             import happybase
-            from Hbase_thrift import IOError as Refused  # made by happybase from the interface's description
+            from Hbase_thrift import IOError as HBaseError  # generated by happybase from the Thrift file
             from thriftpy2.thrift import TException
         except ImportError:
-            raise ServiceError("asking HBase needs happybase: pip install 'flafka[sandbox]'") from None
-        if not listening(self.ports[THRIFT]):
+            raise ServiceError("connecting to HBase needs happybase: pip install 'flafka[sandbox]'") from None
+        if not is_listening(self.ports[THRIFT]):
             return "thrift does not listen yet"
         try:
             with contextlib.closing(happybase.Connection(HOST, self.ports[THRIFT], timeout=10_000)) as connection:
                 try:
-                    connection.enable_table("no-such-table")  # nothing happens, and only an initialized master knows
-                except Refused as refused:
-                    if b"TableNotFoundException" not in refused.message:
+                    # Without effect; only an initialized master reports a missing table.
+                    connection.enable_table("no-such-table")
+                except HBaseError as error:
+                    if b"TableNotFoundException" not in error.message:
                         return "the master is not initialized yet"
                 for name in connection.tables():
                     table = connection.table(name)

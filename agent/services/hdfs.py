@@ -1,4 +1,4 @@
-"""HDFS on this machine: a NameNode and one or more DataNodes."""
+"""HDFS on this host: a NameNode and one or more DataNodes."""
 
 import getpass
 import json
@@ -13,13 +13,13 @@ from flafka.agent.jvm.java import Java
 from flafka.agent.services import ServiceError
 from flafka.agent.services.cluster import HOST, Cluster, java_command, site_xml
 from flafka.agent.services.logs import log4j1_options
-from flafka.agent.web import page
+from flafka.agent.web import fetch_page
 
 NAMENODE = "namenode"
 NAMENODE_HEAP_MB, DATANODE_HEAP_MB = 128, 96
 
 CLOSE_DELAY = "dfs.client.block.write.locateFollowingBlock.initial.delay.ms"
-"""After so long a client asks again whether a file is closed; 400 if not given."""
+"""Property: milliseconds until a client retries to close a file; by default 400."""
 
 LOGGING = """\
 log4j.rootLogger=INFO,file
@@ -34,59 +34,64 @@ log4j.appender.file.layout.ConversionPattern=%d{ISO8601} %p %c{2}: %m%n
 
 @dataclass(frozen=True)
 class HdfsStatus:
-    """A moment of the cluster: what the NameNode says, and the resident memory in MB of each server that runs."""
+    """Status of the cluster by its NameNode, and the resident memory in MB of each running server."""
 
     live_datanodes: int
-    state: str  # Operational, Safemode, or down when the NameNode does not answer
+    state: str
+    """Operational, Safemode, or down if the NameNode does not answer."""
     rss_mb: dict[str, int]
     webhdfs: str
     directory: str
 
     @property
     def up(self) -> bool:
-        """Whether files can be written and read."""
+        """True if files can be written and read."""
         return self.state == "Operational" and self.live_datanodes > 0
 
 
 class HdfsCluster(Cluster):
-    """Apache Hadoop HDFS; servers `namenode`, `datanode-1`, …; no permissions are checked.
+    """Apache Hadoop HDFS without permission checks; servers are `namenode`, `datanode-1`, ….
 
-    Closed files survive `kill -9` of any server; with one DataNode they cannot be read until it is back.
+    Closed files survive `kill -9` of any server. With one DataNode, they are unreadable until it runs again.
     """
 
     service: ClassVar[str] = "hdfs"
 
     def __init__(self, directory: Path | str, *, datanodes: int | None = None, fixed_ports: bool = True) -> None:
-        """Files are replicated to all `datanodes`, at most to three. None: as many as last time, at first one."""
+        """Use this number of DataNodes; None for the previous number, at first 1. Files have up to three replicas."""
         super().__init__(directory, fixed_ports=fixed_ports)
         count = datanodes or self.state().get("datanodes", 1)
         self._datanodes = [f"datanode-{number}" for number in range(1, count + 1)]
 
     @property
     def webhdfs(self) -> str:
-        """`host:port` of the NameNode's HTTP server. Raises `ServiceError` before the first start."""
+        """Address `host:port` of the NameNode's HTTP server. Raises `ServiceError` before the first start."""
         return f"{HOST}:{self.ports['namenode-http']}"
 
     @property
     def address(self) -> str:
-        """`http://host:port` of the NameNode: its web UI and WebHDFS."""
+        """Address `http://host:port` of the NameNode, for its web UI and WebHDFS."""
         return f"http://{self.webhdfs}"
 
     @property
     def rpc(self) -> str:
-        """`hdfs://host:port`, what Java clients and Spark call the file system."""
+        """URI `hdfs://host:port` of the file system for Java clients and Spark."""
         return f"hdfs://{HOST}:{self.ports['namenode']}"
 
     def variables(self) -> Mapping[str, str]:
-        """FLAFKA_HDFS is what stands behind webhdfs:// in a path."""
+        """Return FLAFKA_HDFS, the authority of webhdfs:// paths, and FLAFKA_HDFS_RPC."""
         return {"FLAFKA_HDFS": self.webhdfs, "FLAFKA_HDFS_RPC": self.rpc}
 
     def names(self) -> list[str]:
-        """`namenode`, then the DataNodes."""
+        """Return `namenode`, then the DataNodes."""
         return [NAMENODE, *self._datanodes]
 
     def default_ports(self) -> Mapping[str, int]:
-        """18020 RPC and 19870 HTTP of the NameNode; 19864 HTTP, 19866 data, 19867 IPC and 10 more per DataNode."""
+        """Return the ports of the NameNode and the DataNodes.
+
+        NameNode: 18020 (RPC), 19870 (HTTP). First DataNode: 19864 (HTTP), 19866 (data), 19867 (IPC); 10 higher for
+        each further one.
+        """
         ports = {"namenode": 18020, "namenode-http": 19870}
         for index, name in enumerate(self._datanodes):
             base = 19864 + index * 10
@@ -94,8 +99,8 @@ class HdfsCluster(Cluster):
         return ports
 
     def prepare(self, java: Java, lib: Path) -> None:
-        """One folder of configuration per server, and a formatted NameNode."""
-        self.remember(datanodes=len(self._datanodes))
+        """Write a directory of configuration per server, and format the NameNode."""
+        self.save_state(datanodes=len(self._datanodes))
         for name in self.names():
             conf = self._conf(name)
             for folder in (conf, self.directory / "data" / name, self.server(name).log.parent):
@@ -105,9 +110,9 @@ class HdfsCluster(Cluster):
             (conf / "log4j.properties").write_text(LOGGING)
         if not (self.directory / "data" / NAMENODE / "current" / "VERSION").exists():
             command = [*self.command(NAMENODE, java, lib), "-format", "-nonInteractive"]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                raise ServiceError(f"cannot format HDFS:\n{self.server(NAMENODE).last_words()}{done.stderr}")
+            result = subprocess.run(command, capture_output=True, text=True, check=False)
+            if result.returncode:
+                raise ServiceError(f"cannot format HDFS:\n{self.server(NAMENODE).log_tail()}{result.stderr}")
 
     def _conf(self, name: str) -> Path:
         return self.directory / "conf" / name
@@ -128,22 +133,22 @@ class HdfsCluster(Cluster):
             "dfs.replication": str(min(len(self._datanodes), 3)),
             "dfs.namenode.rpc-address": f"{HOST}:{ports['namenode']}",
             "dfs.namenode.http-address": self.webhdfs,
-            # Plain paths, not URIs: the DataNode would encode a space in one twice.
+            # Plain paths: the DataNode would encode a space in a URI twice.
             "dfs.namenode.name.dir": str(self.directory / "data" / NAMENODE),
             "dfs.permissions.enabled": "false",
             "dfs.namenode.datanode.registration.ip-hostname-check": "false",
             "dfs.client.block.write.replace-datanode-on-failure.policy": "NEVER",
-            # Leave safe mode as soon as the DataNodes have reported, not 30 s later.
+            # Leave safe mode when the DataNodes have reported, not 30 s later.
             "dfs.namenode.safemode.extension": "0",
             "dfs.namenode.safemode.min.datanodes": "1",
-            # Notice a dead DataNode within 3 s and forget it within 12 s, or WebHDFS goes on redirecting to it.
+            # Detect a dead DataNode within 3 s, and remove it within 12 s. Until then WebHDFS redirects to it.
             "dfs.heartbeat.interval": "1",
             "dfs.namenode.heartbeat.recheck-interval": "1000",
             "dfs.namenode.stale.datanode.interval": "3000",
             "dfs.namenode.stale.datanode.minimum.interval": "2",
             "dfs.namenode.avoid.read.stale.datanode": "true",
             "dfs.namenode.avoid.write.stale.datanode": "true",
-            # A file is closed once the NameNode has heard of its last block, which it mostly has a moment later.
+            # A file is closed once its last block is reported to the NameNode, usually within milliseconds.
             CLOSE_DELAY: "10",
             "dfs.namenode.handler.count": "4",
             "dfs.datanode.handler.count": "3",
@@ -160,44 +165,48 @@ class HdfsCluster(Cluster):
         return site
 
     def client_site(self) -> dict[str, str]:
-        """hdfs-site.xml of clients: as many replicas as there are DataNodes, and no waiting for another DataNode."""
+        """Return the properties of hdfs-site.xml for clients, by name.
+
+        A file has a replica on each DataNode, at most three. Writers do not replace a failed DataNode, and retry to
+        close a file after 10 ms.
+        """
         site = self._hdfs_site(NAMENODE)
         return {name: value for name, value in site.items() if name.startswith(("dfs.client.", "dfs.replication"))}
 
     def command(self, name: str, java: Java, lib: Path) -> list[str]:
-        """The NameNode's or DataNode's main class; its folder of configuration is on the class path."""
+        """Return the command line of the NameNode or a DataNode, with its configuration on the class path."""
         package = "org.apache.hadoop.hdfs.server"
         main = f"{package}.namenode.NameNode" if name == NAMENODE else f"{package}.datanode.DataNode"
         options = [
-            *log4j1_options(name, self.server(name).log, self.logs_to),
+            *log4j1_options(name, self.server(name).log, self.log_ports),
             f"-Dhadoop.log.dir={self.server(name).log.parent}",
-            "--add-opens=java.base/java.lang=ALL-UNNAMED",  # without it WebHDFS answers 500 on Java 17 and newer
+            "--add-opens=java.base/java.lang=ALL-UNNAMED",  # otherwise WebHDFS answers 500 on Java 17 and newer
         ]
         heap = NAMENODE_HEAP_MB if name == NAMENODE else DATANODE_HEAP_MB
-        # Flume's appender and its needs come last: where both have a library, Hadoop's is used.
-        appenders = [ensure("appenders") / "*"] if self.logs_to is not None else []
+        # Last, so that Hadoop's version of a library has precedence over that of Flume's appender.
+        appenders = [ensure("appenders") / "*"] if self.log_ports is not None else []
         return java_command(java, [lib / "*", *appenders, self._conf(name)], main, heap_mb=heap, options=options)
 
     def shell(self, arguments: Sequence[str], java: Java, lib: Path) -> list[str]:
-        """The command line of `hdfs`: `-ls /` or `dfs -ls /`, `dfsadmin …`, `fsck …`. Raises `ServiceError`."""
+        """Return a command line of `hdfs`: `-ls /` or `dfs -ls /`, `dfsadmin …`, `fsck …`. Raises `ServiceError`."""
         tools = {
             "dfs": "org.apache.hadoop.fs.FsShell",
             "dfsadmin": "org.apache.hadoop.hdfs.tools.DFSAdmin",
             "fsck": "org.apache.hadoop.hdfs.tools.DFSck",
         }
-        tool, *rest = arguments if arguments and not arguments[0].startswith("-") else ["dfs", *arguments]
+        tool, *tool_arguments = arguments if arguments and not arguments[0].startswith("-") else ["dfs", *arguments]
         if tool not in tools:
-            raise ServiceError(f"no command {tool!r}: there are {', '.join(tools)}, and dfs is meant by -ls / alone")
+            raise ServiceError(f"no command {tool!r}: use {', '.join(tools)}, or an option of dfs, such as -ls /")
         options = [f"-Dflafka.log={self.server('shell').log}", "--add-opens=java.base/java.lang=ALL-UNNAMED"]
         command = java_command(java, [lib / "*", self._conf(NAMENODE)], tools[tool], heap_mb=128, options=options)
-        return [*command, *rest]
+        return [*command, *tool_arguments]
 
-    def waiting_for(self) -> str | None:
-        """Ready is: the NameNode is out of safe mode, counts every DataNode, and every DataNode is registered."""
+    def unready_reason(self) -> str | None:
+        """Return why HDFS is not ready: safe mode must be off, and every DataNode live and registered."""
         status = self.status()
         if status.state != "Operational":
             return f"the NameNode is {status.state}"
-        # A killed DataNode counts as live for 12 s, so the new one is asked as well.
+        # A killed DataNode counts as live for 12 s, so each new DataNode is queried too.
         for name in self._datanodes:
             info = _jmx(self.ports[f"{name}-http"], "DataNode", "DataNodeInfo")
             actors = json.loads((info or {}).get("BPServiceActorInfo") or "[]")
@@ -207,7 +216,7 @@ class HdfsCluster(Cluster):
         return f"{missing} DataNodes have not reported" if missing > 0 else None
 
     def status(self) -> HdfsStatus:
-        """What runs, and how well. Raises before the first start."""
+        """Return the status of the cluster. Raises `ServiceError` before the first start."""
         info = _jmx(self.ports["namenode-http"], "NameNode", "FSNamesystemState")
         rss = {name: rss for name in self.names() if (rss := self.server(name).rss_mb) is not None}
         live, state = (int(info["NumLiveDataNodes"]), str(info["FSState"])) if info else (0, "down")
@@ -215,9 +224,9 @@ class HdfsCluster(Cluster):
 
 
 def _jmx(port: int, service: str, name: str) -> dict[str, Any] | None:
-    """One bean of a Hadoop server; None while it does not serve it."""
+    """Return one JMX bean of a Hadoop server; None if unavailable."""
     try:
-        beans = json.loads(page(HOST, port, f"/jmx?qry=Hadoop:service={service},name={name}")[1])["beans"]
+        beans = json.loads(fetch_page(HOST, port, f"/jmx?qry=Hadoop:service={service},name={name}")[1])["beans"]
     except (ValueError, KeyError):
         return None
     return beans[0] if beans else None

@@ -1,12 +1,12 @@
-"""How the servers log: into a file of their own and, where an agent is named, to that agent as its applications."""
+"""Logging of servers: into a file, and optionally to an agent, like an application of it."""
 
 from dataclasses import dataclass
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent.parent
-# In a checkout the configurations lie beside the package, in a wheel within it.
+# In a checkout, `conf` is beside the package; in a wheel, inside.
 CONF = next(directory for directory in (_PACKAGE.parent / "conf", _PACKAGE / "conf") if directory.is_dir())
-"""What users are given to start from; the servers use the same settings of log4j."""
+"""Directory of example configurations, whose settings of log4j the servers use."""
 
 LOG4J2 = """\
 rootLogger.level=INFO
@@ -26,31 +26,31 @@ appender.file.strategy.max=3
 
 
 @dataclass(frozen=True)
-class LogPorts:
-    """An agent on this machine that takes log events: the ports of its sources `log4j` and `avro`."""
+class AgentLogPorts:
+    """Ports of the sources `log4j` and `avro` of an agent on this host that receives log events."""
 
     log4j: int
     avro: int
 
 
-def log4j2_options(name: str, log: Path, settings: Path, intake: LogPorts | None) -> list[str]:
-    """Options of a JVM that logs with log4j 2: `settings` is a file with `LOG4J2`, log4j adds the agent's to it."""
+def log4j2_options(name: str, log: Path, settings: Path, agent_ports: AgentLogPorts | None) -> list[str]:
+    """Return options of a JVM with log4j 2. `settings` is a file with `LOG4J2`; an agent's appender is added."""
     files = [settings]
     options = [f"-Dflafka.log={log}"]
-    if intake is not None:
+    if agent_ports is not None:
         files.append(CONF / "log4j" / "log4j2-json.xml")
-        options += _agent(name, intake.log4j)
+        options += _appender_options(name, agent_ports.log4j)
     return [f"-Dlog4j2.configurationFile={','.join(map(str, files))}", *options]
 
 
-def log4j1_options(name: str, log: Path, intake: LogPorts | None) -> list[str]:
-    """Options of a JVM that logs with log4j 1: where its class path says, or to the agent alone."""
+def log4j1_options(name: str, log: Path, agent_ports: AgentLogPorts | None) -> list[str]:
+    """Return options of a JVM with log4j 1, which logs as its class path says, or only to the agent."""
     options = [f"-Dflafka.log={log}"]
-    if intake is not None:
+    if agent_ports is not None:
         settings = CONF / "log4j" / "log4j.xml"
-        options += [f"-Dlog4j.configuration={settings.as_uri()}", *_agent(name, intake.avro)]
+        options += [f"-Dlog4j.configuration={settings.as_uri()}", *_appender_options(name, agent_ports.avro)]
     return options
 
 
-def _agent(name: str, port: int) -> list[str]:
+def _appender_options(name: str, port: int) -> list[str]:
     return ["-Dflafka.host=127.0.0.1", f"-Dflafka.port={port}", f"-Dflafka.application={name}"]

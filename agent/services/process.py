@@ -1,4 +1,4 @@
-"""A server process that outlives the program that started it, and is found again by the next one."""
+"""Server processes that outlive the program that starts them, and the sockets on this host."""
 
 import contextlib
 import json
@@ -12,14 +12,14 @@ from pathlib import Path
 from flafka.agent.jvm.logs import last_error
 from flafka.agent.services import ServiceError
 
-POLL = 0.1  # seconds between two looks at a condition
+SERVER_POLL_SECONDS = 0.1
 
 
 class ServerProcess:
-    """One server of a cluster's directory: `run/<name>.pid`, `logs/<name>.log` its log, `logs/<name>.out` its output.
+    """Process of one server in a cluster's directory.
 
-    The pid file holds the kernel's start time of the process as well, so that another process which was given the
-    same pid later is never taken for the server.
+    Its files are `run/<name>.pid`, `logs/<name>.log` (log) and `logs/<name>.out` (output). The pid file also has the
+    start time of the process, which excludes a later process with the same pid.
     """
 
     def __init__(self, name: str, directory: Path) -> None:
@@ -31,40 +31,40 @@ class ServerProcess:
 
     @property
     def pid(self) -> int | None:
-        """The pid while the server lives, else None."""
+        """Pid of the running server; None if it does not run."""
         try:
-            written = json.loads(self._pid_file.read_text())
+            stored = json.loads(self._pid_file.read_text())
         except (FileNotFoundError, ValueError):  # ValueError: killed between creating and filling the file
             return None
-        pid = int(written["pid"])
+        pid = int(stored["pid"])
         with contextlib.suppress(ChildProcessError):
-            os.waitpid(pid, os.WNOHANG)  # our own dead child stays a zombie until it is waited for
+            os.waitpid(pid, os.WNOHANG)  # reap a zombie, if the server is a child of this process
         started = _start_time(pid)
-        return pid if started is not None and started == written["started"] else None
+        return pid if started is not None and started == stored["started"] else None
 
     @property
     def rss_mb(self) -> int | None:
-        """Resident memory in MB, None when the server does not run."""
+        """Resident memory in MB; None if the server does not run."""
         with contextlib.suppress(OSError, StopIteration):
             lines = Path(f"/proc/{self.pid}/status").read_text().splitlines()
             return int(next(line for line in lines if line.startswith("VmRSS")).split()[1]) // 1024
         return None
 
     def start(self, command: list[str], environment: Mapping[str, str] = os.environ) -> None:
-        """Start in a session of its own: neither Ctrl-C nor logging out ends it. Does nothing while it runs."""
+        """Start the server in its own session, so that Ctrl-C and logout do not end it. Idempotent."""
         if self.pid is not None:
             return
         for file in (self.output, self._pid_file):
             file.parent.mkdir(parents=True, exist_ok=True)
         self._log_start = self.log.stat().st_size if self.log.exists() else 0
         truncate = os.O_WRONLY | os.O_CREAT | os.O_TRUNC
-        # Not Popen, whose object wants the child to end before its parent does.
+        # Popen would warn when its object is deleted before the child ends.
         pid = os.posix_spawn(
             command[0],
             command,
             environment,
             setsid=True,
-            setsigdef=[signal.SIGINT, signal.SIGTERM],  # the program may ignore them, as it is about to end
+            setsigdef=[signal.SIGINT, signal.SIGTERM],  # this program may ignore them while it shuts down
             file_actions=[
                 (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
                 (os.POSIX_SPAWN_OPEN, 1, str(self.output), truncate, 0o644),
@@ -75,13 +75,13 @@ class ServerProcess:
         self._pid_file.write_text(json.dumps({"pid": pid, "started": _start_time(pid)}))
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal, if it runs."""
+        """Send a signal if the server runs."""
         if (pid := self.pid) is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     def stop(self, grace: float) -> bool:
-        """SIGTERM, and SIGKILL after `grace` seconds. On return it does not run; False if it had to be killed."""
+        """Send SIGTERM, and SIGKILL after `grace` seconds. Return False if the server had to be killed."""
         self.signal(signal.SIGTERM)
         ended = self.wait(grace)
         if not ended:
@@ -91,95 +91,98 @@ class ServerProcess:
         return ended
 
     def wait(self, seconds: float) -> bool:
-        """Wait until it has ended; False if it still runs after so long."""
+        """Wait for the end of the server. Return False if it still runs after `seconds`."""
         deadline = time.monotonic() + seconds
         while self.pid is not None:
             if time.monotonic() > deadline:
                 return False
-            time.sleep(POLL)
+            time.sleep(SERVER_POLL_SECONDS)
         return True
 
     def sockets(self) -> set[str]:
-        """What it holds of `listeners`, among others. Raises PermissionError where it is another user's."""
+        """Return its open files and sockets, as `open_files`. Raises PermissionError for another user's process."""
         return open_files(self.pid)
 
-    def why(self) -> str:
-        """The error that it told of last, since this object started it; empty for none."""
+    def last_error(self) -> str:
+        """Return the last error in its log since this object started it; empty if there is none."""
         return last_error(self.log, self._log_start) or last_error(self.output)
 
-    def last_words(self, lines: int = 8) -> str:
-        """The end of what it wrote, for an error message."""
-        words: deque[str] = deque(maxlen=lines)
+    def log_tail(self, lines: int = 8) -> str:
+        """Return the last lines of its log and output, for an error message."""
+        tail: deque[str] = deque(maxlen=lines)
         for file in (self.log, self.output):
             with contextlib.suppress(FileNotFoundError), file.open(errors="replace") as text:
-                words.extend(text)
-        return "".join(f"    {line.rstrip()}\n" for line in words)
+                tail.extend(text)
+        return "".join(f"    {line.rstrip()}\n" for line in tail)
 
 
 def _inherited() -> list[int]:
-    """Descriptors that this process was given besides the standard ones, such as a shell's of a lock."""
-    found = []
+    """Return inherited descriptors other than the standard ones, such as that of a shell's lock."""
+    descriptors = []
     for entry in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(OSError):  # the one that lists them, too
+        with contextlib.suppress(OSError):  # such as the descriptor of this listing
             if (number := int(entry.name)) > 2 and os.get_inheritable(number):
-                found.append(number)
-    return found
+                descriptors.append(number)
+    return descriptors
 
 
 def _start_time(pid: int) -> int | None:
-    """Clock ticks after boot at which the process started; None for no process or a dead one (a zombie).
+    """Return the start time in clock ticks after boot; None without process, or for a zombie.
 
-    While threads of it still end, it is not dead: what it had open is, and the ports that it listens on.
+    A zombie whose threads still end counts as running: its files and listening sockets are still open.
     """
     try:
         stat = Path(f"/proc/{pid}/stat").read_text()
     except (FileNotFoundError, ProcessLookupError):
         return None
-    state, *numbers = stat.rpartition(")")[2].split()  # the name before it may hold spaces and parentheses
+    state, *numbers = stat.rpartition(")")[2].split()  # the preceding name may contain spaces and parentheses
     threads, started = int(numbers[16]), int(numbers[18])
     return None if state in "ZX" and threads <= 1 else started
 
 
 def open_files(pid: int | None) -> set[str]:
-    """What a process has open, sockets as `listeners` names them; PermissionError where it is another user's."""
-    found = set()
-    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # it does not run, or ends just then
+    """Return the open files of a process, and sockets named as by `listeners`.
+
+    Raises PermissionError for another user's process.
+    """
+    paths = set()
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the process has ended
         for file in Path(f"/proc/{pid}/fd").iterdir():
             with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                found.add(str(file.readlink()))
-    return found
+                paths.add(str(file.readlink()))
+    return paths
 
 
 def listeners(*, udp: bool = False) -> dict[int, set[str]]:
-    """The sockets that wait for connections, or for datagrams, on this machine, whoever's they are, by port."""
-    found: dict[int, set[str]] = {}
-    protocol, waiting = ("udp", "07") if udp else ("tcp", "0A")
+    """Return by port the sockets of all users that listen for connections, or with `udp` for datagrams."""
+    sockets: dict[int, set[str]] = {}
+    protocol, listening = ("udp", "07") if udp else ("tcp", "0A")
     for table in (f"/proc/net/{protocol}", f"/proc/net/{protocol}6"):
         with contextlib.suppress(FileNotFoundError):
             for line in Path(table).read_text().splitlines()[1:]:
                 _, address, _, state, _, _, _, _, _, inode, *_ = line.split()
-                if state == waiting:
-                    found.setdefault(int(address.rpartition(":")[2], 16), set()).add(f"socket:[{inode}]")
-    return found
+                if state == listening:
+                    sockets.setdefault(int(address.rpartition(":")[2], 16), set()).add(f"socket:[{inode}]")
+    return sockets
 
 
-def await_ready(waiting_for: Callable[[], str | None], servers: Sequence[ServerProcess], seconds: float) -> None:
-    """Wait until `waiting_for` returns None; until then it returns what is still missing, in words.
+def await_ready(unready_reason: Callable[[], str | None], servers: Sequence[ServerProcess], seconds: float) -> None:
+    """Wait until `unready_reason` returns None.
 
-    Raises `ServiceError` with the end of the log when one of the servers ends or the time is over.
+    Raises `ServiceError` with the end of the log if a server ends, or after `seconds`.
     """
     deadline = time.monotonic() + seconds
     while True:
-        missing = waiting_for()
-        for server in servers:  # asked last: what `waiting_for` has heard may come from another program
+        reason = unready_reason()
+        for server in servers:  # checked after it, since another program may have answered
             if server.pid is None:
-                why = f": {told}" if (told := server.why()) else ""
+                error = f": {text}" if (text := server.last_error()) else ""
                 raise ServiceError(
-                    f"{server.name} ended while starting{why}; see {server.log}\n{server.last_words()}"
+                    f"{server.name} ended while starting{error}; see {server.log}\n{server.log_tail()}"
                 )
-        if not missing:
+        if not reason:
             return
         if time.monotonic() > deadline:
             logs = ", ".join(str(server.log) for server in servers)
-            raise ServiceError(f"not ready after {seconds:.0f} s: {missing}; see {logs}")
-        time.sleep(POLL)
+            raise ServiceError(f"not ready after {seconds:.0f} s: {reason}; see {logs}")
+        time.sleep(SERVER_POLL_SECONDS)

@@ -1,4 +1,4 @@
-"""Programs watched from outside, as a user would: wait for what they do, free ports, an agent as a process."""
+"""Tools to run agents as processes: waiting for a condition, free ports, a running agent."""
 
 from __future__ import annotations
 
@@ -19,45 +19,44 @@ from typing import Any, cast
 
 from flafka.agent.jvm.jars import cache_directory
 from flafka.agent.services import ServiceError
-from flafka.agent.web import page
+from flafka.agent.web import fetch_page
 
-PATIENCE_SECONDS = 400.0
-"""What is waited for comes within a minute, but for a busy machine."""
-FIRST_PORT, FEWEST_PORTS = 20_000, 2_000
-"""Free ports are looked for from here on, where so many are below those of outgoing connections."""
+WAIT_TIMEOUT_SECONDS = 400.0
+"""Default timeout. Conditions hold within a minute, except on a busy host."""
+FIRST_PORT, MIN_PORTS = 20_000, 2_000
+"""First port to return, and least number of ports from there to the range of outgoing connections."""
 _OUTGOING_PORTS = Path("/proc/sys/net/ipv4/ip_local_port_range")
-SHORTEST_PAUSE, LONGEST_PAUSE = 0.002, 0.05
-"""Seconds between two looks at a condition, which grow: what comes soon is seen soon, what is late costs little."""
+MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.002, 0.05
+"""Interval between two checks of a condition. It doubles from the former to the latter."""
 
 
-def until(condition: Callable[[], Any], what: str = "a condition", seconds: float = PATIENCE_SECONDS) -> None:
-    """Wait until the condition holds. Raises ServiceError if it does not within so many seconds."""
-    deadline, pause = time.monotonic() + seconds, SHORTEST_PAUSE
+def until(condition: Callable[[], Any], what: str = "a condition", seconds: float = WAIT_TIMEOUT_SECONDS) -> None:
+    """Wait until the condition holds. Raises ServiceError after `seconds`."""
+    deadline, pause = time.monotonic() + seconds, MIN_PAUSE_SECONDS
     while not condition():
         if time.monotonic() > deadline:
             raise ServiceError(f"waited {seconds:.0f} s in vain for {what}")
         time.sleep(pause)
-        pause = min(2 * pause, LONGEST_PAUSE)
+        pause = min(2 * pause, MAX_PAUSE_SECONDS)
 
 
 def free_ports(count: int) -> list[int]:
-    """Different TCP ports on which nobody listened a moment ago.
+    """Return distinct TCP ports without a listener.
 
-    A JVM takes seconds until it listens. So these ports lie below those that the kernel gives to outgoing
-    connections, where it tells which those are, and all processes of a user are given them in turn. Raises
-    ServiceError where too few are free.
+    A JVM takes seconds until it listens. To avoid conflicts meanwhile, the ports are below the range of outgoing
+    connections, if known. Processes of one user get different ports in turn. Raises ServiceError if too few are free.
     """
     try:
         end = int(_OUTGOING_PORTS.read_text().split()[0])
     except OSError:
         end = 0
-    if end < FIRST_PORT + FEWEST_PORTS:
+    if end < FIRST_PORT + MIN_PORTS:
         return _any_ports(count)
     cache_directory().mkdir(parents=True, exist_ok=True)
-    with (cache_directory() / "last-port").open("a+") as turn:
-        fcntl.flock(turn, fcntl.LOCK_EX)
-        turn.seek(0)
-        last = int(turn.read() or random.randrange(FIRST_PORT, end))
+    with (cache_directory() / "last-port").open("a+") as last_port:
+        fcntl.flock(last_port, fcntl.LOCK_EX)
+        last_port.seek(0)
+        last = int(last_port.read() or random.randrange(FIRST_PORT, end))
         free: list[int] = []
         for step in range(1, end - FIRST_PORT + 1):
             port = FIRST_PORT + (last + step - FIRST_PORT) % (end - FIRST_PORT)
@@ -65,8 +64,8 @@ def free_ports(count: int) -> list[int]:
                 probe.bind(("127.0.0.1", port))
                 free.append(port)
             if len(free) >= count:
-                turn.truncate(0)
-                turn.write(str(port))
+                last_port.truncate(0)
+                last_port.write(str(port))
                 return free[:count]
     raise ServiceError(f"of the TCP ports {FIRST_PORT} to {end - 1}, fewer than {count} are free")
 
@@ -80,11 +79,11 @@ def _any_ports(count: int) -> list[int]:
 
 
 class RunningAgent:
-    """One agent process. `with` it, so that it never outlives what started it.
+    """One agent process, as a context manager that ends it.
 
-    `configuration` is a file, or the text of one; a text without a monitoring port takes a free one. Ports of its
-    sources may be 0 as well; `port` tells which they got. Its log is `agent.log` in `directory`, and appended to.
-    `environment` adds to the present one; None takes a variable away.
+    `configuration` is a file, or the text of one; a text without a monitoring port gets a free one. Ports of sources
+    may be 0; `port` returns the chosen port. The log is appended to `agent.log` in `directory`. `environment` extends
+    that of this process; None removes a variable.
     """
 
     def __init__(
@@ -99,11 +98,11 @@ class RunningAgent:
         self.file = configuration if isinstance(configuration, Path) else directory / "agent.conf"
         self._log = directory / "agent.log"
         if isinstance(configuration, str):
-            self.file.write_text(_monitored(configuration))
+            self.file.write_text(_with_monitoring(configuration))
         self._command = [*command, *(arguments or ("-c", str(self.file)))]
         variables = {**os.environ, "XDG_STATE_HOME": str(directory / "state"), **(environment or {})}
         self._environment = {name: value for name, value in variables.items() if value is not None}
-        self._read = self._log.stat().st_size if self._log.exists() else 0
+        self._log_start = self._log.stat().st_size if self._log.exists() else 0
         self._address: tuple[str, int] | None = None
         self.process: subprocess.Popen[bytes]
 
@@ -117,34 +116,34 @@ class RunningAgent:
             self.process.kill()
             self.process.wait()
 
-    # --- looking
+    # --- queries
 
     @property
     def log(self) -> str:
-        """What this process has said so far."""
+        """Log of this process so far."""
         with self._log.open("rb") as file:
-            file.seek(self._read)
+            file.seek(self._log_start)
             return file.read().decode(errors="replace")
 
     def get(self, path: str) -> tuple[int, bytes]:
-        """Status and body of a page of its HTTP server; `(0, b"")` while there is none."""
+        """Return status and body of a page of its HTTP server; `(0, b"")` if unavailable."""
         if self._address is None:
-            found = re.search(r"metrics on http://([\d.]+):(\d+)/", self.log)
-            if found is None:
+            match = re.search(r"metrics on http://([\d.]+):(\d+)/", self.log)
+            if match is None:
                 return 0, b""
-            self._address = found[1], int(found[2])
-        return page(*self._address, path)
+            self._address = match[1], int(match[2])
+        return fetch_page(*self._address, path)
 
     def metrics(self) -> dict[str, dict[str, str]]:
-        """Flume's JSON; empty while it does not answer."""
+        """Return the metrics as in Flume's JSON; empty if the agent does not answer."""
         return cast("dict[str, dict[str, str]]", json.loads(self.get("/metrics")[1] or b"{}"))
 
     def count(self, component: str, counter: str) -> int:
-        """One counter, such as `count("SOURCE.s1", "EventAcceptedCount")`; 0 where it is not there."""
+        """Return a counter, such as `count("SOURCE.s1", "EventAcceptedCount")`; 0 if missing."""
         return int(float(self.metrics().get(component, {}).get(counter, 0)))
 
     def failing(self) -> dict[str, str]:
-        """What `/healthz` says: failing components and why. Empty only if it answers and all is well."""
+        """Return failing components and the reasons, by `/healthz`. Empty only if the agent answers."""
         status, body = self.get("/healthz")
         if not body:
             return {"agent": "does not answer"}
@@ -153,18 +152,18 @@ class RunningAgent:
         return failing
 
     def degraded(self) -> dict[str, str]:
-        """What `/healthz` says: components that work and do less than they should, and why."""
+        """Return degraded components and the reasons, by `/healthz`."""
         degraded: dict[str, str] = json.loads(self.get("/healthz")[1])["degraded"]
         return degraded
 
     def port(self, source: str) -> int:
-        """The port that this source listens on, once it does; the last where they are several."""
+        """Wait until the source listens; return its port, or the last of several."""
         listening = re.compile(rf"\.{source}: listening on \S+ port (\d+)")
         self.until(lambda: listening.search(self.log), f"source {source} to listen")
         return int(listening.findall(self.log)[-1])
 
     def stacks(self, seconds: float = 5.0) -> str:
-        """What each thread is doing, as SIGQUIT makes it tell; what it has told where that takes longer."""
+        """Return the stack of each thread, which SIGQUIT logs; incomplete after `seconds`."""
         before = len(self.log)
         self.process.send_signal(signal.SIGQUIT)
         with contextlib.suppress(ServiceError):
@@ -173,50 +172,50 @@ class RunningAgent:
 
     # --- waiting and stopping
 
-    def until(self, condition: Callable[[], Any], what: str, seconds: float = PATIENCE_SECONDS) -> None:
-        """As `until`, with the end of the log in the error; ends at once where the agent ends before."""
-        met = False  # asked once: what was so may have passed
+    def until(self, condition: Callable[[], Any], what: str, seconds: float = WAIT_TIMEOUT_SECONDS) -> None:
+        """Wait like `until`. Raises ServiceError, with the end of the log, also if the agent ends before."""
+        holds = False  # evaluated once: the condition may hold only for a moment
 
-        def met_or_ended() -> bool:
-            nonlocal met
-            ended = self.process.poll() is not None  # asked first: what ends may meet the condition by that
-            met = bool(condition())
-            return met or ended
+        def holds_or_ended() -> bool:
+            nonlocal holds
+            ended = self.process.poll() is not None  # before the condition, which may hold because of the end
+            holds = bool(condition())
+            return holds or ended
 
         try:
-            until(met_or_ended, what, seconds)
+            until(holds_or_ended, what, seconds)
         except ServiceError as e:
             raise self._error(str(e)) from None
-        if not met:
+        if not holds:
             raise self._error(f"the agent ended with {self.process.poll()} before {what}")
 
-    def healthy(self) -> None:
-        """Wait until nothing fails."""
+    def wait_until_healthy(self) -> None:
+        """Wait until no component fails."""
         self.until(lambda: not self.failing(), "the agent to be healthy")
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal, wait for the end, return the exit code."""
+        """Send a signal, wait for the end of the process, and return its exit code."""
         self.process.send_signal(number)
-        return self.ended()
+        return self.wait_for_exit()
 
-    def ended(self, seconds: float = PATIENCE_SECONDS) -> int:
-        """The exit code, once it has ended."""
+    def wait_for_exit(self, seconds: float = WAIT_TIMEOUT_SECONDS) -> int:
+        """Wait for the end of the process, and return its exit code."""
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             raise self._error("the agent did not end") from None
 
     def _error(self, text: str) -> ServiceError:
-        log, said, stacks = self.log[-4000:], "", ""
+        log, health, stacks = self.log[-4000:], "", ""
         if self.process.poll() is None:
             if failing := self.failing():
-                said = f"; /healthz says {failing}"
-            stacks = f"\nwhat its threads are doing:\n{self.stacks()}"
-        return ServiceError(f"{text}{said}; its log, {self._log}, ends:\n{log}{stacks}")
+                health = f"; /healthz says {failing}"
+            stacks = f"\nits threads:\n{self.stacks()}"
+        return ServiceError(f"{text}{health}; its log, {self._log}, ends:\n{log}{stacks}")
 
 
-def _monitored(configuration: str) -> str:
-    """With a free port for its metrics, unless it has one."""
+def _with_monitoring(configuration: str) -> str:
+    """Return the configuration with a free port for metrics, unless it has one."""
     agent = re.search(r"^\s*([\w-]+)\.", configuration, re.MULTILINE)
     if agent is None or f"{agent[1]}.monitoring.port" in configuration:
         return configuration

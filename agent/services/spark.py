@@ -1,4 +1,4 @@
-"""Spark on this machine: a standalone master and two workers, whose Python has nothing of ours."""
+"""Spark on this host: a standalone master and two workers, whose Python has no packages."""
 
 import os
 import shlex
@@ -11,20 +11,20 @@ from pathlib import Path
 from typing import ClassVar
 
 from flafka.agent.jvm.java import Java
-from flafka.agent.jvm.spark import JVM, spark_home
-from flafka.agent.runner.spark.master import ask_master
-from flafka.agent.services.cluster import HOST, Cluster, java_command, listening
+from flafka.agent.jvm.spark import JVM_OPTIONS, spark_home
+from flafka.agent.runner.spark.master import fetch_master_status
+from flafka.agent.services.cluster import HOST, Cluster, is_listening, java_command
 from flafka.agent.services.logs import LOG4J2, log4j2_options
 
 MASTER = "master"
 WORKERS = ["worker-1", "worker-2"]
 MASTER_HEAP_MB, WORKER_HEAP_MB = 192, 160
 EXECUTOR_MB = 1024
-"""What a worker has for executors: one with Spark's default of `spark.executor.memory`."""
+"""Memory of a worker for executors: one with the default `spark.executor.memory`."""
 
-EXECUTORS_JAVA = """\
+EXECUTOR_JAVA = """\
 #!/bin/sh
-# Spark demands a module that the Java from PyPI lacks, and that Flafka's use of Spark does not need.
+# Spark requires a module that the Java from PyPI lacks and that Flafka does not use.
 for word; do
   shift
   [ "$word" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$word"
@@ -34,32 +34,32 @@ exec {java} "$@"
 
 
 class SparkCluster(Cluster):
-    """Apache Spark, standalone; servers `master`, `worker-1` and `worker-2`, each worker with one core and 1 GB.
+    """Apache Spark, standalone; servers are `master`, `worker-1` and `worker-2`, each worker with one core and 1 GB.
 
-    The workers run Python in an empty virtual environment, so that what an application does not bring is missed.
-    Applications go on after `kill -9` of the master, once it is back, and of a worker, on the other one.
+    The workers run Python in an empty virtual environment, so that a missing package of an application shows.
+    Applications survive `kill -9` of the master, once it runs again, and of a worker, on the other one.
     """
 
     service: ClassVar[str] = "spark"
 
     @property
     def address(self) -> str:
-        """`spark://host:port`, for `spark.master`."""
+        """Address `spark://host:port`, for `spark.master`."""
         return f"spark://{HOST}:{self.ports[MASTER]}"
 
     def names(self) -> list[str]:
-        """`master`, then the workers."""
+        """Return `master`, then the workers."""
         return [MASTER, *WORKERS]
 
     def default_ports(self) -> Mapping[str, int]:
-        """17077 master, 17078 and 17079 workers; 17080 to 17082 their web pages."""
+        """Return 17077 for the master, 17078 and 17079 for workers, 17080 to 17082 for their web pages."""
         names = self.names()
         return {name: 17077 + n for n, name in enumerate(names)} | {
             f"{name}-ui": 17080 + n for n, name in enumerate(names)
         }
 
     def prepare(self, java: Java, lib: Path) -> None:
-        """Folders, the workers' Python, and room: what executors of former workers have left is deleted."""
+        """Create directories and the workers' Python, and delete files of executors of former workers."""
         for folder in ("conf", "data/applications", "logs", "run", "tmp"):
             (self.directory / folder).mkdir(parents=True, exist_ok=True)
         (self.directory / "conf" / "log4j2.properties").write_text(LOG4J2)
@@ -71,45 +71,45 @@ class SparkCluster(Cluster):
 
     @property
     def python(self) -> Path:
-        """The workers' virtual environment, named `python3.11` or the like as its interpreter is."""
+        """Virtual environment of the workers, named like its interpreter, such as `python3.11`."""
         return bare_python(self.directory)
 
     def stop(self) -> None:
-        """Stop the workers first: a master that sees them go does not wait for them when it is started again."""
+        """Stop the workers before the master, which would otherwise wait for them after its next start."""
         for worker in WORKERS:
             self.kill(worker, signal.SIGTERM)
         super().stop()
 
-    def missing_for(self, name: str) -> str | None:
-        """A worker that finds no master tries again only after 5 to 15 s."""
-        return None if name == MASTER or listening(self.ports[MASTER]) else "the master does not listen"
+    def start_blocker(self, name: str) -> str | None:
+        """Return that the master must listen: a worker without master retries only after 5 to 15 s."""
+        return None if name == MASTER or is_listening(self.ports[MASTER]) else "the master does not listen"
 
     def environment(self) -> Mapping[str, str]:
-        """What executors inherit: Spark, Java and the bare Python; none of this process's own Python settings."""
+        """Return the environment of executors: Spark, Java and the bare Python, without settings of this process."""
         return bare_environment(self.directory) | {
             "SPARK_HOME": str(spark_home()),
-            "SPARK_LOCAL_IP": HOST,  # for the web pages as well
-            "SPARK_SCALA_VERSION": "2.13",  # else it looks for the folders of its own build
+            "SPARK_LOCAL_IP": HOST,  # also for the web pages
+            "SPARK_SCALA_VERSION": "2.13",  # otherwise it searches directories of its own build
             "SPARK_LOCAL_DIRS": str(self.directory / "tmp"),
         }
 
     def command(self, name: str, java: Java, lib: Path) -> list[str]:
-        """The master, which keeps its state on disk, or a worker, which removes what ended applications left."""
+        """Return the command of the master, with its state on disk, or of a worker, which removes old files."""
         settings, ports = self.directory / "conf" / "log4j2.properties", self.ports
         own = {
             "spark.deploy.recoveryMode": "FILESYSTEM",
             "spark.deploy.recoveryDirectory": f"{self.directory}/data/applications",
             "spark.master.rest.enabled": "false",
-            # An application or a worker that a restarted master remembers and does not hear of holds up the others.
+            # A restarted master waits this long for known applications and workers that do not answer.
             "spark.worker.timeout": "20",
             "spark.worker.cleanup.enabled": "true",
             "spark.worker.cleanup.interval": "60",
             "spark.worker.cleanup.appDataTtl": "60",
         }
         options = [
-            *JVM,
+            *JVM_OPTIONS,
             *(f"-D{option}={value}" for option, value in own.items()),
-            *log4j2_options(name, self.server(name).log, settings, self.logs_to),
+            *log4j2_options(name, self.server(name).log, settings, self.log_ports),
         ]
         main = "org.apache.spark.deploy.master.Master" if name == MASTER else "org.apache.spark.deploy.worker.Worker"
         heap = MASTER_HEAP_MB if name == MASTER else WORKER_HEAP_MB
@@ -119,7 +119,7 @@ class SparkCluster(Cluster):
             *address,
         ]
         if name != MASTER:
-            offers = [
+            resources = [
                 "--cores",
                 "1",
                 "--memory",
@@ -127,12 +127,12 @@ class SparkCluster(Cluster):
                 "--work-dir",
                 str(self.directory / "work" / name),
             ]
-            command += [*offers, self.address]
+            command += [*resources, self.address]
         return command
 
-    def waiting_for(self) -> str | None:
-        """Ready is: the master takes applications, and every worker is registered."""
-        status = ask_master(HOST, self.ports[f"{MASTER}-ui"])
+    def unready_reason(self) -> str | None:
+        """Return why Spark is not ready: the master must accept applications, and every worker be registered."""
+        status = fetch_master_status(HOST, self.ports[f"{MASTER}-ui"])
         if status is None:
             return "the master does not answer yet"
         if status["status"] != "ALIVE":
@@ -143,36 +143,42 @@ class SparkCluster(Cluster):
 
 
 def make_bare_java(directory: Path, java: Java) -> None:
-    """Make the Java home that executors on servers of that directory have."""
-    executors = directory / "data" / "java" / "bin" / "java"
-    executors.parent.mkdir(parents=True, exist_ok=True)
-    executors.write_text(EXECUTORS_JAVA.format(java=shlex.quote(str(java.path))))
-    executors.chmod(0o755)
+    """Create the Java home of Spark's executors: `data/java` in the directory of a cluster.
+
+    Its only file, `bin/java`, runs `java` without the option for a module that the Java from PyPI lacks. Idempotent.
+    """
+    launcher = directory / "data" / "java" / "bin" / "java"
+    launcher.parent.mkdir(parents=True, exist_ok=True)
+    launcher.write_text(EXECUTOR_JAVA.format(java=shlex.quote(str(java.path))))
+    launcher.chmod(0o755)
 
 
 def make_bare_python(directory: Path) -> None:
-    """Make, once, the empty virtual environment of executors there, named `python3.11` as its interpreter is."""
+    """Create the empty virtual environment of executors, named like its interpreter. Idempotent."""
     python = bare_python(directory)
     if not (python / "bin" / python.name).exists():
         venv.EnvBuilder(symlinks=True, clear=True, with_pip=False).create(python)
 
 
-def bare_environment(directory: Path, *others: str) -> dict[str, str]:
-    """What executors there inherit: both; none of this process's own settings, nor those that begin with `others`."""
-    own = ("PYTHON", "PYSPARK_", "SPARK_", "VIRTUAL_", *others)
-    kept = {name: value for name, value in os.environ.items() if not name.startswith(own)}
-    return kept | {
+def bare_environment(directory: Path, *prefixes: str) -> dict[str, str]:
+    """Return the environment of executors, with the bare Java and Python.
+
+    Variables of Python and Spark, and those that begin with `prefixes`, are left out.
+    """
+    removed = ("PYTHON", "PYSPARK_", "SPARK_", "VIRTUAL_", *prefixes)
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith(removed)}
+    return inherited | {
         "JAVA_HOME": str(directory / "data" / "java"),
         "PATH": f"{bare_python(directory)}/bin:/usr/local/bin:/usr/bin:/bin",
     }
 
 
 def bare_python(directory: Path) -> Path:
-    """Where that virtual environment is."""
+    """Return the directory of the virtual environment of executors."""
     return directory / "data" / "python{}.{}".format(*sys.version_info)
 
 
-def own_pages() -> dict[tuple[str, int], int]:
-    """Port of the web page of this user's own master, by the master's address; empty before its first start."""
+def own_master_pages() -> dict[tuple[str, int], int]:
+    """Return the port of the web page of the user's master by its address; empty before the first start."""
     ports = SparkCluster.default().state().get("ports", {})
     return {(HOST, ports[MASTER]): ports[f"{MASTER}-ui"]} if ports else {}

@@ -1,4 +1,4 @@
-"""YARN on this machine: a ResourceManager and a NodeManager, for applications that have their files on our HDFS."""
+"""YARN on this host: a ResourceManager and a NodeManager, for applications with files on the sandbox's HDFS."""
 
 import json
 from collections.abc import Mapping
@@ -13,56 +13,55 @@ from flafka.agent.services.hdfs import LOGGING, HdfsCluster
 from flafka.agent.services.logs import log4j1_options
 from flafka.agent.services.process import listeners
 from flafka.agent.services.spark import bare_environment, bare_python, make_bare_java, make_bare_python
-from flafka.agent.web import page
+from flafka.agent.web import fetch_page
 
 RESOURCEMANAGER, NODEMANAGER = "resourcemanager", "nodemanager"
 HEAP_MB = 160
 MEMORY_MB, CORES = 4096, 8
-"""What the NodeManager has for containers: for an application with two executors of Spark's default size."""
+"""Resources of the NodeManager: enough for an application with two executors of Spark's default size."""
 
 
 class YarnCluster(Cluster):
-    """Apache Hadoop YARN; servers `resourcemanager` and `nodemanager`, which has 4 GB for containers.
+    """Apache Hadoop YARN; servers are `resourcemanager` and `nodemanager`, with 4 GB for containers.
 
-    Containers run Python in an empty virtual environment. The ResourceManager keeps its state on the local disk:
-    applications go on after `kill -9` of it, once it is back. What ran in the containers of a NodeManager
-    that was killed is given up.
+    Containers run Python in an empty virtual environment. The ResourceManager keeps its state on the local disk, so
+    that applications survive `kill -9` of it, once it runs again. The containers of a killed NodeManager are lost.
     """
 
     service: ClassVar[str] = "yarn"
-    # A NodeManager ends its containers at once, and then waits 10 s for logs that it is to delete in three hours.
+    # A NodeManager ends its containers at once, then waits 10 s for logs to delete in three hours.
     grace: ClassVar[float] = 6.0
 
     def __init__(self, directory: Path | str, hdfs: HdfsCluster, *, fixed_ports: bool = True) -> None:
-        """Applications have their files on `hdfs`, which has to run with it."""
+        """Use `hdfs`, which must run, for the files of applications."""
         super().__init__(directory, fixed_ports=fixed_ports)
         self.hdfs = hdfs
 
     @classmethod
     def default(cls) -> Self:
-        """The user's own, on the user's own HDFS."""
+        """Return the user's cluster, on the user's HDFS."""
         return cls(data_directory() / cls.service, HdfsCluster.default())
 
     @property
     def conf(self) -> Path:
-        """What HADOOP_CONF_DIR has to name for clients."""
+        """Directory of clients for HADOOP_CONF_DIR."""
         return self.directory / "conf" / "client"
 
     @property
     def address(self) -> str:
-        """`http://host:port` of the ResourceManager's web pages."""
+        """Address `http://host:port` of the ResourceManager's web pages."""
         return f"http://{HOST}:{self.ports['resourcemanager-web']}"
 
     def variables(self) -> Mapping[str, str]:
-        """HADOOP_CONF_DIR is all that clients of YARN, Spark among them, need."""
+        """Return HADOOP_CONF_DIR, which clients of YARN such as Spark need, and FLAFKA_YARN."""
         return {"FLAFKA_YARN": self.address, "HADOOP_CONF_DIR": str(self.conf)}
 
     def names(self) -> list[str]:
-        """`resourcemanager`, then `nodemanager`."""
+        """Return `resourcemanager`, then `nodemanager`."""
         return [RESOURCEMANAGER, NODEMANAGER]
 
     def default_ports(self) -> Mapping[str, int]:
-        """18030 to 18033 and web pages at 18088 of the ResourceManager; 18040, 18041 and 18042 of the NodeManager."""
+        """Return 18030 to 18033 and 18088 (web) for the ResourceManager, 18040 to 18042 for the NodeManager."""
         manager = {RESOURCEMANAGER: 18032, "scheduler": 18030, "tracker": 18031, "admin": 18033}
         return manager | {
             "resourcemanager-web": 18088,
@@ -72,15 +71,17 @@ class YarnCluster(Cluster):
         }
 
     def prepare(self, java: Java, lib: Path) -> None:
-        """A folder of configuration for each server and for clients, and what containers find on their PATH."""
+        """Write directories of configuration for servers and clients, and create the containers' Java and Python."""
         self.configure()
         make_bare_java(self.directory, java)
         make_bare_python(self.directory)
 
     def configure(self) -> None:
-        """Write the folders of configuration, before the servers start if need be. Raises `ServiceError`."""
+        """Write the directories of configuration. Raises `ServiceError`."""
         if " " in str(self.directory):
-            raise ServiceError(f"YARN runs no containers in a directory with a space in its name: {self.directory}")
+            raise ServiceError(
+                f"YARN cannot run containers in a directory with a space in its name: {self.directory}"
+            )
         if not self.hdfs.state().get("ports"):
             self.hdfs.reserve()
         for name in (*self.names(), "client"):
@@ -100,35 +101,35 @@ class YarnCluster(Cluster):
 
     @property
     def python(self) -> Path:
-        """The containers' virtual environment, named `python3.11` or the like as its interpreter is."""
+        """Virtual environment of the containers, named like its interpreter, such as `python3.11`."""
         return bare_python(self.directory)
 
     def _site(self) -> dict[str, str]:
-        at = {name: f"{HOST}:{port}" for name, port in self.ports.items()}
+        addresses = {name: f"{HOST}:{port}" for name, port in self.ports.items()}
         manager, node = "yarn.resourcemanager", "yarn.nodemanager"
         return {
             f"{manager}.hostname": HOST,
-            f"{manager}.address": at[RESOURCEMANAGER],
-            f"{manager}.scheduler.address": at["scheduler"],
-            f"{manager}.resource-tracker.address": at["tracker"],
-            f"{manager}.admin.address": at["admin"],
-            f"{manager}.webapp.address": at["resourcemanager-web"],
-            # What is known of applications survives the ResourceManager, and so do they.
+            f"{manager}.address": addresses[RESOURCEMANAGER],
+            f"{manager}.scheduler.address": addresses["scheduler"],
+            f"{manager}.resource-tracker.address": addresses["tracker"],
+            f"{manager}.admin.address": addresses["admin"],
+            f"{manager}.webapp.address": addresses["resourcemanager-web"],
+            # Applications and their state survive the ResourceManager.
             f"{manager}.recovery.enabled": "true",
             f"{manager}.store.class": "org.apache.hadoop.yarn.server.resourcemanager.recovery.FileSystemRMStateStore",
             f"{manager}.fs.state-store.uri": (self.directory / "data" / "state").as_uri(),
             f"{manager}.work-preserving-recovery.scheduling-wait-ms": "500",
-            # Who finds it away asks again each second, and not each half minute.
+            # Clients retry each second, not each 30 s.
             f"{manager}.connect.retry-interval.ms": "1000",
-            "yarn.nm.liveness-monitor.expiry-interval-ms": "60000",  # ten minutes, unless set here
+            "yarn.nm.liveness-monitor.expiry-interval-ms": "60000",  # by default ten minutes
             f"{manager}.nodemanagers.heartbeat-interval-ms": "200",
             f"{manager}.resource-tracker.client.thread-count": "3",
             f"{manager}.client.thread-count": "3",
             f"{manager}.scheduler.client.thread-count": "3",
             f"{node}.hostname": HOST,
-            f"{node}.address": at[NODEMANAGER],
-            f"{node}.localizer.address": at["localizer"],
-            f"{node}.webapp.address": at["nodemanager-web"],
+            f"{node}.address": addresses[NODEMANAGER],
+            f"{node}.localizer.address": addresses["localizer"],
+            f"{node}.webapp.address": addresses["nodemanager-web"],
             f"{node}.local-dirs": str(self.directory / "data" / "local"),
             f"{node}.log-dirs": str(self.directory / "logs" / "containers"),
             f"{node}.disk-health-checker.max-disk-utilization-per-disk-percentage": "100",
@@ -146,54 +147,54 @@ class YarnCluster(Cluster):
         }
 
     def environment(self) -> Mapping[str, str]:
-        """What containers inherit: Java and the bare Python; none of this process's own settings."""
+        """Return the environment of containers: Java and the bare Python, without settings of this process."""
         return bare_environment(self.directory, "HADOOP_", "YARN_")
 
     def command(self, name: str, java: Java, lib: Path) -> list[str]:
-        """The ResourceManager's or NodeManager's main class; its folder of configuration is on the class path."""
+        """Return the command line of a server, with its directory of configuration on the class path."""
         package = "org.apache.hadoop.yarn.server"
         main = f"{package}.resourcemanager.ResourceManager"
         options = [
-            *log4j1_options(name, self.server(name).log, self.logs_to),
+            *log4j1_options(name, self.server(name).log, self.log_ports),
             f"-Dhadoop.log.dir={self.server(name).log.parent}",
             f"-Dyarn.log.dir={self.server(name).log.parent}",
-            "--add-opens=java.base/java.lang=ALL-UNNAMED",  # guice makes classes with it
-            # Without Hadoop's native library a NodeManager runs `chmod` for each file of an archive: in a quarter
-            # of the time where Java starts it without a helper of its own.
+            "--add-opens=java.base/java.lang=ALL-UNNAMED",  # for classes generated by guice
+            # Without Hadoop's native library, a NodeManager runs `chmod` for each file of an archive. VFORK takes a
+            # quarter of the time of Java's default, which starts a helper process.
             "-Djdk.lang.Process.launchMechanism=VFORK",
         ]
         if name == NODEMANAGER:
             main = f"{package}.nodemanager.NodeManager"
-        appenders = [ensure("appenders") / "*"] if self.logs_to is not None else []
+        appenders = [ensure("appenders") / "*"] if self.log_ports is not None else []
         path = [lib / "*", *appenders, self.directory / "conf" / name]
         return java_command(java, path, main, heap_mb=HEAP_MB, options=options)
 
-    def missing_for(self, name: str) -> str | None:
-        """A NodeManager that finds no ResourceManager ends."""
+    def start_blocker(self, name: str) -> str | None:
+        """Return that the ResourceManager must listen: a NodeManager ends without it."""
         if name == RESOURCEMANAGER or self.ports["tracker"] in listeners():
             return None
         return "the ResourceManager does not listen yet"
 
-    def waiting_for(self) -> str | None:
-        """Ready is: the ResourceManager answers, and has heard of the NodeManager that runs now."""
-        told = self.ask("nodes")
-        if told is None:
+    def unready_reason(self) -> str | None:
+        """Return why YARN is not ready: the ResourceManager must answer, and the NodeManager be registered."""
+        page = self.fetch("nodes")
+        if page is None:
             return "the ResourceManager does not answer yet"
-        nodes = (told["nodes"] or {}).get("node", [])
+        nodes = (page["nodes"] or {}).get("node", [])
         ready = [node for node in nodes if node["state"] == "RUNNING"]
-        # A killed one counts as running for a minute, so the new one is asked as well.
-        status, _ = page(HOST, self.ports["nodemanager-web"], "/ws/v1/node/info")
+        # A killed NodeManager counts as running for a minute, so the new NodeManager is queried too.
+        status, _ = fetch_page(HOST, self.ports["nodemanager-web"], "/ws/v1/node/info")
         return None if ready and status == 200 else "the NodeManager is not registered yet"
 
-    def ask(self, path: str) -> dict[str, Any] | None:
-        """What the ResourceManager tells at that path of its REST interface; None without an answer."""
+    def fetch(self, path: str) -> dict[str, Any] | None:
+        """Return the JSON at a path of the ResourceManager's REST interface; None if unavailable."""
         try:
-            told: dict[str, Any] = json.loads(
-                page(HOST, self.ports["resourcemanager-web"], f"/ws/v1/cluster/{path}")[1]
+            page: dict[str, Any] = json.loads(
+                fetch_page(HOST, self.ports["resourcemanager-web"], f"/ws/v1/cluster/{path}")[1]
             )
         except ValueError:
             return None
-        return told
+        return page
 
 
 _QUEUE = "yarn.scheduler.capacity.root"
@@ -202,6 +203,6 @@ _SCHEDULER = {
     f"{_QUEUE}.default.capacity": "100",
     f"{_QUEUE}.default.maximum-capacity": "100",
     f"{_QUEUE}.default.state": "RUNNING",
-    # Each Spark application has a container to look after it, and a tenth of this node is less than that one.
+    # By default 10 % of the resources, less than one ApplicationMaster needs on this node.
     "yarn.scheduler.capacity.maximum-am-resource-percent": "1",
 }

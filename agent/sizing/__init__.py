@@ -1,7 +1,6 @@
-"""The sizing model behind `agent size`: what a load takes, computed from costs of one machine.
+"""Sizing model of `agent size`: the resources for a load, computed from the costs on one machine.
 
-The costs are in `costs.toml`, each with where it was measured, or that it is assumed. The formulas are in
-docs/performance.md.
+The costs are in `costs.toml`, each measured or assumed. The formulas are in docs/performance.md.
 """
 
 from __future__ import annotations
@@ -19,139 +18,145 @@ COSTS = Path(__file__).with_name("costs.toml")
 SOURCES = ("syslog", "taildir", "avro")
 SINKS = ("hdfs-text", "hdfs-parquet", "hbase", "solr")
 SPARE_DISK = 0.2
-"""What stays free, as brokers delete whole segments only."""
-HOUR = 3600
+"""Share of a disk that stays free, since brokers delete whole segments only."""
+HOUR_SECONDS = 3600
 
 
 @dataclass(frozen=True)
 class Load:
-    """What is to be carried: `events` a second of `bytes` each, from `hosts`; and how."""
+    """Load, and the configuration that carries it."""
 
     events: float
+    """Events per second."""
     bytes: float
+    """Size of an event."""
     hosts: int = 1
+    """Number of sending hosts."""
     source: str = "syslog"
     masks: int = 1
+    """Number of masking interceptors."""
     sink: str = "hdfs-text"
     runner: str = "local"
     retention: float = 168
-    """Hours."""
+    """Retention of the topics, in hours."""
     replication: int = 3
     busy: float = 0.5
-    """Share of their capacity to which cores and readers are used: the rest is for peaks and for catching up."""
+    """Utilization of cores and readers, from 0 to 1. The remainder is for peaks and for catching up."""
     roll: float = 300
-    """Seconds after which files are closed; on Spark, the trigger's interval."""
+    """Roll interval of files, or trigger interval on Spark, in seconds."""
     directories: int = 1
-    """Directories that are written at a time, such as one for each host."""
+    """Number of directories with open files at the same time, such as one for each host."""
 
 
-class Need(NamedTuple):
-    """One line of the answer."""
+class Requirement(NamedTuple):
+    """Required amount of one resource."""
 
-    what: str
+    resource: str
     amount: float
     unit: str
-    because: str
-    """The formula, with its numbers."""
+    formula: str
+    """Formula with its numbers."""
 
 
-def costs(file: Path = COSTS) -> Mapping[str, Any]:
-    """Read a file of costs. Raises `FlafkaError` where it is none."""
+def read_costs(file: Path = COSTS) -> Mapping[str, Any]:
+    """Read a file of costs. Raise `FlafkaError` if it is unreadable or not TOML."""
     try:
         with file.open("rb") as opened:
             return tomllib.load(opened)
     except (OSError, tomllib.TOMLDecodeError) as e:
-        why = getattr(e, "strerror", None) or e
-        raise FlafkaError(f"{file} is no file of costs: {why}; {COSTS} is one to copy") from None
+        reason = getattr(e, "strerror", None) or e
+        raise FlafkaError(f"{file} is not a file of costs: {reason}; copy and change {COSTS}") from None
 
 
-def needs(load: Load, cost: Mapping[str, Any]) -> Iterator[Need]:
-    """What that load takes. Raises `FlafkaError` where the file of costs lacks one."""
+def requirements(load: Load, cost: Mapping[str, Any]) -> Iterator[Requirement]:
+    """Yield the resources that a load requires. Raise `FlafkaError` if the costs are incomplete."""
     try:
-        yield from _needs(load, cost)
+        yield from _requirements(load, cost)
     except KeyError as e:
         raise FlafkaError(
-            f"the file of costs has no {e.args[0]} for {load.source}, {load.sink} on {load.runner}"
+            f"the file of costs has no {e.args[0]} for {load.source}, {load.sink} on {load.runner}: add it"
         ) from e
 
 
-def _needs(load: Load, cost: Mapping[str, Any]) -> Iterator[Need]:
+def _requirements(load: Load, cost: Mapping[str, Any]) -> Iterator[Requirement]:
     source, sink = cost["source"][load.source], cost["sink"][load.sink]
     process, kafka, mask = cost["process"], cost["kafka"], cost["mask"]["event"]
-    local = load.runner == "local"
-    micros = source["event"] + source["byte"] * load.bytes + load.masks * mask
-    parts = f"{source['event']:g} + {source['byte']:g} × {load.bytes:g} bytes + {load.masks} × {mask:g}"
+    is_local = load.runner == "local"
+    event_micros = source["event"] + source["byte"] * load.bytes + load.masks * mask
+    terms = f"{source['event']:g} + {source['byte']:g} × {load.bytes:g} bytes + {load.masks} × {mask:g}"
     base = process["base"]
-    if local:
-        micros += sink["event"]
-        parts += f" + {sink['event']:g} for the sink"
+    if is_local:
+        event_micros += sink["event"]
+        terms += f" + {sink['event']:g} for the sink"
         base += process["delivery"]
-    working = load.events * micros / 1e6
-    processes = math.ceil(max(working / load.busy / process["cores"], load.hosts / process["connections"]))
-    yield Need(
+    busy_cores = load.events * event_micros / 1e6
+    processes = math.ceil(max(busy_cores / load.busy / process["cores"], load.hosts / process["connections"]))
+    yield Requirement(
         "cores of agents",
-        (working + processes * base) / load.busy,
+        (busy_cores + processes * base) / load.busy,
         "cores",
-        f"({load.events:,.0f}/s × ({parts}) µs + {processes} agents × {base:g}) / {load.busy:.0%}",
+        f"({load.events:,.0f}/s × ({terms}) µs + {processes} agents × {base:g}) / {load.busy:.0%}",
     )
-    yield Need(
+    yield Requirement(
         "agents",
         processes,
         "processes",
-        f"{process['cores']:g} cores and {process['connections']:,} connections of each",
+        f"{process['cores']:g} cores and {process['connections']:,} connections each",
     )
 
-    written = load.events * load.bytes
-    brokers = (written * kafka["byte"] / 1e6 + processes * kafka["agent"]) / load.busy
-    yield Need(
+    bytes_per_second = load.events * load.bytes
+    broker_cores = (bytes_per_second * kafka["byte"] / 1e6 + processes * kafka["agent"]) / load.busy
+    yield Requirement(
         "cores of brokers",
-        brokers,
+        broker_cores,
         "cores",
-        f"({written:,.0f} bytes/s × {kafka['byte']:g} µs + {processes} agents × {kafka['agent']:g}) "
+        f"({bytes_per_second:,.0f} bytes/s × {kafka['byte']:g} µs + {processes} agents × {kafka['agent']:g}) "
         f"/ {load.busy:.0%}",
     )
-    count = max(load.replication, math.ceil(brokers / kafka["cores"]))
-    yield Need("brokers", count, "servers", f"{kafka['cores']} cores each, at least one for each replica")
+    brokers = max(load.replication, math.ceil(broker_cores / kafka["cores"]))
+    yield Requirement("brokers", brokers, "servers", f"{kafka['cores']} cores each, at least one for each replica")
 
-    if local:
+    if is_local:
         readers = load.events / (sink["reader"] * load.busy)
-        because = (
+        formula = (
             f"{load.events:,.0f}/s / ({sink['reader']:,}/s of a reader × {load.busy:.0%}), a multiple of brokers"
         )
     else:
-        a_core = cost["spark"][load.sink]["core"]
-        readers = load.events / (a_core * load.busy)
-        because = f"one for each core that is busy with events, a multiple of brokers: {a_core:,}/s × {load.busy:.0%}"
-    partitions = max(count, math.ceil(readers / count) * count)
-    yield Need("partitions", partitions, "partitions", because)
+        core_events = cost["spark"][load.sink]["core"]
+        readers = load.events / (core_events * load.busy)
+        formula = (
+            f"one for each core that is busy with events, a multiple of brokers: {core_events:,}/s × {load.busy:.0%}"
+        )
+    partitions = max(brokers, math.ceil(readers / brokers) * brokers)
+    yield Requirement("partitions", partitions, "partitions", formula)
 
-    stored = written * kafka["stored"] * load.replication
-    disk = stored * load.retention * HOUR / (1 - SPARE_DISK)
-    yield Need(
+    stored_per_second = bytes_per_second * kafka["stored"] * load.replication
+    disk_bytes = stored_per_second * load.retention * HOUR_SECONDS / (1 - SPARE_DISK)
+    yield Requirement(
         "disk of brokers",
-        disk / 1e9,
+        disk_bytes / 1e9,
         "GB",
-        f"{written / 1e6:,.1f} MB/s × {kafka['stored']:g} × {load.replication} replicas × {load.retention:g} h, "
-        f"{SPARE_DISK:.0%} free",
+        f"{bytes_per_second / 1e6:,.1f} MB/s × {kafka['stored']:g} × {load.replication} replicas × "
+        f"{load.retention:g} h, {SPARE_DISK:.0%} free",
     )
-    if not local:
+    if not is_local:
         executors, driver = cost["spark"]["executors"], cost["spark"]["driver"]
-        yield Need(
+        yield Requirement(
             "cores of executors",
-            (load.events / a_core + executors["base"] + executors["batch"] / load.roll) / load.busy,
+            (load.events / core_events + executors["base"] + executors["batch"] / load.roll) / load.busy,
             "cores",
-            f"({load.events:,.0f}/s / {a_core:,}/s of a core + {executors['base']:g} + {executors['batch']:g} s "
+            f"({load.events:,.0f}/s / {core_events:,}/s of a core + {executors['base']:g} + {executors['batch']:g} s "
             f"for a micro-batch each {load.roll:g} s) / {load.busy:.0%}",
         )
-        yield Need(
+        yield Requirement(
             "cores of the driver",
             (driver["base"] + driver["batch"] / load.roll) / load.busy,
             "cores",
             f"({driver['base']:g} + {driver['batch']:g} s for a micro-batch each {load.roll:g} s) / {load.busy:.0%}",
         )
     if load.sink.startswith("hdfs"):
-        files = partitions * load.directories * HOUR / load.roll
-        yield Need(
+        files = partitions * load.directories * HOUR_SECONDS / load.roll
+        yield Requirement(
             "files an hour",
             files,
             "files",

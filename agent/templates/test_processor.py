@@ -1,4 +1,4 @@
-"""What the processor `my_processor` makes of events, on a real Spark and without Kafka."""
+"""Output of the processor `my_processor`, on a real Spark and without Kafka."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""YARN as the cluster manager of an agent's Spark; `agent/onyarn.py` imports it for `spark.master = yarn` alone."""
+"""YARN as the cluster manager of Spark. `agent/onyarn.py` imports it only for `spark.master = yarn`."""

@@ -1,4 +1,4 @@
-"""An agent's application on YARN, by way of the clients of Hadoop that Spark's JVM has."""
+"""Application of an agent on YARN, managed with Hadoop's clients in Spark's JVM."""
 
 from __future__ import annotations
 
@@ -16,84 +16,86 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from flafka.agent.state import state_directory
-from flafka.agent.yarn.kept import KeptFiles, jars_archive
+from flafka.agent.yarn.uploads import UploadedFiles, jars_archive_name
 from flafka.plugins import Retry
 
 log = logging.getLogger("spark")
 
-OVER = ("FINISHED", "FAILED", "KILLED")
-"""An application's states in which nothing of it runs any more."""
+FINAL_STATES = ("FINISHED", "FAILED", "KILLED")
+"""States of an ended application."""
 CONTAINER_WAIT_SECONDS = 3.0
-"""So long an application may wait for a container before it is told why."""
+"""Wait for a container after which the reason is reported."""
 LAUNCH_SECONDS = 60.0
-"""So long its first container may take to fetch what it needs, and to start."""
+"""Launch time of the first container, with its downloads, after which the reason is reported."""
 APPLICATION_CHECK_SECONDS = 1.0
 APPLICATION_END_SECONDS = 60.0
-"""So long the end of an application that was killed is waited for."""
+"""Timeout of the end of a killed application."""
 LAST_RESPONSE_SECONDS = 10.0
-"""So long who is about to end waits for an answer: a ResourceManager that is away is asked for many minutes."""
-LONGEST_TEXT = 400
-_MOMENT = re.compile(r"^\[[^\]]*\d{4}\] ")
-"""What the ResourceManager begins its diagnostics with: the time at which it made them."""
+"""Timeout of requests at shutdown. Hadoop's client retries an unreachable ResourceManager for many minutes."""
+MAX_DIAGNOSTICS_CHARACTERS = 400
+_TIMESTAMP = re.compile(r"^\[[^\]]*\d{4}\] ")
+"""Timestamp at the start of the ResourceManager's diagnostics."""
 
-_held: list[BinaryIO] = []
-"""Locked as long as this process lives."""
+_locks: list[BinaryIO] = []
+"""Locked files, held until the end of this process."""
 
 
 @dataclass(frozen=True)
 class Application:
-    """One application of ours, as the ResourceManager knows it."""
+    """Report of the ResourceManager on one application of the agent."""
 
     id: str
     state: str
-    end: str
-    """UNDEFINED until it is over."""
+    final_status: str
+    """Final status; UNDEFINED before the end."""
     tracking: str
-    """The address of its page at the ResourceManager."""
+    """URL of the application's page at the ResourceManager."""
     diagnostics: str
     queue: str
     containers: int
-    """That it has; -1 where the ResourceManager does not tell."""
+    """Number of containers in use; -1 if unknown."""
 
-    def why_over(self) -> str:
-        """What has ended it, in a sentence."""
-        state = self.end if self.end != "UNDEFINED" else self.state
-        said = f": {self.diagnostics}" if self.diagnostics else ""
-        return f"the YARN application {self.id} has ended as {state}{said}; {self.tracking}"
+    def end_reason(self) -> str:
+        """Return why the application has ended, in a sentence."""
+        state = self.final_status if self.final_status != "UNDEFINED" else self.state
+        diagnostics = f": {self.diagnostics}" if self.diagnostics else ""
+        return f"the YARN application {self.id} has ended as {state}{diagnostics}; {self.tracking}"
 
 
-class Yarn:
-    """The ResourceManager, asked by the JVM of Spark, for what bears an agent's tag."""
+class YarnClient:
+    """Client of the ResourceManager, in Spark's JVM, for applications with an agent's tag."""
 
     def __init__(self, jvm: Any, tag: str) -> None:
-        """`jvm` has Hadoop's configuration on its class path."""
+        """Use a JVM with Hadoop's configuration on its class path."""
         self._jvm, self.tag = jvm, tag
         self._client = jvm.org.apache.hadoop.yarn.client.api.YarnClient.createYarnClient()
         self._client.init(jvm.org.apache.hadoop.yarn.conf.YarnConfiguration())
         self._client.start()
 
     def applications(self) -> list[Application]:
-        """Those that bear the tag, over or not, the latest one last."""
+        """Return the applications with the tag, running or ended, the latest last."""
         request = self._jvm.org.apache.hadoop.yarn.api.protocolrecords.GetApplicationsRequest.newInstance()
         tags = self._jvm.java.util.HashSet()
         tags.add(self.tag)
         request.setApplicationTags(tags)
-        found = [_application(report) for report in self._client.getApplications(request)]
-        return sorted(found, key=lambda one: [int(part) for part in re.findall(r"\d+", one.id)])
+        applications = [_application(report) for report in self._client.getApplications(request)]
+        return sorted(
+            applications, key=lambda application: [int(part) for part in re.findall(r"\d+", application.id)]
+        )
 
     def kill(self, id: str) -> None:
-        """Have the ResourceManager end it."""
+        """Kill an application."""
         self._client.killApplication(self._jvm.org.apache.hadoop.yarn.api.records.ApplicationId.fromString(id))
 
     def nodes(self) -> int:
-        """How many NodeManagers run."""
+        """Return the number of running NodeManagers."""
         return int(self._client.getYarnClusterMetrics().getNumNodeManagers())
 
-    def used(self, queue: str) -> str:
-        """How full a queue is: `100 %`; empty where that is not told."""
-        with suppress(Exception):  # py4j's, many: it is not worth more
-            if (found := self._client.getQueueInfo(queue)) is not None:
-                return f"{100 * found.getCurrentCapacity():.0f} %"
+    def queue_usage(self, queue: str) -> str:
+        """Return the used capacity of a queue, such as `100 %`; empty if unknown."""
+        with suppress(Exception):  # py4j raises many types, and the value is optional
+            if (info := self._client.getQueueInfo(queue)) is not None:
+                return f"{100 * info.getCurrentCapacity():.0f} %"
         return ""
 
 
@@ -104,30 +106,30 @@ def _application(report: Any) -> Application:
         report.getYarnApplicationState().name(),
         report.getFinalApplicationStatus().name(),
         report.getTrackingUrl() or "",
-        plain(report.getDiagnostics() or ""),
+        shorten_diagnostics(report.getDiagnostics() or ""),
         report.getQueue() or "",
         usage.getNumUsedContainers() if usage is not None else -1,
     )
 
 
-def plain(diagnostics: str) -> str:
-    """The ResourceManager's words in one line, without the time before them, cut where they are long."""
-    text = " ".join(_MOMENT.sub("", diagnostics.strip()).split())
-    return text if len(text) <= LONGEST_TEXT else f"{text[:LONGEST_TEXT]}…"
+def shorten_diagnostics(diagnostics: str) -> str:
+    """Return the ResourceManager's diagnostics in one line, without timestamp, truncated."""
+    text = " ".join(_TIMESTAMP.sub("", diagnostics.strip()).split())
+    return text if len(text) <= MAX_DIAGNOSTICS_CHARACTERS else f"{text[:MAX_DIAGNOSTICS_CHARACTERS]}…"
 
 
-def tag_of(agent: str, configuration: str) -> str:
-    """What the applications of this agent, with this configuration, of this user and host bear, and no others."""
+def application_tag(agent: str, configuration: str) -> str:
+    """Return the tag of applications of this agent, with this configuration, user and host."""
     host = socket.gethostname()
-    own = "\0".join((agent, configuration, host, str(state_directory().absolute())))
-    name = re.sub(r"[^a-z0-9.-]", "-", f"{agent}-{host}".lower())[:60]  # YARN knows tags in lower case
-    return f"flafka-{name}-{hashlib.sha256(own.encode()).hexdigest()[:12]}"
+    identity = "\0".join((agent, configuration, host, str(state_directory().absolute())))
+    name = re.sub(r"[^a-z0-9.-]", "-", f"{agent}-{host}".lower())[:60]  # YARN converts tags to lower case
+    return f"flafka-{name}-{hashlib.sha256(identity.encode()).hexdigest()[:12]}"
 
 
-def be_alone(tag: str) -> None:
-    """Hold the tag as long as this process lives, so that nobody takes its application for an orphan.
+def lock_tag(tag: str) -> None:
+    """Lock the tag until the end of this process, so that no other driver ends its application as an orphan.
 
-    Raises `Retry` where another process of this host holds it.
+    Raises `Retry` if another process of this host holds the lock.
     """
     file = state_directory() / f"{tag}.lock"
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -136,155 +138,159 @@ def be_alone(tag: str) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         lock.close()
-        raise Retry(f"another driver of this agent runs on this host: it holds {file}") from None
-    _held.append(lock)
+        raise Retry(f"another driver of this agent runs on this host: it has locked {file}") from None
+    _locks.append(lock)
 
 
 class YarnApplication:
-    """What a driver's session has to do with YARN: before it, while it waits, and when it is over."""
+    """Application on YARN of one Spark session, from before its submission until after its end."""
 
     def __init__(
-        self, tag: str, say: Callable[[str], None], show: Callable[[Mapping[str, str]], None] = lambda _: None
+        self, tag: str, report: Callable[[str], None], show: Callable[[Mapping[str, str]], None] = lambda _: None
     ) -> None:
-        """`say` is told what keeps the application waiting, `show` its id and the address of its page."""
-        self.tag, self._say, self._show = tag, say, show
-        self.yarn: Yarn | None = None
-        self._before: set[str] = set()
+        """Call `report` with the reason of a wait, and `show` with the application's id and the URL of its page."""
+        self.tag, self._report, self._show = tag, report, show
+        self.yarn: YarnClient | None = None
+        self._earlier_ids: set[str] = set()
         self.application: Application | None = None
-        """As it was seen last."""
+        """Latest report of the application; None before its submission."""
 
     def settings(self, own: Mapping[str, str]) -> dict[str, str]:
-        """Spark's properties of the application; `own` are the user's."""
+        """Return Spark's properties of the application; `own` are the user's."""
         tags = ",".join(filter(None, (self.tag, own.get("spark.yarn.tags"))))
-        # A lost ApplicationMaster ends the application, and a new driver begins another one.
+        # A lost ApplicationMaster ends the application, and a new driver submits another one.
         return {"spark.yarn.maxAppAttempts": "1", **own, "spark.yarn.tags": tags}
 
     def prepare(
         self, jvm: Any, conf: Mapping[str, str], archives: Iterable[tuple[Path, str]], jars: Iterable[Path]
     ) -> dict[str, str]:
-        """Leave no other application of this agent, and put on HDFS what is not there; properties that name it.
+        """End earlier applications of this agent, upload missing files to HDFS, and return properties that name them.
 
-        `archives` are files and the names under which executors find them unpacked. Raises `Retry`.
+        `archives` are files and the names of their unpacked directories on executors. Raises `Retry`.
         """
-        be_alone(self.tag)
-        self.yarn = Yarn(jvm, self.tag)
+        lock_tag(self.tag)
+        self.yarn = YarnClient(jvm, self.tag)
         self._end_orphans(self.yarn)
-        self._before = {one.id for one in self.yarn.applications()}
-        files = KeptFiles(jvm, conf)
-        sent = [f"{files.put(archive)}#{name}" for archive, name in archives]
-        named = {
-            "spark.yarn.dist.archives": ",".join(filter(None, (*sent, conf.get("spark.yarn.dist.archives")))),
+        self._earlier_ids = {application.id for application in self.yarn.applications()}
+        files = UploadedFiles(jvm, conf)
+        archive_uris = [f"{files.upload(archive)}#{name}" for archive, name in archives]
+        properties = {
+            "spark.yarn.dist.archives": ",".join(filter(None, (*archive_uris, conf.get("spark.yarn.dist.archives")))),
             "spark.yarn.dist.jars": ",".join(
-                filter(None, (*(files.put(jar) for jar in jars), conf.get("spark.yarn.dist.jars")))
+                filter(None, (*(files.upload(jar) for jar in jars), conf.get("spark.yarn.dist.jars")))
             ),
         }
         if not any(conf.get(name) for name in ("spark.yarn.jars", "spark.yarn.archive")):
-            if there := files.find(jars_archive()):
-                named["spark.yarn.archive"] = there
+            if uri := files.find(jars_archive_name()):
+                properties["spark.yarn.archive"] = uri
             else:
                 log.warning("Spark's own jars are uploaded at each start: `agent spark upload` keeps them on HDFS")
-        return {name: value for name, value in named.items() if value}
+        return {name: value for name, value in properties.items() if value}
 
-    def _end_orphans(self, yarn: Yarn) -> None:
+    def _end_orphans(self, yarn: YarnClient) -> None:
         deadline = time.monotonic() + APPLICATION_END_SECONDS
-        asked: set[str] = set()
-        while left := [one for one in yarn.applications() if one.state not in OVER]:
-            for one in left:
-                if one.id not in asked:
-                    log.warning("%s was left by an earlier driver of this agent, and is ended", one.id)
-                    asked.add(one.id)
-                    yarn.kill(one.id)
+        killed: set[str] = set()
+        while orphans := [orphan for orphan in yarn.applications() if orphan.state not in FINAL_STATES]:
+            for orphan in orphans:
+                if orphan.id not in killed:
+                    log.warning("%s was left by an earlier driver of this agent, and is ended", orphan.id)
+                    killed.add(orphan.id)
+                    yarn.kill(orphan.id)
             if time.monotonic() > deadline:
-                first = left[0]
+                first = orphans[0]
                 raise Retry(f"{first.id}, which an earlier driver of this agent left, does not end; {first.tracking}")
             time.sleep(0.2)
 
     @contextmanager
     def submitting(self) -> Iterator[None]:
-        """While Spark waits for its application to run, say what it waits for."""
+        """Report what the application waits for while Spark submits it."""
         done = threading.Event()
         threading.Thread(target=self._watch, args=(done,), name="yarn", daemon=True).start()
         try:
             yield
         finally:
             done.set()
-        self.look()
+        self.refresh()
 
-    def look(self) -> Application | None:
-        """The application of this driver as it is now, once it was submitted."""
+    def refresh(self) -> Application | None:
+        """Return the current report of this driver's application; None before its submission."""
         assert self.yarn is not None
-        known = self.application
-        for one in self.yarn.applications():
-            if one.id not in self._before:
-                self.application = one
-        if self.application is not None and (known is None or known.tracking != self.application.tracking):
+        previous = self.application
+        for application in self.yarn.applications():
+            if application.id not in self._earlier_ids:
+                self.application = application
+        if self.application is not None and (previous is None or previous.tracking != self.application.tracking):
             self._show({"application": self.application.id, "tracking": self.application.tracking})
         return self.application
 
     def _watch(self, done: threading.Event) -> None:
-        since, said = time.monotonic(), ""
+        since, reported = time.monotonic(), ""
         while not done.wait(APPLICATION_CHECK_SECONDS):
-            with suppress(Exception):  # py4j's, many: who waits for the session says what has failed
-                one = self.look()
-                if one is None or one.state in ("RUNNING", *OVER):
+            with suppress(Exception):  # py4j raises many types; the start of the session reports errors
+                current = self.refresh()
+                if current is None or current.state in ("RUNNING", *FINAL_STATES):
                     since = time.monotonic()
-                elif time.monotonic() - since > (LAUNCH_SECONDS if one.containers > 0 else CONTAINER_WAIT_SECONDS):
-                    text = (
-                        f"the YARN application {one.id} waits ({one.state}): {self._without_nodes()}{one.diagnostics}"
-                    )
-                    if text != said and not done.is_set():
-                        said = text
-                        self._say(f"{text}; {one.tracking}")
+                    continue
+                timeout = LAUNCH_SECONDS if current.containers > 0 else CONTAINER_WAIT_SECONDS
+                if time.monotonic() - since > timeout:
+                    reason = f"{self._node_shortage()}{current.diagnostics}"
+                    text = f"the YARN application {current.id} waits ({current.state}): {reason}"
+                    if text != reported and not done.is_set():
+                        reported = text
+                        self._report(f"{text}; {current.tracking}")
 
-    def _without_nodes(self) -> str:
+    def _node_shortage(self) -> str:
         assert self.yarn is not None
         return "" if self.yarn.nodes() else "no NodeManager runs; "
 
-    def lacking(self, needed: str) -> str | None:
-        """Why a running application has no executor, in a sentence; None while one is being started."""
-        one = self.look()
-        if one is None or self.yarn is None or one.state != "RUNNING":
+    def executor_shortage(self, needed: str) -> str | None:
+        """Return why a running application has no executor, in a sentence; None while one starts."""
+        current = self.refresh()
+        if current is None or self.yarn is None or current.state != "RUNNING":
             return None
-        if one.containers > 1:  # the first one is the ApplicationMaster's
+        if current.containers > 1:  # the first one is the ApplicationMaster's
             return None
-        used = f"queue {one.queue} is full to {used}" if (used := self.yarn.used(one.queue)) else f"queue {one.queue}"
+        usage = self.yarn.queue_usage(current.queue)
+        queue = f"queue {current.queue} is full to {usage}" if usage else f"queue {current.queue}"
         return (
-            f"YARN gives {one.id} no executor: {self._without_nodes()}{used}, and {needed} is needed; {one.tracking}"
+            f"YARN gives {current.id} no executor: {self._node_shortage()}{queue}, and {needed} is needed; "
+            f"{current.tracking}"
         )
 
-    def why_over(self) -> str | None:
-        """What has ended the application, in a sentence; None where it is not over, or nobody answers in time."""
-        said: list[str] = []
+    def end_reason(self) -> str | None:
+        """Return why the application has ended, in a sentence; None if it runs, or without an answer in time."""
+        reasons: list[str] = []
 
-        def ask() -> None:
+        def wait_for_end() -> None:
             deadline = time.monotonic() + LAST_RESPONSE_SECONDS
             while time.monotonic() < deadline:
-                if (one := self.look()) is None:
+                if (current := self.refresh()) is None:
                     return
-                if one.state in OVER:
-                    said.append(one.why_over())
+                if current.state in FINAL_STATES:
+                    reasons.append(current.end_reason())
                     return
                 time.sleep(0.2)
 
-        _in_time(ask)
-        return said[0] if said else None
+        _call_with_timeout(wait_for_end)
+        return reasons[0] if reasons else None
 
     def end(self) -> None:
         """End the application, if there is one."""
 
-        def ask() -> None:  # without its driver it ends by itself, only later
-            if (one := self.look()) is not None and one.state not in OVER and self.yarn is not None:
-                self.yarn.kill(one.id)
+        def kill() -> None:  # optional: without its driver, the application ends later
+            current = self.refresh()
+            if current is not None and current.state not in FINAL_STATES and self.yarn is not None:
+                self.yarn.kill(current.id)
 
-        _in_time(ask)
+        _call_with_timeout(kill)
 
 
-def _in_time(ask: Callable[[], None]) -> None:
-    """Call it, and leave it alone where no answer comes."""
+def _call_with_timeout(function: Callable[[], None]) -> None:
+    """Call a function on a thread, and abandon the thread after `LAST_RESPONSE_SECONDS`."""
 
     def run() -> None:
-        with suppress(Exception):  # py4j's, many: the JVM may be gone
-            ask()
+        with suppress(Exception):  # py4j raises many types, also if the JVM has ended
+            function()
 
     thread = threading.Thread(target=run, daemon=True)
     thread.start()

@@ -1,8 +1,8 @@
-"""What all benchmarks have in common: contestants that take turns, rows, servers, a report.
+"""Framework of all benchmarks: contestants that run in rounds, result rows, and servers.
 
-A contestant is a context manager whose value is called once a round: it does the work, checks contents, and answers
-with figures by unit, such as `{"events/s": 690_000, "µs CPU/event": 1.6}`. It is started once, so that a JVM is warm
-when it counts: the first round of each comparison does not.
+A contestant is a context manager whose value is called once per round. The call does the work, verifies the contents,
+and returns figures by unit, such as `{"events/s": 690_000, "µs CPU/event": 1.6}`. A contestant starts once, and the
+first round of each comparison does not count, so that a JVM is warm in the others.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bench.frame.processes import cpu_seconds
-from bench.frame.warming import warm
+from bench.frame.warm_up import warm_up
 from flafka.agent.services.cluster import Cluster
 from flafka.agent.services.hbase import HBaseCluster
 from flafka.agent.services.hdfs import HdfsCluster
@@ -30,22 +30,18 @@ ROUNDS = 5
 RATE, CPU, BROKERS = "events/s", "µs CPU/event", "µs CPU/event of brokers"
 
 Figures = Mapping[str, float]
-"""Unit → what one run of one contestant measured."""
+"""Unit → result of one run of one contestant."""
 C = TypeVar("C", bound=Cluster)
 Contestant = AbstractContextManager[Callable[[], Figures]]
 
 
-class Missing(Exception):
-    """A peer that this machine has not got; says why."""
+class PeerMissing(Exception):
+    """Peer that is not installed on this machine, with the reason."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """One measure of ours beside one peer: medians, and the pair of each round. Without a peer those are None.
-
-    `ratio` is ours divided by the peer's, the median of the rounds' ratios: of rates larger is better, of seconds,
-    microseconds and bytes smaller is.
-    """
+    """Results of one measure for Flafka and one peer: the pair of each round, and medians. None without a peer."""
 
     measure: str
     unit: str
@@ -54,27 +50,30 @@ class Row:
 
     @property
     def ours(self) -> float:
-        """The median."""
+        """Median of Flafka."""
         return statistics.median(ours for ours, _ in self.runs)
 
     @property
     def peer(self) -> float | None:
-        """The median of the peer."""
+        """Median of the peer."""
         return statistics.median(self.peers) if self.peers else None
 
     @property
     def peers(self) -> list[float]:
-        """Those of the rounds."""
+        """Results of the peer in each round."""
         return [peer for _, peer in self.runs if peer is not None]
 
     @property
     def ratio(self) -> float | None:
-        """Ours divided by the peer's."""
+        """Median of the rounds' ratios, Flafka divided by the peer.
+
+        A larger one is better for rates, a smaller one for seconds, microseconds and bytes.
+        """
         ratios = [ours / peer for ours, peer in self.runs if peer]
         return statistics.median(ratios) if ratios else None
 
     def as_json(self) -> dict[str, Any]:
-        """As `--json` prints it; five significant digits, which is more than any of them means."""
+        """Return the row for `--json`, with five significant digits."""
 
         def short(number: float | None) -> float | None:
             return None if number is None else float(f"{number:.5g}")
@@ -91,9 +90,9 @@ class Row:
 
 
 class Bench:
-    """One run of one benchmark. `with` it: at the end its servers are stopped and its directory is removed.
+    """One run of one benchmark, as a context manager that stops its servers and removes its directory.
 
-    Servers that are given are not stopped: so tests share theirs.
+    Servers passed as arguments are not stopped: tests share them.
     """
 
     def __init__(
@@ -113,7 +112,7 @@ class Bench:
         self.rounds = 1 if smoke else rounds
         self.rows: list[Row] = []
         self.skipped: dict[str, str] = {}
-        """Peers that are not here, and why."""
+        """Missing peers → reason."""
         self._events, self._only = events, only
         self._servers: dict[type, Any] = {
             type(server): server for server in (kafka, hdfs, hbase, solr) if server is not None
@@ -127,34 +126,34 @@ class Bench:
     def __exit__(self, *_: object) -> None:
         self._open.close()
 
-    # --- what benchmarks ask for
+    # --- services for benchmarks
 
     def events(self, usual: int, smoke: int) -> int:
-        """How many events a run has: as asked for, `usual`, or `smoke`."""
+        """Return the number of events of a run: `--events`, or else `usual` or `smoke`."""
         return self._events or (smoke if self.smoke else usual)
 
     def directory(self, name: str) -> Path:
-        """An empty one."""
+        """Create an empty directory."""
         return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.home))
 
     @property
     def kafka(self) -> KafkaCluster:
-        """Three brokers, replication 3, min ISR 2, with the heap that benchmarks have; warm but for smoke runs."""
+        """Three brokers with replication 3, min ISR 2 and 512 MB of heap; warmed up but for smoke runs."""
         new = KafkaCluster not in self._servers
         cluster = self._server(KafkaCluster, heap_mb=512)
         if new and not self.smoke:
-            self.say("brokers get warm")
-            warm(cluster.bootstrap_servers)
+            self.log_progress("the brokers are warmed up")
+            warm_up(cluster.bootstrap_servers)
         return cluster
 
     def broker_cpu(self) -> float:
-        """Seconds of CPU time that all brokers have taken so far."""
+        """Return the CPU time of all brokers so far, in seconds."""
         servers = (self.kafka.server(name) for name in self.kafka.names())
         return sum(cpu_seconds(server.pid) for server in servers if server.pid is not None)
 
     @property
     def hdfs(self) -> HdfsCluster:
-        """A NameNode and a DataNode."""
+        """HDFS with a NameNode and a DataNode."""
         return self._server(HdfsCluster)
 
     @property
@@ -164,20 +163,20 @@ class Bench:
 
     @property
     def solr(self) -> SolrCluster:
-        """One Solr."""
+        """Solr server."""
         return self._server(SolrCluster)
 
     @property
     def spark(self) -> SparkCluster:
-        """A master and two workers, each with one core."""
+        """Spark master and two workers with one core each."""
         return self._server(SparkCluster)
 
     def _server(self, kind: type[C], **arguments: Any) -> C:
         if kind not in self._servers:
             cluster = kind(self.home / kind.service, fixed_ports=False, **arguments)
             self._servers[kind] = self._open.enter_context(cluster)
-        found: C = self._servers[kind]
-        return found
+        server: C = self._servers[kind]
+        return server
 
     # --- measuring
 
@@ -188,72 +187,71 @@ class Bench:
         peers: Mapping[str, Contestant],
         *,
         rounds: int | None = None,
-        warm: int = 1,
+        warm_up_rounds: int = 1,
     ) -> list[Row]:
-        """Run all in turns, and add a row for each unit and each peer that is here and knows it; these rows.
+        """Run all contestants in rounds; add and return a row for each unit and each peer that measures it.
 
-        Every round begins with another contestant, as what runs first finds the brokers at rest. So many rounds
-        before them do not count as `warm` says; a smoke run has none. Nothing is done for a measure that was not
-        asked for.
+        Every round begins with another contestant, as the first one finds idle brokers. `warm_up_rounds` rounds
+        before them do not count; a smoke run has none. A measure that `--only` excludes is not run.
         """
         if self._only not in measure:
             return []
         rounds = rounds or self.rounds
-        everybody = {"ours": ours, **peers}
+        contestants = {"ours": ours, **peers}
         with contextlib.ExitStack() as stack:
-            running = {}
-            for name, contestant in everybody.items():
+            started = {}
+            for name, contestant in contestants.items():
                 try:
-                    running[name] = stack.enter_context(contestant)
-                except Missing as reason:
+                    started[name] = stack.enter_context(contestant)
+                except PeerMissing as reason:
                     self.skip(name, str(reason))
-            found: dict[str, list[Figures]] = {name: [] for name in running}
+            results: dict[str, list[Figures]] = {name: [] for name in started}
             try:
-                for number in range(1 if self.smoke else 1 - warm, rounds + 1):
-                    names = list(running)
+                for number in range(1 if self.smoke else 1 - warm_up_rounds, rounds + 1):
+                    names = list(started)
                     for name in names[number % len(names) :] + names[: number % len(names)]:
                         try:
-                            figures = running[name]()
-                        except Missing as reason:
+                            figures = started[name]()
+                        except PeerMissing as reason:
                             self.skip(name, f"{measure}: {reason}")
-                            del running[name], found[name]
+                            del started[name], results[name]
                             continue
-                        told = ", ".join(f"{value:,.4g} {unit}" for unit, value in figures.items())
-                        self.say(f"{measure}: round {number} of {rounds}: {name}: {told}")
+                        text = ", ".join(f"{value:,.4g} {unit}" for unit, value in figures.items())
+                        self.log_progress(f"{measure}: round {number} of {rounds}: {name}: {text}")
                         if number > 0:
-                            found[name].append(figures)
-            finally:  # a run that is interrupted has the rounds that were complete
-                rows = _rows(measure, found)
+                            results[name].append(figures)
+            finally:  # an interrupted run reports its complete rounds
+                rows = _rows(measure, results)
                 self.rows += rows
         return rows
 
     def skip(self, peer: str, reason: str) -> None:
-        """That peer is not here."""
+        """Record that a peer is missing."""
         self.skipped[peer] = reason
-        self.say(f"{peer} is skipped: {reason}")
+        self.log_progress(f"{peer} is skipped: {reason}")
 
-    def say(self, text: str) -> None:
-        """Progress, on standard error: standard output has results only."""
+    def log_progress(self, text: str) -> None:
+        """Print progress to standard error, as standard output has results only."""
         print(f"{self.name}: {text}", file=sys.stderr, flush=True)
 
 
-def _rows(measure: str, found: Mapping[str, Sequence[Figures]]) -> list[Row]:
-    """Of each round in which everybody had a turn."""
-    complete = min(map(len, found.values()))
+def _rows(measure: str, results: Mapping[str, Sequence[Figures]]) -> list[Row]:
+    """Return the rows of the rounds that all contestants completed."""
+    complete = min(map(len, results.values()))
     if not complete:
         return []
-    ours, rows = found["ours"][:complete], []
+    ours, rows = results["ours"][:complete], []
     for unit in ours[0]:
-        with_it = [name for name in found if name != "ours" and unit in found[name][0]]
-        for name in with_it:
-            pairs = zip(ours, found[name], strict=False)
-            rows.append(Row(measure, unit, name, [(mine[unit], peer[unit]) for mine, peer in pairs]))
-        if not with_it:
-            rows.append(Row(measure, unit, None, [(mine[unit], None) for mine in ours]))
+        peers_with_unit = [name for name in results if name != "ours" and unit in results[name][0]]
+        for name in peers_with_unit:
+            pairs = zip(ours, results[name], strict=False)
+            rows.append(Row(measure, unit, name, [(own[unit], peer[unit]) for own, peer in pairs]))
+        if not peers_with_unit:
+            rows.append(Row(measure, unit, None, [(own[unit], None) for own in ours]))
     return rows
 
 
 @contextlib.contextmanager
-def simply(run: Callable[[], Figures]) -> Iterator[Callable[[], Figures]]:
-    """A contestant that has nothing to start or stop."""
+def without_setup(run: Callable[[], Figures]) -> Iterator[Callable[[], Figures]]:
+    """Return a contestant that needs no start and no stop."""
     yield run

@@ -1,4 +1,4 @@
-"""Events that lie in Kafka, in three topics with the same contents, and files on HDFS that are compared with them."""
+"""Stored events for delivery benchmarks: Kafka topics with equal contents, and verification of files on HDFS."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 from confluent_kafka import Producer
 
 from bench.frame import CPU, RATE, Figures
-from bench.frame.kafka import CHANNEL, Topic, same
-from bench.frame.processes import cpu_seconds, resident
+from bench.frame.kafka import CHANNEL, Topic, assert_equal_bodies
+from bench.frame.processes import cpu_seconds, resident_bytes
 from flafka.agent.audit.reconciliation import HdfsReader
 from flafka.agent.services.kafka import KafkaCluster
 from flafka.agent.services.running import RunningAgent
@@ -37,7 +37,7 @@ a.sinks.k.group = {group}
 a.monitoring.port = 0
 {options}
 """
-"""An agent that delivers one of the topics by a sink of that kind."""
+"""Configuration of an agent that delivers a topic with one sink."""
 INTO_HDFS = DELIVERY.replace("{kind}", "hdfs").replace(
     "{options}",
     """\
@@ -49,12 +49,12 @@ a.sinks.k.hdfs.rollCount = 0
 {form}""",
 )
 FORMS = {"text": "", "Parquet": "a.sinks.k.serializer = PARQUET\na.sinks.k.serializer.compressionCodec = snappy"}
-ARROW, PLAIN, FLUMES = "arrow", "plain", "flume"
-"""A record is an Arrow batch; a record is an event's body, as most producers write it; a record is Flume's event."""
+ARROW, PLAIN, FLUME_FORMAT = "arrow", "plain", "flume"
+"""Formats of records: an Arrow batch, the body of one event as most producers write it, or one event of Flume."""
 
 
-class Stored:
-    """The topics, each filled when it is asked for."""
+class StoredEvents:
+    """Topics with equal contents, filled on first use."""
 
     def __init__(self, kafka: KafkaCluster, events: int) -> None:
         self.servers, self.events = kafka.bootstrap_servers, events
@@ -63,11 +63,11 @@ class Stored:
 
     @property
     def bodies(self) -> pa.Array:
-        """All, in the order of their numbers."""
+        """Bodies of all events, in the order of their numbers."""
         return pa.array(self._bodies, pa.binary())
 
     def topic(self, kind: str, events: int | None = None) -> Topic:
-        """That topic, with the first so many events."""
+        """Return the topic of a format, with the first `events` events."""
         if kind not in self._filled:
             self._filled[kind] = Topic(self.servers, f"stored-{kind}-{self.events}", PARTITIONS)
             bodies = self._bodies[:events]
@@ -94,7 +94,7 @@ class Stored:
             producer.flush()
 
     def check(self, hdfs: HdfsReader, root: str, form: str, *, masked: bool, events: int | None = None) -> None:
-        """Every event is once in the files below a directory."""
+        """Verify that the files below a directory hold every event exactly once."""
         files = [hdfs.read(path) for path in hdfs.walk(root) if "/_" not in path and "/." not in path]
         if form == "text":
             bodies = pa.array(b"".join(files).splitlines(), pa.binary())
@@ -103,29 +103,29 @@ class Stored:
             bodies = pa.concat_arrays([c.cast(pa.binary()) for table in tables for c in table["body"].chunks])
         count = events or self.events
         expected = [MASKED % number for number in range(count)] if masked else self._bodies[:count]
-        same(bodies, pa.array(expected), root)
+        assert_equal_bodies(bodies, pa.array(expected), root)
 
 
 @contextlib.contextmanager
 def peak_memory(pid: int) -> Iterator[list[float]]:
-    """The highest sum of resident sets of that process and all below it, in MB, looked at five times a second."""
-    over, peak = threading.Event(), [resident(pid) / 1e6]
+    """Yield the peak of the resident sets of a process and its descendants, in MB, sampled five times a second."""
+    is_over, peak = threading.Event(), [resident_bytes(pid) / 1e6]
 
     def watch() -> None:
-        while not over.wait(0.2):
-            peak[0] = max(peak[0], resident(pid) / 1e6)
+        while not is_over.wait(0.2):
+            peak[0] = max(peak[0], resident_bytes(pid) / 1e6)
 
     watcher = threading.Thread(target=watch)
     watcher.start()
     try:
         yield peak
     finally:
-        over.set()
+        is_over.set()
         watcher.join()
 
 
-class Drained(NamedTuple):
-    """What an agent took to deliver."""
+class DrainResult(NamedTuple):
+    """Time and CPU time of a delivery, in seconds."""
 
     events: int
     seconds: float
@@ -133,31 +133,31 @@ class Drained(NamedTuple):
 
     @property
     def figures(self) -> Figures:
-        """By unit."""
+        """Figures by unit."""
         return {RATE: self.events / self.seconds, CPU: self.cpu / self.events * 1e6}
 
 
-def drain(home: Path, text: str, events: int, delivered: Callable[[], bool] = lambda: False) -> Drained:
-    """An agent with the sink `k`, from when it answers until all is `delivered`, or it ends as all is committed.
+def drain(home: Path, text: str, events: int, delivered: Callable[[], bool] = lambda: False) -> DrainResult:
+    """Run an agent with the sink `k` until all events are `delivered`, or committed.
 
-    What it had begun to deliver before it answered does not count.
+    The measurement starts when its monitoring answers. Events whose delivery began before do not count.
     """
     file = configuration(home, text)
     with RunningAgent(home, file, "--drain", "-c", str(file)) as agent:
         agent.until(lambda: agent.get("/metrics")[0], "its metrics")
         last = cpu = cpu_seconds(agent.process.pid)
         started = time.perf_counter()
-        events = max(1, events - agent.count("SINK.k", "EventDrainAttemptCount"))  # 1: all, of a smoke run's few
+        events = max(1, events - agent.count("SINK.k", "EventDrainAttemptCount"))  # a smoke run may be complete
         while agent.process.poll() is None and not delivered():
             last = cpu_seconds(agent.process.pid) or last
             time.sleep(0.05)
         seconds, last = time.perf_counter() - started, cpu_seconds(agent.process.pid) or last
-        assert agent.ended() == 0, agent.log
-    return Drained(events, seconds, last - cpu)
+        assert agent.wait_for_exit() == 0, agent.log
+    return DrainResult(events, seconds, last - cpu)
 
 
 def configuration(home: Path, text: str) -> Path:
-    """A file for an agent."""
+    """Write the configuration file of an agent and return its path."""
     file = home / "agent.conf"
     file.write_text(text)
     return file

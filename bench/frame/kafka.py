@@ -1,4 +1,4 @@
-"""Topics that contestants fill: where they end, what is new in them, and whether it is what was sent."""
+"""Topics that contestants fill: their end offsets, new records, and verification of contents."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ CHANNEL: type[KafkaBackedChannel] = Components().get("channel", "kafka")  # type
 
 
 class Topic:
-    """A new topic, of three replicas of which two have to have a record unless told otherwise."""
+    """New topic, by default with three replicas and min ISR 2."""
 
     prefix = ""
-    """Before the names of all topics: for runs that share a cluster."""
+    """Prefix of the names of all topics, for runs that share a cluster."""
 
     def __init__(
         self, servers: str, name: str, partitions: int = PARTITIONS, *, replicas: int = 3, in_sync: int = 2
@@ -44,30 +44,37 @@ class Topic:
         config, _ = CHANNEL.config_class.parse({})
         assert config is not None
         self._decode = CHANNEL(config).decode
-        until(self._led, f"leaders of {self.name}")
+        until(self._has_leaders, f"leaders of {self.name}")
 
-    def _led(self) -> bool:
-        """Whether every partition has a leader, as it has soon after the topic was made."""
+    def _has_leaders(self) -> bool:
+        """Return True if every partition has a leader, as it has soon after the creation of the topic."""
         try:
             return bool(self.ends())
         except KafkaException:
             return False
 
     def ends(self) -> dict[int, int]:
-        """Where each partition ends for a consumer: up to there all in-sync replicas have it."""
-        asked = {TopicPartition(self.name, p): LATEST for p in self._seen}
-        return {at.partition: found.result(30).offset for at, found in self._admin.list_offsets(asked).items()}
+        """Return the high watermark of each partition: all in-sync replicas have the records below it."""
+        requested = {TopicPartition(self.name, p): LATEST for p in self._seen}
+        return {
+            partition.partition: future.result(30).offset
+            for partition, future in self._admin.list_offsets(requested).items()
+        }
 
     @contextlib.contextmanager
-    def following(self, group: str) -> Iterator[Callable[[], bool]]:
-        """Asks whether that group has committed up to where each partition ends now."""
+    def group_progress(self, group: str) -> Iterator[Callable[[], bool]]:
+        """Yield a function that returns True once a consumer group has committed the current end offsets."""
         ends, settings = self.ends(), {"bootstrap.servers": self.servers, "group.id": group}
-        consumer, places = Consumer(settings), [TopicPartition(self.name, partition) for partition in ends]
+        consumer = Consumer(settings)
+        partitions_of_topic = [TopicPartition(self.name, partition) for partition in ends]
 
         def committed() -> bool:
             try:
-                return all(at.offset >= ends[at.partition] for at in consumer.committed(places, 30))
-            except KafkaException:  # a new cluster makes the topic of groups now
+                return all(
+                    partition.offset >= ends[partition.partition]
+                    for partition in consumer.committed(partitions_of_topic, 30)
+                )
+            except KafkaException:  # a new cluster is still creating the offsets topic
                 return False
 
         try:
@@ -76,15 +83,15 @@ class Topic:
             consumer.close()
 
     def records(self) -> int:
-        """How many there are that were not read."""
+        """Return the number of records that are not read yet."""
         return sum(self.ends().values()) - sum(self._seen.values())
 
-    def records_ever(self) -> int:
-        """How many there are."""
+    def total_records(self) -> int:
+        """Return the number of all records."""
         return sum(self.ends().values())
 
     def read(self) -> Iterator[Message]:
-        """Every record that was not read, partition by partition."""
+        """Yield the records that are not read yet, partition by partition."""
         settings = {"bootstrap.servers": self.servers, "group.id": "bench", "enable.auto.commit": False}
         consumer = Consumer({**settings, "fetch.message.max.bytes": 1 << 22, "queued.max.messages.kbytes": 1 << 17})
         try:
@@ -93,7 +100,7 @@ class Topic:
                 self._seen[partition] = end
                 consumer.assign([TopicPartition(self.name, partition, start or OFFSET_BEGINNING)])
                 while start < end:
-                    messages = consumer.consume(min(10_000, end - start), 10)  # waits for as many
+                    messages = consumer.consume(min(10_000, end - start), 10)  # blocks until as many have arrived
                     assert messages, f"{self.name}: partition {partition} was not read to its end"
                     for message in messages:
                         assert message.error() is None, message.error()
@@ -103,15 +110,15 @@ class Topic:
             consumer.close()
 
     def decoded(self, messages: Sequence[Message]) -> pa.Array:
-        """The bodies that these records hold, of whatever format."""
+        """Return the bodies of these records, in any format."""
         return pa.concat_arrays([batch.bodies for batch in self._batches(iter(messages))])
 
     def values(self) -> pa.Array:
-        """Those of `read`."""
+        """Return the values of the records that are not read yet."""
         return pa.array([message.value() for message in self.read()], pa.binary())
 
     def batches(self) -> Iterator[Batch]:
-        """What `read` holds of the events of a Kafka channel, ours or Flume's."""
+        """Yield the batches of the records that are not read yet, of Flafka's or Flume's Kafka channel."""
         return self._batches(self.read())
 
     def _batches(self, all: Iterator[Message]) -> Iterator[Batch]:
@@ -123,7 +130,7 @@ class Topic:
                 yield taken.batch
 
     def bodies(self, headers: Callable[[Batch], None] = lambda batch: None) -> pa.Array:
-        """Of `batches`; each batch is given to `headers`, which checks."""
+        """Return the bodies of `batches`. `headers` verifies the headers of each batch."""
         chunks = []
         for batch in self.batches():
             headers(batch)
@@ -136,27 +143,27 @@ def _record(message: Message) -> Record:
     return Record(message.offset() or 0, 0, None, message.value(), headers)
 
 
-def same(found: pa.Array, expected: pa.Array, what: str) -> None:
-    """Both hold the same texts, whose last nine digits are their numbers; `expected` is in their order."""
-    assert len(found) == len(expected), f"{what}: {len(found):,} events of {len(expected):,}"
-    numbers = pc.binary_slice(found, -9).cast(pa.string()).cast(pa.int64())
-    assert found.take(pc.sort_indices(numbers)).equals(expected.cast(found.type)), f"{what}: contents differ"
+def assert_equal_bodies(actual: pa.Array, expected: pa.Array, what: str) -> None:
+    """Assert that both arrays hold the same texts. `expected` is in the order of the last nine digits, a number."""
+    assert len(actual) == len(expected), f"{what}: {len(actual):,} events of {len(expected):,}"
+    numbers = pc.binary_slice(actual, -9).cast(pa.string()).cast(pa.int64())
+    assert actual.take(pc.sort_indices(numbers)).equals(expected.cast(actual.type)), f"{what}: contents differ"
 
 
-def numbered(pattern: bytes, events: int) -> list[bytes]:
-    """Texts with the numbers from 0 on."""
+def numbered_texts(pattern: bytes, events: int) -> list[bytes]:
+    """Return texts with consecutive numbers from 0 on."""
     return [pattern % number for number in range(events)]
 
 
 def bare_producer(topic: Topic, lines: Path, expected: pa.Array, *settings: str) -> Callable[[], Figures]:
-    """A loop of confluent-kafka with the channel's guarantees, a record each line, in a process of its own."""
+    """Return a run of confluent-kafka in its own process: one record per line, with the channel's guarantees."""
     return partial(_produce, topic, lines, expected, settings)
 
 
 def _produce(topic: Topic, lines: Path, expected: pa.Array, settings: Sequence[str]) -> Figures:
     events = len(expected)
-    command = [sys.executable, "-m", "bench.frame.producer", topic.servers, topic.name, str(lines), str(events)]
+    command = [sys.executable, "-m", "bench.frame.bare_producer", topic.servers, topic.name, str(lines), str(events)]
     answer = json.loads(subprocess.run([*command, *settings], check=True, capture_output=True).stdout)
     assert answer["acknowledged"] == events, answer
-    same(topic.values(), expected, topic.name)
+    assert_equal_bodies(topic.values(), expected, topic.name)
     return {RATE: events / answer["seconds"], CPU: answer["cpu"] / events * 1e6}

@@ -1,7 +1,7 @@
-"""What a user would take instead: rsyslog, syslog-ng and Apache Flume, as processes that write to Kafka.
+"""Alternatives to Flafka: rsyslog, syslog-ng and Apache Flume, as processes that write to Kafka.
 
-All wait for all in-sync replicas. What is no part of the comparison is as each program has it by itself, but for the
-batches of Flume, 1,000 events, and the queues of rsyslog, which are large.
+All wait for all in-sync replicas. Other settings have the defaults of each program, but for the batches of Flume,
+1,000 events, and the queues of rsyslog, which are large.
 """
 
 from __future__ import annotations
@@ -11,8 +11,8 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from bench.frame import Missing
-from bench.frame.processes import program
+from bench.frame import PeerMissing
+from bench.frame.processes import run_program
 from flafka.agent.jvm.java import find_java
 from flafka.agent.services import ServiceError
 from tests.interop import debian
@@ -26,7 +26,7 @@ TUNED = """
 a1.channels.kafka.kafka.producer.linger.ms = 5
 a1.channels.kafka.kafka.producer.compression.type = lz4
 """
-"""What lets Flume's producer store more than one event with a request, as ours does by itself."""
+"""Settings that let Flume's producer send several events per request, as Flafka's does by default."""
 BARE = "bare confluent-kafka"
 
 _RSYSLOG_CONF = """
@@ -56,32 +56,34 @@ log {{ source(s); destination(d_kafka); flags(flow-control); }};
 
 @contextlib.contextmanager
 def rsyslog(home: Path, servers: str, topic: str, *, input: str, template: str) -> Iterator[int]:
-    """rsyslogd with one input, of the ruleset `to-kafka`, and omkafka; its pid. Raises `Missing`."""
+    """Run rsyslogd with one input, of the ruleset `to-kafka`, and omkafka; yield its PID. Raises `PeerMissing`."""
     packages = ("rsyslog", "rsyslog-kafka", "libestr0", "libfastjson4", "liblognorm5", "librdkafka1")
     daemon, environment = _program("rsyslogd", *packages)
     modules = next(iter(daemon.parents[2].rglob("rsyslog/omkafka.so")), Path("/usr/lib/x86_64-linux-gnu/rsyslog/x"))
     if not modules.exists():
-        raise Missing("rsyslog is here without its module for Kafka: apt-get install rsyslog-kafka")
+        raise PeerMissing("rsyslog is installed without its module for Kafka: apt-get install rsyslog-kafka")
     brokers = ", ".join(f'"{server}"' for server in servers.split(","))
     conf = home / "rsyslog.conf"
     conf.write_text(_RSYSLOG_CONF.format(home=home, brokers=brokers, topic=topic, input=input, template=template))
     environment["RSYSLOG_MODDIR"] = f"{modules.parent}/"
     command: list[str | Path] = [daemon, "-n", "-f", conf, "-i", home / "rsyslog.pid"]
-    with program(command, home / "rsyslog.log", environment) as process:
+    with run_program(command, home / "rsyslog.log", environment) as process:
         yield process.pid
 
 
 @contextlib.contextmanager
 def syslog_ng(home: Path, servers: str, topic: str, *, source: str, template: str) -> Iterator[int]:
-    """syslog-ng with the source `s` and its Kafka destination; its pid. Raises `Missing`."""
+    """Run syslog-ng with the source `s` and its Kafka destination; yield its PID. Raises `PeerMissing`."""
     packages = ("syslog-ng-core", "syslog-ng-mod-rdkafka", "libivykis0", "libnet1", "libpcre3", "libwrap0")
     daemon, environment = _program("syslog-ng", *packages, "librdkafka1")
     modules = next(iter(daemon.parents[2].rglob("syslog-ng/*/libkafka.so")), None)
     if modules is None:
-        raise Missing("syslog-ng is here without its module for Kafka: apt-get install syslog-ng-mod-rdkafka")
+        raise PeerMissing(
+            "syslog-ng is installed without its module for Kafka: apt-get install syslog-ng-mod-rdkafka"
+        )
     conf = home / "syslog-ng.conf"
     conf.write_text(_SYSLOG_NG_CONF.format(source=source, servers=servers, topic=topic, template=template))
-    places: list[str | Path] = [
+    state_files: list[str | Path] = [
         "--persist-file",
         home / "persist",
         "--pidfile",
@@ -89,21 +91,21 @@ def syslog_ng(home: Path, servers: str, topic: str, *, source: str, template: st
         "--control",
         home / "control",
     ]
-    command: list[str | Path] = [daemon, "-F", "-f", conf, "--no-caps", "--module-path", modules.parent, *places]
-    with program(command, home / "syslog-ng.log", environment) as process:
+    command: list[str | Path] = [daemon, "-F", "-f", conf, "--no-caps", "--module-path", modules.parent, *state_files]
+    with run_program(command, home / "syslog-ng.log", environment) as process:
         yield process.pid
 
 
 @contextlib.contextmanager
 def flume(home: Path, configuration: str, *jars: str, options: Sequence[str] = ()) -> Iterator[int]:
-    """Flume's agent `a1`, with 512 MiB of heap and the JVM's compilers as they are; its pid. Raises `Missing`."""
+    """Run Flume's agent `a1` with 512 MiB of heap and default JIT settings; yield its PID. Raises `PeerMissing`."""
     conf = home / "flume.conf"
     conf.write_text(configuration)
     try:
         find_java()
         running = RunningFlume(home, conf, jars=jars, options=options, heap_mb=512)
     except ServiceError as reason:
-        raise Missing(str(reason)) from None
+        raise PeerMissing(str(reason)) from None
     with running:
         try:
             yield running.process.pid
@@ -115,4 +117,4 @@ def _program(name: str, *packages: str) -> tuple[Path, dict[str, str]]:
     try:
         return debian.fetched(name, *packages)
     except (debian.Missing, subprocess.TimeoutExpired) as reason:
-        raise Missing(str(reason)) from None
+        raise PeerMissing(str(reason)) from None

@@ -1,4 +1,4 @@
-"""What processes take: time of the processor and memory, descendants included, and programs that run meanwhile."""
+"""CPU time and memory of process trees, and programs that run during a benchmark."""
 
 from __future__ import annotations
 
@@ -11,37 +11,37 @@ from pathlib import Path
 
 from flafka.agent.services.running import until
 
-TICK = os.sysconf("SC_CLK_TCK")
-PAGE = os.sysconf("SC_PAGE_SIZE")
+TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time so far, of what has ended below it too."""
-    return sum(sum(map(int, fields[11:15])) for fields in _family(pid)) / TICK
+    """Return user and system time of a process and its descendants, including ended ones, in seconds."""
+    return sum(sum(map(int, fields[11:15])) for fields in _process_tree(pid)) / TICKS_PER_SECOND
 
 
-def resident(pid: int) -> int:
-    """Bytes of memory that they take now; what they share counts more than once."""
-    return sum(int(fields[21]) for fields in _family(pid)) * PAGE
+def resident_bytes(pid: int) -> int:
+    """Return the resident sets of a process and its descendants, in bytes. Shared pages count more than once."""
+    return sum(int(fields[21]) for fields in _process_tree(pid)) * PAGE_BYTES
 
 
-def _family(root: int) -> list[list[str]]:
-    """`/proc/PID/stat` of a process and its descendants, from the field `state` on."""
-    everybody: dict[int, list[str]] = {}
+def _process_tree(root: int) -> list[list[str]]:
+    """Return `/proc/PID/stat` of a process and its descendants, from the field `state` on."""
+    fields_by_pid: dict[int, list[str]] = {}
     for directory in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            everybody[int(directory.name)] = (directory / "stat").read_text().rpartition(")")[2].split()
-    family = {root}
-    while more := {pid for pid, fields in everybody.items() if int(fields[1]) in family} - family:
-        family |= more
-    return [everybody[pid] for pid in family if pid in everybody]
+            fields_by_pid[int(directory.name)] = (directory / "stat").read_text().rpartition(")")[2].split()
+    pids = {root}
+    while more := {pid for pid, fields in fields_by_pid.items() if int(fields[1]) in pids} - pids:
+        pids |= more
+    return [fields_by_pid[pid] for pid in pids if pid in fields_by_pid]
 
 
 @contextlib.contextmanager
-def program(
+def run_program(
     command: Sequence[str | Path], log: Path, environment: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A program until the end of the block, with what it says in a file; then it is told to end."""
+    """Run a program until the end of the block, with its output in a file; then stop it by SIGTERM."""
     with log.open("ab") as output:
         process = subprocess.Popen(
             list(map(str, command)), env={**os.environ, **(environment or {})}, stdout=output, stderr=output
@@ -56,7 +56,7 @@ def program(
         process.wait()
 
 
-def listening(port: int) -> None:
-    """Wait until somebody listens on this port of this machine."""
+def wait_for_listener(port: int) -> None:
+    """Wait until a process listens on this TCP port of this machine."""
     table = Path("/proc/net/tcp")
     until(lambda: any(f":{port:04X} 00000000:0000 0A" in line for line in table.read_text().splitlines()), str(port))

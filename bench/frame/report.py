@@ -1,4 +1,4 @@
-"""What a benchmark says at its end: a table of at most 80 columns, JSON, and the machine that it ran on."""
+"""Report of a benchmark: a table of at most 80 columns, JSON, and a description of the machine."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from flafka.agent.jvm.java import find_java
 
 WIDTH = 80
 JARS = {"kafka": "kafka-clients", "hdfs": "hadoop-hdfs", "flume": "flume-ng-core"}
-"""Lock → the jar whose version is the server's."""
+"""Lock file → jar whose version is that of the server."""
 
 
 def as_json(bench: Bench) -> dict[str, Any]:
-    """What `--json` prints."""
+    """Return the result for `--json`."""
     return {"name": bench.name, "machine": machine(), "rows": [row.as_json() for row in bench.rows]}
 
 
 @functools.cache
 def machine() -> dict[str, Any]:
-    """The processor, its cores, memory in GiB, and the versions of all that takes part."""
+    """Return the processor, its cores, memory in GiB, and the versions of libraries and servers."""
     cpu = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30
     python = ("flafka", "pyarrow", "confluent-kafka", "pyspark")
@@ -49,8 +49,8 @@ def machine() -> dict[str, Any]:
     }
 
 
-def named(machine: Mapping[str, Any]) -> str:
-    """The machine and the versions in a sentence."""
+def describe_machine(machine: Mapping[str, Any]) -> str:
+    """Return the machine and the versions as one line of text."""
     versions = ", ".join(f"{name} {version}" for name, version in machine["versions"].items())
     return (
         f"{machine['cores']} cores of {machine['cpu']}, {machine['memory_gib']} GiB, {machine['os']}, "
@@ -58,39 +58,46 @@ def named(machine: Mapping[str, Any]) -> str:
     )
 
 
-def show(result: Mapping[str, Any], skipped: Mapping[str, str]) -> None:
-    """Print the table: medians, half of the range in per cent of the median, and ours divided by the peer's."""
+def print_table(result: Mapping[str, Any], skipped: Mapping[str, str]) -> None:
+    """Print a table of medians, half of the range in percent of the median, and ratios to the peer."""
     table = Table(box=None, pad_edge=False, title=result["name"], title_justify="left", title_style="bold")
     for heading in ("measure", "unit", "ours", "peer", "peer is", "ratio"):
         right = heading in ("ours", "peer", "ratio")
         table.add_column(heading, justify="right" if right else "left", no_wrap=right, overflow="fold")
-    before = None
+    previous = None
     for row in result["rows"]:
-        measure = row["measure"] if row["measure"] != before else ""
-        before = row["measure"]
+        measure = row["measure"] if row["measure"] != previous else ""
+        previous = row["measure"]
         ours, peers = [a for a, _ in row["runs"]], [b for _, b in row["runs"] if b is not None]
-        ratio = "" if row["ratio"] is None else short(row["ratio"])
-        cells = (measure, row["unit"], spread(ours), spread(peers), row["peer_name"] or "", ratio)
+        ratio = "" if row["ratio"] is None else short_number(row["ratio"])
+        cells = (
+            measure,
+            row["unit"],
+            median_and_spread(ours),
+            median_and_spread(peers),
+            row["peer_name"] or "",
+            ratio,
+        )
         table.add_row(*map(Text, cells))
     console = Console(width=WIDTH, highlight=False)
     console.print(table)
     for peer, reason in skipped.items():
         console.print(Text(f"skipped: {peer}: {reason}"))
-    console.print(Text(named(result["machine"])))
+    console.print(Text(describe_machine(result["machine"])))
 
 
-def spread(values: Sequence[float]) -> str:
-    """The median, and half of the range as a share of it."""
+def median_and_spread(values: Sequence[float]) -> str:
+    """Return the median, and half of the range in percent of it."""
     if not values:
         return ""
     middle = statistics.median(values)
     half = (max(values) - min(values)) / 2
-    return f"{short(middle)} ±{half / abs(middle):.0%}" if len(values) > 1 and middle else short(middle)
+    return f"{short_number(middle)} ±{half / abs(middle):.0%}" if len(values) > 1 and middle else short_number(middle)
 
 
-def short(number: float) -> str:
-    """Three significant digits: `689 k`, `1.61`."""
-    for size, letter in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+def short_number(number: float) -> str:
+    """Return a number with three significant digits: `689 k`, `1.61`."""
+    for size, suffix in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if abs(number) >= size * 0.9995:
-            return f"{float(f'{number / size:.3g}'):g}{letter}"
+            return f"{float(f'{number / size:.3g}'):g}{suffix}"
     return f"{float(f'{number:.3g}'):g}"

@@ -1,4 +1,4 @@
-"""Programs that take syslog over TCP and store it in Kafka, and lines to send them."""
+"""Receivers that store syslog over TCP in Kafka, and the lines for them."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from bench.frame import BROKERS, CPU, RATE, Bench, Figures
-from bench.frame.kafka import Topic, same
+from bench.frame.kafka import Topic, assert_equal_bodies
 from bench.frame.peers import flume, rsyslog, syslog_ng
-from bench.frame.processes import cpu_seconds, listening
+from bench.frame.processes import cpu_seconds, wait_for_listener
 from flafka.agent.services.running import RunningAgent, until
 from flafka.plugins import Batch
 from tests.fixtures.ports import free_port
@@ -52,23 +52,23 @@ a1.channels.kafka.kafka.producer.acks = all
 
 
 class Lines:
-    """A file of lines with numbers, made beforehand: formatting them would take a core from what is measured.
+    """File of numbered lines, written beforehand: formatting them would take a core from the measured program.
 
-    `fillings`, of one length, make them longer, one after the other.
+    `fillings`, all of one length, alternate in lengthening the lines.
     """
 
     def __init__(self, bench: Bench, events: int, fillings: Sequence[bytes] = (b"",)) -> None:
         self._bench, self.events, self._fillings = bench, events, fillings
         self.path = bench.directory("lines") / "lines"
-        # The time of day is now: omkafka gives it to Kafka, whose retention begins there.
+        # The current time: omkafka passes it to Kafka as the timestamp of the record, which retention uses.
         lines = self._numbered(LINE, time.strftime("%b %e %H:%M:%S").encode())
         self.path.write_bytes(b"".join(line + b"\n" for line in lines))
-        self.bytes = len(lines[0]) + 1
-        """Of each line, its end included."""
-        self.whole = pa.array(lines)
+        self.line_bytes = len(lines[0]) + 1
+        """Size of each line with its newline, in bytes."""
+        self.lines = pa.array(lines)
 
     def fewer(self, share: int) -> Lines:
-        """Of as many, every so many-th: for those who would take very long."""
+        """Return a `share`-th as many lines, for slow peers."""
         return Lines(self._bench, max(1, self.events // share), self._fillings)
 
     def _numbered(self, pattern: bytes, first: bytes) -> list[bytes]:
@@ -77,44 +77,44 @@ class Lines:
 
     @functools.cached_property
     def masked(self) -> pa.Array:
-        """What comes of them, parsed and masked."""
+        """Expected bodies, parsed and masked."""
         return pa.array(self._numbered(BODY, b"***"))
 
     @functools.cached_property
     def bodies(self) -> pa.Array:
-        """What comes of them, parsed."""
+        """Expected bodies, parsed."""
         return pa.array(self._numbered(BODY, b"10.1.2.3"))
 
     def send(self, clients: Sequence[socket.socket], at_once: int = 100) -> None:
-        """Over these connections: one has all; of several each its part, by turns, up to so many lines at a time."""
+        """Send the lines over these connections, round-robin if several, up to `at_once` lines at a time."""
         if len(clients) == 1:
             with self.path.open("rb") as file:
                 clients[0].sendfile(file)
             return
-        data, size = self.path.read_bytes(), self.bytes
+        data, size = self.path.read_bytes(), self.line_bytes
         piece = max(1, min(at_once, self.events // len(clients)))
         for number, start in enumerate(range(0, self.events, piece)):
             clients[number % len(clients)].sendall(data[start * size : (start + piece) * size])
 
 
 @contextlib.contextmanager
-def connected(port: int, pid: int, connections: int) -> Iterator[list[socket.socket]]:
-    """So many connections to a process, which has taken them all: it is at rest again."""
+def connect(port: int, pid: int, connections: int) -> Iterator[list[socket.socket]]:
+    """Open connections to a process, and wait until it has accepted all and is idle."""
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(connections)]
         if connections > 1:
-            until(lambda: cpu_seconds(pid) == _a_moment_later(pid), f"{connections:,} connections to be taken")
+            until(lambda: cpu_seconds(pid) == _cpu_seconds_later(pid), f"{connections:,} connections to be taken")
         yield clients
 
 
-def _a_moment_later(pid: int) -> float:
+def _cpu_seconds_later(pid: int) -> float:
     time.sleep(0.1)
     return cpu_seconds(pid)
 
 
 @dataclass
 class Receiver:
-    """A program that takes lines: how many have arrived in Kafka since it began, and what is new there."""
+    """Program that receives lines, with functions that count and read the events it has stored in Kafka."""
 
     bench: Bench
     port: int
@@ -126,32 +126,32 @@ class Receiver:
     sent: int = 0
 
     def take(self, lines: Lines, connections: int = 1, at_once: int = 100, *, read: bool = True) -> Figures:
-        """Send it those; time and its CPU time until all have arrived, with their contents unless not `read`."""
+        """Send lines, and return rate and CPU time until all are stored. `read` verifies their contents."""
         self.sent += lines.events
-        with connected(self.port, self.pid, connections) as clients:
+        with connect(self.port, self.pid, connections) as clients:
             brokers, cpu, started = self.bench.broker_cpu(), cpu_seconds(self.pid), time.perf_counter()
             lines.send(clients, at_once)
             until(lambda: self.arrived() >= self.sent, f"all {lines.events:,} events to arrive")
             seconds, cpu = time.perf_counter() - started, cpu_seconds(self.pid) - cpu
             brokers = self.bench.broker_cpu() - brokers
         if read:
-            same(self.read(), self.expected(lines), self.name)
+            assert_equal_bodies(self.read(), self.expected(lines), self.name)
         used = {CPU: cpu / lines.events * 1e6, BROKERS: brokers / lines.events * 1e6}
         return {RATE: lines.events / seconds, **used}
 
 
 @contextlib.contextmanager
-def taking(
+def syslog_contestant(
     receiver: AbstractContextManager[Receiver], lines: Lines, connections: int = 1, at_once: int = 100
 ) -> Iterator[Callable[[], Figures]]:
-    """The contestant that takes these lines again and again."""
-    with receiver as it:
-        yield lambda: it.take(lines, connections, at_once)
+    """Yield a contestant that receives these lines once per round."""
+    with receiver as running:
+        yield lambda: running.take(lines, connections, at_once)
 
 
 @contextlib.contextmanager
 def ours(bench: Bench, topic: Topic, *options: str) -> Iterator[Receiver]:
-    """An agent that parses and masks, with the channel `kafka`; `options` are more lines of its configuration."""
+    """Yield an agent that parses and masks, with the channel `kafka`. `options`: more lines of its configuration."""
 
     def headers(batch: Batch) -> None:
         assert batch.header("host").unique().to_pylist() == ["web-1"]
@@ -173,39 +173,39 @@ def ours(bench: Bench, topic: Topic, *options: str) -> Iterator[Receiver]:
 
 @contextlib.contextmanager
 def by_rsyslog(bench: Bench, topic: Topic) -> Iterator[Receiver]:
-    """imtcp and omkafka: whole lines, neither parsed into columns nor masked."""
+    """Yield rsyslog with imtcp and omkafka: complete lines, neither parsed into columns nor masked."""
     home, port = bench.directory("rsyslog"), free_port()
     input = f'module(load="imtcp" maxSessions="20000")\ninput(type="imtcp" port="{port}" ruleset="to-kafka")'
     with rsyslog(home, topic.servers, topic.name, input=input, template="%rawmsg%") as pid:
-        listening(port)
-        yield _of_lines(bench, port, pid, topic)
+        wait_for_listener(port)
+        yield _line_receiver(bench, port, pid, topic)
 
 
 @contextlib.contextmanager
 def by_syslog_ng(bench: Bench, topic: Topic) -> Iterator[Receiver]:
-    """Its network source without parsing, and its Kafka destination: whole lines."""
+    """Yield syslog-ng with its network source, without parsing, and its Kafka destination: complete lines."""
     home, port = bench.directory("syslog-ng"), free_port()
     source = (
         f"source s {{ network(ip(127.0.0.1) port({port}) transport(tcp) flags(no-parse) "
         "max-connections(20000) log-iw-size(2000000) log-fetch-limit(1000)); };"
     )
     with syslog_ng(home, topic.servers, topic.name, source=source, template="${MESSAGE}") as pid:
-        listening(port)
-        yield _of_lines(bench, port, pid, topic)
+        wait_for_listener(port)
+        yield _line_receiver(bench, port, pid, topic)
 
 
 @contextlib.contextmanager
-def by_flume(bench: Bench, topic: Topic, more: str = "") -> Iterator[Receiver]:
-    """Its source for several ports, with batches of 1,000 events, and its KafkaChannel: parsed, not masked.
+def by_flume(bench: Bench, topic: Topic, extra_lines: str = "") -> Iterator[Receiver]:
+    """Yield Flume with its multiport source, batches of 1,000 events, and its KafkaChannel: parsed, not masked.
 
-    `more` are more lines of its configuration.
+    `extra_lines`: more lines of its configuration.
     """
     home, port = bench.directory("flume"), free_port()
     text = FLUME_CONFIGURATION.format(port=port, servers=topic.servers, topic=topic.name)
-    with flume(home, text + more) as pid:
-        listening(port)
-        yield Receiver(bench, port, pid, topic.records_ever, topic.bodies, lambda lines: lines.bodies, topic.name)
+    with flume(home, text + extra_lines) as pid:
+        wait_for_listener(port)
+        yield Receiver(bench, port, pid, topic.total_records, topic.bodies, lambda lines: lines.bodies, topic.name)
 
 
-def _of_lines(bench: Bench, port: int, pid: int, topic: Topic) -> Receiver:
-    return Receiver(bench, port, pid, topic.records_ever, topic.values, lambda lines: lines.whole, topic.name)
+def _line_receiver(bench: Bench, port: int, pid: int, topic: Topic) -> Receiver:
+    return Receiver(bench, port, pid, topic.total_records, topic.values, lambda lines: lines.lines, topic.name)

@@ -1,4 +1,4 @@
-"""The channel `file`: holds events on a disk of this host until they are delivered."""
+"""Channel `file`: stores events on a disk of this host until they are delivered."""
 
 from flafka.channels.file.channel import FileChannel
 from flafka.channels.file.config import FileChannelConfig

@@ -1,4 +1,4 @@
-"""The file channel: events are on a disk of this host before a source gets its acknowledgement."""
+"""File channel: events are on a disk of this host before a source gets its acknowledgement."""
 
 from __future__ import annotations
 
@@ -13,15 +13,24 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
-from flafka.channels.file import loading, looking, positions
+from flafka.channels.file.bulkload import BulkLoad, import_error, load_markers
+from flafka.channels.file.checkpoint import (
+    FILE_NAME,
+    MAX_RUNS,
+    Checkpoint,
+    misplaced_error,
+    missing_error,
+    read_checkpoint,
+    reset_checkpoint,
+    write_checkpoint,
+)
 from flafka.channels.file.compatibility import FILE, FILES
 from flafka.channels.file.config import FileChannelConfig
-from flafka.channels.file.loading import BulkLoad
-from flafka.channels.file.lock import Lock
-from flafka.channels.file.log import Log, Segment, files
-from flafka.channels.file.positions import Checkpoint
+from flafka.channels.file.lock import DirectoryLock
+from flafka.channels.file.log import Log, Segment, segment_files
+from flafka.channels.file.lookup import find_event
 from flafka.channels.file.reader import FileReader
-from flafka.channels.file.waiting import Waiting
+from flafka.channels.file.undelivered import UndeliveredEntries
 from flafka.plugins import (
     Assignment,
     Batch,
@@ -39,19 +48,28 @@ from flafka.plugins import (
     TopicPartition,
     Unwritable,
 )
-from flafka.plugins.shared.disk import existing, make_directory, replace, room, sync_directory, writable
+from flafka.plugins.storage import (
+    free_bytes,
+    is_writable,
+    make_directory,
+    nearest_existing,
+    replace_file,
+    sync_directory,
+)
 
-ID = "flafka.channel"
-"""The file with a channel's id, in each directory of events."""
-PARTITIONS = 256
-"""Partitions that a run may use: one for each sink."""
-PIECE_BYTES = 64 << 20
-"""A larger batch is put in pieces."""
+ID_FILE = "flafka.channel"
+"""File with the id of the channel, in each data directory."""
+MAX_PARTITIONS_PER_RUN = 256
+"""Maximum number of partitions of a run, which uses one for each sink."""
+MAX_ENTRY_BYTES = 64 << 20
+"""Maximum size of an entry. A larger batch is split."""
 
 METRICS = (
-    Metric("CheckpointWriteErrorCount", "counter", "attempts", "Failed attempts to save how far sinks have read."),
+    Metric(
+        "CheckpointWriteErrorCount", "counter", "attempts", "Failed attempts to save the committed offsets of sinks."
+    ),
     Metric("EventPutErrorCount", "counter", "events", "Events that the disk did not store."),
-    Metric("Open", "gauge", "", "1 until the channel is closed, and 0 then."),
+    Metric("Open", "gauge", "", "1 while the channel is open, and 0 otherwise."),
     Metric("Unhealthy", "gauge", "", "1 while the disk does not store events, and 0 otherwise."),
 )
 LOST = Metric("EventLostCount", "counter", "events", "Events in damaged or lost data files.", "known")
@@ -62,19 +80,19 @@ UNUSED = tuple(
 
 
 class FileChannel(Channel[FileChannelConfig]):
-    """Holds events in files on this host. No kill and no loss of power loses an acknowledged event.
+    """Stores events in files on this host. No kill and no power failure loses an acknowledged event.
 
-    It is as durable as the disk; a channel `kafka` has copies on several hosts. The sinks on it compete for its
-    events: each put goes to one of them, in turns, as long as they work. A sink alone gets all events in order. A
-    full channel, and a full disk, block its sources instead of failing them. What a sink has taken and not committed,
-    such as `hdfs` for a large file, takes none of `capacity`. When that fills the disk, the sink commits at once.
+    The channel is as durable as the disk; a channel `kafka` has replicas on several hosts. Its sinks compete for the
+    events: puts are distributed over the working sinks in turn. A single sink gets all events in order. A full
+    channel, or a full disk, blocks its sources instead of failing them. Events that `hdfs` has taken for an
+    open file do not count for `capacity`. If they fill the disk, the sink commits at once.
 
-    Its directories may be copied, restored from a backup, or set back with their disk: no event gets the id of
-    another one. Without a file that it needs, the channel does not open until the file is back, or
-    `agent group reset` has accepted the loss.
+    The directories may be copied, restored from a backup, or reset to a snapshot: no event gets the id of another
+    one. If a file with undelivered events is missing, the channel does not open: restore the file, or accept the
+    loss by `agent group reset`.
 
-    It does not open while Flume's files are in its directories: `agent migrate --import-channel` moves the events
-    that Flume has not delivered into the channel.
+    The channel does not open while files of Flume are in its directories: `agent migrate --import-channel` moves the
+    events that Flume has not delivered into the channel.
     """
 
     type_name = "file"
@@ -88,43 +106,43 @@ class FileChannel(Channel[FileChannelConfig]):
     def __init__(self, config: FileChannelConfig, name: str = "") -> None:
         super().__init__(config, name)
         self.id = ""
-        """Id of the files, the same in all data directories; a copy has it, too."""
+        """Id of the channel, the same in all data directories and in copies of them."""
         self._directories = config.directories
         self._changed = threading.Condition()
         self._log = Log([], 0)
-        self._locks: list[Lock] = []
+        self._locks: list[DirectoryLock] = []
         self._committing = threading.Lock()
-        self._noted = Checkpoint()
-        """Checkpoint as it was last written, without its offsets."""
+        self._checkpoint = Checkpoint()
+        """Latest checkpoint; its committed offsets may be outdated."""
         self._committed: dict[int, Assignment] = {}
         """Committed offsets by partition."""
         self._runs: dict[int, str] = {}
-        """By partition: the run of its entries, where that is an earlier one."""
-        self._ends: dict[str, int] = {}
-        """By earlier run: the number after its last entry."""
-        self._base = 0
+        """Earlier run that wrote the entries of a partition, by partition."""
+        self._run_ends: dict[str, int] = {}
+        """Number after the last entry of an earlier run, by run."""
+        self._first_partition = 0
         """First partition of this run."""
-        self._losses: list[str] = []
-        self._waiting = Waiting()
-        """Undelivered entries, with those that are not on the disk yet; changed under `_changed` alone."""
-        self._short = False
-        """True if a disk has no room for what a source puts."""
-        self._turn = 0
-        self._open = False
+        self._loss_messages: list[str] = []
+        self._undelivered = UndeliveredEntries()
+        """Undelivered entries, including those that are not on the disk yet. Guarded by `_changed`."""
+        self._is_short_of_space = False
+        """True if a source waits for space on a disk."""
+        self._puts = 0
+        self._is_open = False
         self._readers: list[FileReader] = []
 
     # --- life
 
     def open(self) -> None:
-        """Lock the directories and read what they hold.
+        """Lock the directories and read their files.
 
-        Raises Retry, and FlafkaError where a file is missing, or Flume's files are there.
+        Raise Retry. Raise FlafkaError if a file is missing, or if there are files of Flume.
         """
         self._open_log(None)
 
     def load(self, batches: Callable[[], Iterator[Batch]] | None, finished: Callable[[int], None]) -> bool:
         """Store batches while no agent uses the channel; see `Channel.load`."""
-        if batches is None and not loading.begun(self._directories):
+        if batches is None and not load_markers(self._directories):
             return False
         try:
             self._open_log(BulkLoad(self._directories, batches or (lambda: iter(())), finished))
@@ -134,522 +152,545 @@ class FileChannel(Channel[FileChannelConfig]):
 
     def _open_log(self, load: BulkLoad | None) -> None:
         config = self.config
-        self._losses.clear()
-        self.metrics.degraded = self._degraded
+        self._loss_messages.clear()
+        self.metrics.degradation = self._degraded
         try:
             for directory in self.exclusive_resources():
                 make_directory(directory)
-                self._locks.append(Lock(directory, self.name))
-            self.id = self._identify()
-            noted = positions.read(self._checkpoint, self.log)
-            if missing := self._missing(noted):
-                raise FlafkaError(self._refusal(missing))
+                self._locks.append(DirectoryLock(directory, self.name))
+            self.id = self._read_or_create_id()
+            checkpoint = read_checkpoint(self._checkpoint_path, self.log)
+            if missing := self._missing_segments(checkpoint):
+                raise FlafkaError(self._missing_error(missing))
             if load is not None:
                 load.resume()
-            elif why := loading.refusal(self._directories, self.name):
-                raise FlafkaError(why)
+            elif error := import_error(self._directories, self.name):
+                raise FlafkaError(error)
             self._log = Log(self._directories, config.max_file_size, uuid.uuid4().hex[:12], synced=self.synced)
-            for torn in self._log.open():
-                self.log.warning("%s", torn)
+            for message in self._log.open():
+                self.log.warning("%s", message)
             for directory in self.exclusive_resources():
-                sync_directory(directory)  # an agent that was killed may have named files and not come to this
-            self._resume(noted)
+                sync_directory(directory)  # a killed agent may have renamed files without this sync
+            self._recover(checkpoint)
             if empty := {path.name for path in self._log.empty}:
-                noted.files = {path: events for path, events in noted.files.items() if Path(path).name not in empty}
-                positions.write(self._checkpoint, noted)  # else a start after a kill would miss them
+                checkpoint.files = {
+                    path: events for path, events in checkpoint.files.items() if Path(path).name not in empty
+                }
+                # Before the deletion: after a kill, the files must not count as missing.
+                write_checkpoint(self._checkpoint_path, checkpoint)
                 self._log.remove_empty()
-            # A file that is lost, and comes back later, must not have numbers that new entries have.
+            # New entries must not reuse the numbers of a lost file, which may be restored later.
             loaded = load.first if load is not None else None
-            known = [noted.next, loaded or 0, *(one.next_offset or 0 for one in self._committed.values())]
-            self._log.begin_run(max(known))
+            committed = [assignment.next_offset or 0 for assignment in self._committed.values()]
+            self._log.begin_run(max([checkpoint.next, loaded or 0, *committed]))
             if load is not None:
                 load.run(self._log, self._append)
-            self._save(self._committed, oldest := self._waiting.oldest(self._log.stored, {}))
-            self._log.drop(oldest)
+            self._write_checkpoint(self._committed, oldest := self._undelivered.oldest(self._log.stored, {}))
+            self._log.delete_before(oldest)
         except OSError as e:
             raise Retry(f"{e.filename or config.data_dirs}: {e.strerror}") from e
-        self._open = True
+        self._is_open = True
         self.metrics.set("ChannelCapacity", config.capacity)
         self.metrics.set("Open", 1)
-        self._show()
+        self._set_gauges()
 
     @property
-    def _checkpoint(self) -> Path:
-        return self.config.checkpoints / positions.NAME
+    def _checkpoint_path(self) -> Path:
+        return self.config.checkpoints / FILE_NAME
 
-    def _missing(self, noted: Checkpoint) -> dict[str, int | None]:
-        """Return the files that the checkpoint needs and the directories lack. Raises OSError."""
-        there = [directory for directory in self._directories if directory.is_dir()]
-        return noted.missing({path.name for _, _, path in files(there)})
+    def _existing_directories(self) -> list[Path]:
+        return [directory for directory in self._directories if directory.is_dir()]
 
-    def _resume(self, noted: Checkpoint) -> None:
-        """Find the undelivered entries, and report what is lost of them."""
-        self._noted, self._waiting = noted, Waiting()
-        self._committed, self._runs, self._ends = {}, {}, {}
+    def _missing_segments(self, checkpoint: Checkpoint) -> dict[str, int | None]:
+        """Return the segments of the checkpoint that are not in the directories. Raise OSError."""
+        return checkpoint.missing({path.name for _, _, path in segment_files(self._existing_directories())})
+
+    def _recover(self, checkpoint: Checkpoint) -> None:
+        """Find the undelivered entries, and report lost ones."""
+        self._checkpoint, self._undelivered = checkpoint, UndeliveredEntries()
+        self._committed, self._runs, self._run_ends = {}, {}, {}
         undelivered: Counter[str] = Counter()
         gaps: Counter[Segment] = Counter()
-        of_runs: dict[str, list[Segment]] = {}
+        segments_of: dict[str, list[Segment]] = {}
         for segment in self._log.segments:
-            of_runs.setdefault(segment.run, []).append(segment)
+            segments_of.setdefault(segment.run, []).append(segment)
         for segment, entry in self._log.entries():
             run, partition = segment.run, entry.partition
             if self._runs.setdefault(partition, run) != run:
                 raise FlafkaError(
-                    f"{segment.path} came back after new events have taken its place: move it out of dataDirs, and "
-                    "into a channel of its own to have its events delivered"
+                    f"{segment.path} was restored after the channel had reused partition {partition}: move it out of "
+                    "dataDirs, and into a new channel to deliver its events"
                 )
-            if self._belongs(noted, partition):
-                self._committed[partition] = noted.positions[partition]
-            begin = max(self._ends.get(run, of_runs[run][0].first), self._delivered(run))
-            if entry.number > begin:
-                gaps += _of_segments(range(begin, entry.number), of_runs[run])
-            self._ends[run] = entry.number + 1
+            if self._has_committed_offset(checkpoint, partition):
+                self._committed[partition] = checkpoint.positions[partition]
+            expected = max(self._run_ends.get(run, segments_of[run][0].first), self._delivered_end(run))
+            if entry.number > expected:
+                gaps += _count_by_segment(range(expected, entry.number), segments_of[run])
+            self._run_ends[run] = entry.number + 1
             if entry.number >= (self.committed(partition).next_offset or 0):
-                self._waiting.add(partition, entry.number, entry.events)
+                self._undelivered.add(partition, entry.number, entry.events)
                 undelivered[segment.path.name] += entry.events
         used = self._runs.keys()
-        bases = (0, *(one + 1 for one in sorted(used)))
-        self._base = next(base for base in bases if used.isdisjoint(range(base, base + PARTITIONS)))
-        self._report(noted, undelivered, gaps)
+        candidates = (0, *(partition + 1 for partition in sorted(used)))
+        self._first_partition = next(
+            first for first in candidates if used.isdisjoint(range(first, first + MAX_PARTITIONS_PER_RUN))
+        )
+        self._report_losses(checkpoint, undelivered, gaps)
 
-    def _belongs(self, noted: Checkpoint, partition: int) -> bool:
-        """Return True if the checkpoint has an offset of the run that this partition's entries are of."""
-        found = noted.positions.get(partition)
-        topic_id = noted.topic_id(self.id, self._runs.get(partition, ""))
-        return found is not None and found.topic_partition.topic_id == topic_id
+    def _has_committed_offset(self, checkpoint: Checkpoint, partition: int) -> bool:
+        """Return True if the checkpoint has a committed offset for the run of this partition's entries."""
+        committed = checkpoint.positions.get(partition)
+        topic_id = checkpoint.topic_id(self.id, self._runs.get(partition, ""))
+        return committed is not None and committed.topic_partition.topic_id == topic_id
 
-    def _delivered(self, run: str) -> int:
-        """Return the number up to which all entries of an earlier run are delivered, as far as known."""
-        of_run = (one for partition, one in self._committed.items() if self._runs[partition] == run)
-        return min((one.next_offset or 0 for one in of_run), default=0)
+    def _delivered_end(self, run: str) -> int:
+        """Return the smallest committed offset of an earlier run; 0 if there is none."""
+        of_run = (committed for partition, committed in self._committed.items() if self._runs[partition] == run)
+        return min((committed.next_offset or 0 for committed in of_run), default=0)
 
-    def _report(self, noted: Checkpoint, undelivered: Mapping[str, int], gaps: Mapping[Segment, int]) -> None:
-        """Report events that the disk has lost since they were stored."""
-        known = {Path(path).name: events for path, events in noted.files.items() if events is not None}
-        for path, events in noted.files.items():
+    def _report_losses(
+        self, checkpoint: Checkpoint, undelivered: Mapping[str, int], gaps: Mapping[Segment, int]
+    ) -> None:
+        """Report stored events that the disk has lost."""
+        known = {Path(path).name: events for path, events in checkpoint.files.items() if events is not None}
+        for path, events in checkpoint.files.items():
             if events is not None and (lost := events - undelivered[Path(path).name]) > 0:
-                self._lose(path, lost, f"{path} was damaged or cut since the stop: {lost} events in it are lost")
+                self._report_loss(
+                    path, lost, f"{path} was damaged or truncated since the stop: {lost} events in it are lost"
+                )
         for segment, entries in gaps.items():
             if entries and segment.path.name not in known:
-                text = f"{segment.path} lacks {entries} puts: their events, at least as many, are lost"
-                self._lose(str(segment.path), entries, text)
-        for path, events in noted.accepted.items():
-            held = f"{events} events" if events is not None else "an unknown number of events"
-            self._lose(path, events or 0, f"{path} is lost, as an operator has accepted, with {held}")
-        inode = (self._directories[0] / ID).stat().st_ino
-        if noted.inode not in (0, inode) and self._waiting.events:
+                message = f"{segment.path} lacks {entries} puts: their events, at least as many, are lost"
+                self._report_loss(str(segment.path), entries, message)
+        for path, events in checkpoint.accepted.items():
+            count = f"{events} events" if events is not None else "an unknown number of events"
+            self._report_loss(path, events or 0, f"{path} is lost with {count}, as accepted by an operator")
+        inode = (self._directories[0] / ID_FILE).stat().st_ino
+        if checkpoint.inode not in (0, inode) and self._undelivered.events:
             self.log.warning(
-                "%s was copied or restored: of the %d events that it holds, those that the original has delivered "
-                "since are delivered again, but for a sink that keeps a commit log of its own, such as hdfs",
+                "%s was copied or restored: of its %d events, those that the original has delivered since are "
+                "redelivered, except by a sink with its own commit log, such as hdfs",
                 self._directories[0],
-                self._waiting.events,
+                self._undelivered.events,
             )
-        noted.inode = inode
+        checkpoint.inode = inode
 
-    def _lose(self, path: str, events: int, sentence: str) -> None:
-        """Count lost events, and say so in the log and in the health."""
+    def _report_loss(self, path: str, events: int, message: str) -> None:
+        """Count lost events, and report them in the log and in the health."""
         self.metrics.add("EventLostCount", events)
-        self.log.error("%s", sentence)
-        self._losses.append(sentence)
+        self.log.error("%s", message)
+        self._loss_messages.append(message)
         for segment in self._log.segments:
             if segment.path.name == Path(path).name:
-                segment.damaged = True  # for who wants to look at it
+                segment.damaged = True  # so that an operator can inspect it
 
-    def _save(self, committed: Mapping[int, Assignment], oldest: int, *, clean: bool = False) -> None:
-        """Write the checkpoint; `oldest` is the number of the first undelivered entry. Raises OSError."""
-        noted = self._noted
-        if segments := self._log.needed(oldest):
-            noted.files = {str(segment.path.absolute()): None for segment in segments}
-        noted.next = 0
+    def _write_checkpoint(self, committed: Mapping[int, Assignment], oldest: int, *, clean: bool = False) -> None:
+        """Write the checkpoint; `oldest` is the number of the first undelivered entry. Raise OSError."""
+        checkpoint = self._checkpoint
+        if segments := self._log.needed_segments(oldest):
+            checkpoint.files = {str(segment.path.absolute()): None for segment in segments}
+        checkpoint.next = 0
         if clean:
-            events = self._undelivered(segments)
-            noted.files = {path: events[path] for path in noted.files}
-            noted.next = self._log.stored
+            events = self._count_undelivered(segments)
+            checkpoint.files = {path: events[path] for path in checkpoint.files}
+            checkpoint.next = self._log.stored
         runs = {*self._runs.values(), self._log.run}
-        noted.renamed = {run: other for run, other in noted.renamed.items() if run in runs}
-        noted.runs = [*(run for run in noted.runs if run != self._log.run), self._log.run][-positions.RUNS :]
-        noted.accepted = {}
-        noted.positions = dict(committed)
-        positions.write(self._checkpoint, noted)
+        checkpoint.renamed = {run: other for run, other in checkpoint.renamed.items() if run in runs}
+        checkpoint.runs = [*(run for run in checkpoint.runs if run != self._log.run), self._log.run][-MAX_RUNS:]
+        checkpoint.accepted = {}
+        checkpoint.positions = dict(committed)
+        write_checkpoint(self._checkpoint_path, checkpoint)
 
-    def _undelivered(self, segments: Sequence[Segment]) -> Counter[str]:
-        """Return the number of undelivered events by path of the segment."""
+    def _count_undelivered(self, segments: Sequence[Segment]) -> Counter[str]:
+        """Return the number of undelivered events, by path of the segment."""
         firsts = [segment.first for segment in segments]
-        found: Counter[str] = Counter()
+        counts: Counter[str] = Counter()
         with self._changed:
-            for number, events in self._waiting.entries():
-                found[str(segments[bisect_right(firsts, number) - 1].path.absolute())] += events
-        return found
+            for number, events in self._undelivered.entries():
+                counts[str(segments[bisect_right(firsts, number) - 1].path.absolute())] += events
+        return counts
 
     def close(self) -> None:
-        """Note the end of the files, and release them."""
+        """Write the checkpoint of a clean stop, and release the directories."""
         self.metrics.set("Open", 0)
         try:
-            self._log.close(clean=self._open and self._end())
+            self._log.close(clean=self._is_open and self._end_run())
         finally:
-            self._open = False
+            self._is_open = False
             while self._locks:
                 self._locks.pop().release()
 
-    def _end(self) -> bool:
-        """Write the checkpoint of a clean stop; return False if the disk does not take it."""
+    def _end_run(self) -> bool:
+        """Write the checkpoint of a clean stop. Return False if the disk fails."""
         with self._committing:
             try:
                 self._log.end_run()
                 with self._changed:
-                    oldest = self._waiting.oldest(self._log.stored, {})
-                self._save(self._committed, oldest, clean=True)
+                    oldest = self._undelivered.oldest(self._log.stored, {})
+                self._write_checkpoint(self._committed, oldest, clean=True)
             except OSError as e:
-                self.log.warning("%s cannot be written: %s", e.filename or self._checkpoint, e.strerror)
+                self.log.warning("%s cannot be written: %s", e.filename or self._checkpoint_path, e.strerror)
                 return False
             return True
 
     def exclusive_resources(self) -> Mapping[Path, str]:
-        """Return its directories."""
+        """Return the directories."""
         return {self.config.checkpoints: "checkpointDir"} | dict.fromkeys(self._directories, "dataDirs")
 
     def check_connectivity(self) -> Iterator[str]:
-        """Yield problems of the directories: rights, another user of them, room, missing files."""
+        """Yield problems of the directories: permissions, locks, free space, missing files."""
         for directory in self.exclusive_resources():
-            if not writable(directory):
+            if not is_writable(directory):
                 yield f"cannot write into {directory}"
                 continue
-            if holder := Lock.held(directory):
-                yield f"{directory} is used by {holder}; one agent can use it at a time"
-            if (left := room(existing(directory))) < self.config.minimum_required_space:
+            if holder := DirectoryLock.holder(directory):
+                yield f"{directory} is in use by {holder}: only one agent at a time can use it"
+            if (free := free_bytes(nearest_existing(directory))) < self.config.minimum_required_space:
                 yield (
-                    f"{directory} has {left >> 20} MiB left, less than minimumRequiredSpace, "
+                    f"{directory} has {free >> 20} MiB free, less than minimumRequiredSpace, "
                     f"{self.config.minimum_required_space >> 20} MiB"
                 )
-        if not any(map(Lock.held, self.exclusive_resources())):  # else files come and go
-            yield from map(str, self._refusals())
+        # An agent that has the channel open creates and deletes files.
+        if not any(map(DirectoryLock.holder, self.exclusive_resources())):
+            yield from map(str, self._opening_errors())
 
-    def _refusals(self) -> Iterator[FlafkaError]:
-        """Yield what needs a person before the channel can be opened."""
+    def _opening_errors(self) -> Iterator[FlafkaError]:
+        """Yield the errors for which the channel cannot open until an operator resolves them."""
         try:
-            if missing := self._missing(positions.read(self._checkpoint, self.log)):
-                yield FlafkaError(self._refusal(missing))
-            self._identities()
-            if why := loading.refusal(self._directories, self.name):
-                yield FlafkaError(why)
+            if missing := self._missing_segments(read_checkpoint(self._checkpoint_path, self.log)):
+                yield FlafkaError(self._missing_error(missing))
+            self._read_ids()
+            if error := import_error(self._directories, self.name):
+                yield FlafkaError(error)
         except FlafkaError as e:
             yield e
 
-    def _refusal(self, missing: Mapping[str, int | None]) -> str:
-        return positions.refusal(missing, self.name, self.config.checkpoints, self._directories)
+    def _missing_error(self, missing: Mapping[str, int | None]) -> str:
+        return missing_error(missing, self.name, self.config.checkpoints, self._directories)
 
     def reset(self, agreed: Callable[[list[tuple[str, str]]], None], *, earliest: bool) -> None:
-        """Resolve what the channel, which is not open, waits for a person to resolve; see `positions.reset`.
+        """Accept the loss of missing files, and abandon the commit logs; see `reset_checkpoint`.
 
-        Calls `agreed` with the changes, which raises to prevent them. Raises Retry if an agent uses the channel,
-        FlafkaError if there is no checkpoint, or a missing file exists outside of dataDirs, and OSError.
+        The channel must not be open. `agreed` gets the changes, and raises to prevent them. Raise Retry if an agent
+        uses the channel. Raise FlafkaError if there is no checkpoint, or if a missing file is outside of dataDirs.
+        Raise OSError.
         """
-        lock = Lock(self.config.checkpoints, self.name)
+        lock = DirectoryLock(self.config.checkpoints, self.name)
         try:
-            noted = positions.read(self._checkpoint, self.log)
-            if not noted.written:
-                raise FlafkaError(f"{self._checkpoint} does not exist, or is damaged: there is nothing to reset")
-            missing = self._missing(noted)
-            if present := positions.elsewhere(missing):
-                raise FlafkaError(present)
+            checkpoint = read_checkpoint(self._checkpoint_path, self.log)
+            if not checkpoint.exists:
+                raise FlafkaError(f"{self._checkpoint_path} does not exist, or is damaged: there is nothing to reset")
+            missing = self._missing_segments(checkpoint)
+            if error := misplaced_error(missing):
+                raise FlafkaError(error)
             changes = [
                 (path, f"counts as lost, with {'its' if events is None else events} undelivered events")
                 for path, events in missing.items()
             ]
-            for partition, committed in sorted(noted.positions.items()):
-                at = "the first entry that is left" if earliest else f"entry {committed.next_offset}"
-                changes.append((f"partition {partition}", f"continues at {at}, with a new commit log of its sink"))
+            for partition, committed in sorted(checkpoint.positions.items()):
+                start = "the first entry in the files" if earliest else f"entry {committed.next_offset}"
+                changes.append((f"partition {partition}", f"continues at {start}, with a new commit log of its sink"))
             agreed(changes)
-            positions.reset(self._checkpoint, noted, missing, earliest=earliest)
+            reset_checkpoint(self._checkpoint_path, checkpoint, missing, earliest=earliest)
         finally:
             lock.release()
 
     def describe(self) -> Iterator[tuple[str, int | None, int | None, int | None, int | None, int | None, str]]:
-        """Yield for each partition: name of its events, number, offset, end, undelivered entries, epoch, "".
+        """Yield a row for each partition: prefix of event ids, number, offset, end, undelivered entries, epoch, "".
 
-        A problem of the channel as a whole comes first, in the last place of a row without a partition. The channel
+        Errors of the whole channel come first: rows without a partition, with the error as last value. The channel
         may be open.
         """
-        noted = positions.read(self._checkpoint, self.log)
-        if not any(map(Lock.held, self.exclusive_resources())):
-            for problem in self._refusals():
+        checkpoint = read_checkpoint(self._checkpoint_path, self.log)
+        if not any(map(DirectoryLock.holder, self.exclusive_resources())):
+            for problem in self._opening_errors():
                 yield "", None, None, None, None, None, str(problem)
-        found: dict[tuple[str, int], list[int]] = {}
-        reading = Log([one for one in self._directories if one.is_dir()], 0)
-        reading.segments = [Segment(path, first, run) for first, run, path in files(reading.directories)]
-        for segment, entry in reading.entries():
-            found.setdefault((segment.run, entry.partition), []).append(entry.number)
-        own = next(iter(self._identities().values()), "")
-        for (run, partition), numbers in sorted(found.items(), key=lambda one: one[1]):
-            fresh = self._begin(noted.topic_id(own, run), noted.epoch, partition)
-            committed = _of_topic(fresh, noted.positions)
+        entries: dict[tuple[str, int], list[int]] = {}
+        log = Log(self._existing_directories(), 0)
+        log.segments = [Segment(path, first, run) for first, run, path in segment_files(log.directories)]
+        for segment, entry in log.entries():
+            entries.setdefault((segment.run, entry.partition), []).append(entry.number)
+        id = next(iter(self._read_ids().values()), "")
+        for (run, partition), numbers in sorted(entries.items(), key=lambda item: item[1]):
+            initial = self._initial_assignment(checkpoint.topic_id(id, run), checkpoint.epoch, partition)
+            committed = _committed_or_initial(initial, checkpoint.positions)
             offset = committed.next_offset or 0
-            left = sum(number >= offset for number in numbers)
+            undelivered = sum(number >= offset for number in numbers)
             epoch = committed.generation.epoch or None
-            yield committed.id_prefix, partition, offset, numbers[-1] + 1, left, epoch, ""
+            yield committed.id_prefix, partition, offset, numbers[-1] + 1, undelivered, epoch, ""
 
     def flume_directories(self) -> FlumeDirectories:
-        """Return the directories in which Flume's file channel with these options has its files."""
+        """Return the directories of Flume's file channel with the same options."""
         return FlumeDirectories(self.config.checkpoints, self.config.backup, tuple(self._directories))
 
     def _append(self, batch: Batch) -> None:
-        """Store a batch of a load. Raises Retry, and OSError."""
-        if short := self._short_of_room():
-            raise Retry(short)
-        written = self._log.append(self._base, int(time.time() * 1000), len(batch), batch.to_ipc())
-        self._waiting.add(self._base, written.number, len(batch))
+        """Store a batch of a load. Raise Retry and OSError."""
+        if error := self._space_error():
+            raise Retry(error)
+        written = self._log.append(self._first_partition, int(time.time() * 1000), len(batch), batch.to_ipc())
+        self._undelivered.add(self._first_partition, written.number, len(batch))
 
-    def _identities(self) -> dict[Path, str]:
-        """Return the ids in the data directories. Raises FlafkaError where they differ, and OSError."""
-        found = {one: path.read_text() for one in self._directories if (path := one / ID).exists()}
-        if len(set(found.values())) > 1:
+    def _read_ids(self) -> dict[Path, str]:
+        """Return the id in each data directory. Raise FlafkaError if they differ, and OSError."""
+        ids = {
+            directory: file.read_text() for directory in self._directories if (file := directory / ID_FILE).exists()
+        }
+        if len(set(ids.values())) > 1:
             raise FlafkaError(
-                f"dataDirs holds files of several channels: {', '.join(map(str, found))}; leave those of one channel "
-                "there, and give the others a channel of their own"
+                f"dataDirs has files of several channels: {', '.join(map(str, ids))}: keep the directories of one "
+                "channel, and configure another channel for each of the others"
             )
-        return found
+        return ids
 
-    def _identify(self) -> str:
-        """Return the id of the files; where a directory has none, write it there. Raises as `_identities`."""
-        found = self._identities()
-        id = next(iter(found.values()), uuid.uuid4().hex)
+    def _read_or_create_id(self) -> str:
+        """Return the id of the channel, and write it to directories without one. Raise as `_read_ids`."""
+        ids = self._read_ids()
+        id = next(iter(ids.values()), uuid.uuid4().hex)
         for directory in self._directories:
-            if directory not in found:
-                os.close(replace(directory / ID, id.encode()))
+            if directory not in ids:
+                os.close(replace_file(directory / ID_FILE, id.encode()))
         return id
 
     # --- sources
 
     def put(self, batch: Batch) -> None:
-        """Return when these events are on the disk; waits while there is no room."""
+        """Put events, and return when they are on the disk. Block while there is no space."""
         self.put_in_order(batch, lambda: None)
 
     def put_in_order(self, batch: Batch, enqueued: Callable[[], None]) -> None:
-        """Put, and call `enqueued` once the entry is in the file; puts at the same time share one sync."""
+        """Put events, and call `enqueued` once the last entry is written. Concurrent puts share one sync."""
         config = self.config
         self.metrics.add("EventPutAttemptCount", len(batch))
-        pieces = [p for p in batch.split(min(config.transaction_capacity, config.capacity), PIECE_BYTES) if len(p)]
-        for number, piece in enumerate(pieces, 1):
-            self._put(piece, enqueued if number == len(pieces) else lambda: None)
+        parts = [p for p in batch.split(min(config.transaction_capacity, config.capacity), MAX_ENTRY_BYTES) if len(p)]
+        for number, part in enumerate(parts, 1):
+            self._put(part, enqueued if number == len(parts) else lambda: None)
 
-    def _put(self, piece: Batch, enqueued: Callable[[], None]) -> None:
-        payload = piece.to_ipc()
+    def _put(self, part: Batch, enqueued: Callable[[], None]) -> None:
+        payload = part.to_ipc()
         try:
             with self._changed:
-                while not self._has_room(len(piece)):
+                while not self._has_room(len(part)):
                     if self.stopping.is_set():
-                        raise Retry(f"channel {self.name} has no room and the agent is stopping")
+                        raise Retry(f"channel {self.name} is full, and the agent is stopping")
                     self._changed.wait(0.1)
-                self._turn += 1
-                partition = self._base + self._turn % max(1, len(self._readers))
-                written = self._log.append(partition, int(time.time() * 1000), len(piece), payload)
-                # Before it is stored, and can be delivered.
-                entry = self._waiting.add(partition, written.number, len(piece))
+                self._puts += 1
+                partition = self._first_partition + self._puts % max(1, len(self._readers))
+                written = self._log.append(partition, int(time.time() * 1000), len(part), payload)
+                # Before the sync, after which a reader may deliver the entry.
+                entry = self._undelivered.add(partition, written.number, len(part))
             enqueued()
             try:
                 self._log.sync(written)
             except OSError:
                 with self._changed:
-                    self._waiting.remove(partition, entry)
+                    self._undelivered.remove(partition, entry)
                 raise
         except OSError as e:
-            self.metrics.add("EventPutErrorCount", len(piece))
+            self.metrics.add("EventPutErrorCount", len(part))
             self.metrics.set("Unhealthy", 1)
             raise Unwritable(f"{e.filename or self.config.data_dirs} cannot be written: {e.strerror}") from e
-        self._show()
+        self._set_gauges()
         self.metrics.set("Unhealthy", 0)
-        self.metrics.add("EventPutSuccessCount", len(piece))
+        self.metrics.add("EventPutSuccessCount", len(part))
 
     def _has_room(self, events: int) -> bool:
-        untaken = self._waiting.untaken
+        untaken = self._undelivered.untaken
         if untaken and untaken + events > self.config.capacity:
             return False
-        if short := self._short_of_room():
-            self.warn_rate_limited("room", "%s: sources wait", short)
-            self.metrics.error(short)
-        elif self._short:
-            self.metrics.error("")
-        self._short = bool(short)
-        return not short
+        if error := self._space_error():
+            self.warn_rate_limited("room", "%s: sources wait", error)
+            self.metrics.set_error(error)
+        elif self._is_short_of_space:
+            self.metrics.set_error("")
+        self._is_short_of_space = bool(error)
+        return not error
 
-    def _short_of_room(self) -> str:
-        """Return which directory has no room for events, in words; empty if all have."""
+    def _space_error(self) -> str:
+        """Return the error about a directory without space for events; empty if all have space."""
         for directory in self._directories:
-            if room(directory) < self.config.minimum_required_space:
-                return f"{directory} has less room than minimumRequiredSpace, and nothing can be stored"
+            if free_bytes(directory) < self.config.minimum_required_space:
+                return f"{directory} has less free space than minimumRequiredSpace, and no event can be stored"
         return ""
 
     def _degraded(self) -> str:
-        """Return why the channel does less than it should, as `Metrics.degraded`; also before the first put."""
-        short = ""
-        with contextlib.suppress(OSError):  # a disk that is gone fails the puts
-            short = self._short_of_room() if self._open and not self.metrics.last_error else ""
-        return "; ".join(filter(None, (short, *self._losses[-3:])))
+        """Return the reason for a loss of function, as `Metrics.degradation`; also before the first put."""
+        error = ""
+        with contextlib.suppress(OSError):  # a missing disk fails the puts, which report it
+            error = self._space_error() if self._is_open and not self.metrics.last_error else ""
+        return "; ".join(filter(None, (error, *self._loss_messages[-3:])))
 
     def needs_commit(self) -> bool:
-        """Return True if sources wait for room that taken events occupy."""
-        return self._short and bool(self._waiting.taken)
+        """Return True if sources wait for space that taken events occupy."""
+        return self._is_short_of_space and bool(self._undelivered.taken)
 
-    def taken(self, reader: FileReader, partition: int, end: int, events: int) -> None:
-        """Count events that a reader has taken, up to the number `end`, exclusive."""
+    def count_taken(self, reader: FileReader, partition: int, end: int, events: int) -> None:
+        """Count events that a reader has taken, and set its cursor of the partition to `end`."""
         with self._changed:
-            reader.positions[partition] = end
-            self._waiting.taken += events
-            self._show()
+            reader.cursors[partition] = end
+            self._undelivered.taken += events
+            self._set_gauges()
             self._changed.notify_all()
 
-    def moved(self) -> None:
-        """Count the taken events again, after a reader moved its cursor or left."""
+    def recount_taken(self) -> None:
+        """Count the taken events after a reader has moved its cursor, or left."""
         with self._changed:
-            self._waiting.recount(self._next_ones())
-            self._show()
+            self._undelivered.recount_taken(self._cursors())
+            self._set_gauges()
             self._changed.notify_all()
 
-    def _next_ones(self) -> dict[int, int]:
-        """By partition: the entry that its reader takes next."""
-        return {partition: number for one in self._readers for partition, number in dict(one.positions).items()}
+    def _cursors(self) -> dict[int, int]:
+        """Return the next entry of the reader of each partition, by partition."""
+        return {partition: number for reader in self._readers for partition, number in dict(reader.cursors).items()}
 
-    def _show(self) -> None:
-        self.metrics.set("ChannelSize", self._waiting.events)
-        self.metrics.set("ChannelFillPercentage", 100 * self._waiting.untaken / self.config.capacity)
+    def _set_gauges(self) -> None:
+        self.metrics.set("ChannelSize", self._undelivered.events)
+        self.metrics.set("ChannelFillPercentage", 100 * self._undelivered.untaken / self.config.capacity)
 
     # --- sinks
 
     def reader(self, owner: RebalanceListener, *, group: str | None, member: str) -> Reader:
-        """A consumer; all compete."""
+        """Return a new reader. All readers of the channel compete for its events."""
         reader = FileReader(self, self._log, owner, member)
         with self._changed:
-            self._readers = sorted([*self._readers, reader], key=lambda one: one.member)
+            self._readers = sorted([*self._readers, reader], key=lambda reader: reader.member)
         return reader
 
-    def find(self, id: EventId, groups: Collection[str | None]) -> EventLocation | None:
-        """Return the entry, where its file is still there."""
+    def find_event(self, id: EventId, groups: Collection[str | None]) -> EventLocation | None:
+        """Return the location of an event; None if no run of the channel has this id prefix. Raise Retry."""
         config = self.config
         try:
-            own = next((found.read_text() for one in self._directories if (found := one / ID).exists()), "")
-            noted = positions.read(self._checkpoint, self.log)
-            there = {run for _, run, _ in files([one for one in self._directories if one.is_dir()])}
-            for run in {*there, *noted.runs}:
-                fresh = self._begin(noted.topic_id(own, run), noted.epoch, id.partition)
-                if fresh.id_prefix == id.topic:
-                    if run not in there:
-                        fresh = fresh.at(id.offset + 1)  # the files of that run were delivered
-                    return looking.find(self._directories, run, id, _of_topic(fresh, noted.positions), groups)
+            id_files = (directory / ID_FILE for directory in self._directories)
+            channel_id = next((file.read_text() for file in id_files if file.exists()), "")
+            checkpoint = read_checkpoint(self._checkpoint_path, self.log)
+            present_runs = {run for _, run, _ in segment_files(self._existing_directories())}
+            for run in {*present_runs, *checkpoint.runs}:
+                initial = self._initial_assignment(
+                    checkpoint.topic_id(channel_id, run), checkpoint.epoch, id.partition
+                )
+                if initial.id_prefix == id.topic:
+                    if run not in present_runs:  # all files of that run were delivered, and deleted
+                        initial = initial.with_offset(id.offset + 1)
+                    committed = _committed_or_initial(initial, checkpoint.positions)
+                    return find_event(self._directories, run, id, committed, groups)
             return None
         except OSError as e:
             raise Retry(f"{e.filename or config.data_dirs}: {e.strerror}") from e
 
-    def _begin(self, topic_id: str, epoch: int, partition: int) -> Assignment:
-        """Return the assignment of a partition that has no committed offset."""
-        at = TopicPartition("file", self.name, topic_id, partition)
-        return Assignment(at, self.name, Generation(epoch), 0)
+    def _initial_assignment(self, topic_id: str, epoch: int, partition: int) -> Assignment:
+        """Return the assignment of a partition without a committed offset."""
+        topic_partition = TopicPartition("file", self.name, topic_id, partition)
+        return Assignment(topic_partition, self.name, Generation(epoch), 0)
 
     def partitions(self, reader: FileReader) -> set[int]:
-        """Return the partitions that are to be this reader's, and assign it those that no reader has."""
+        """Return the partitions of this reader, and reserve for it those that no other reader has."""
         with self._changed:
             readers = self._readers
-            own_run = range(self._base, self._base + len(readers))
-            known = {*own_run, *self._waiting.partitions(), *self._committed}
+            run_partitions = range(self._first_partition, self._first_partition + len(readers))
+            known = {*run_partitions, *self._undelivered.partitions(), *self._committed}
             own = {partition for partition in known if readers[partition % len(readers)] is reader}
-            reader.held |= own.difference(*(one.held for one in readers if one is not reader))
+            reader.reserved |= own.difference(*(other.reserved for other in readers if other is not reader))
             return own
 
     def leave(self, reader: FileReader) -> None:
-        """Remove a reader: it takes nothing any more."""
+        """Remove a reader, which must not take any more."""
         with self._changed:
-            self._readers = [one for one in self._readers if one is not reader]
-            self.moved()
+            self._readers = [other for other in self._readers if other is not reader]
+            self.recount_taken()
 
     def committed(self, partition: int) -> Assignment:
         """Return the committed offset of a partition; 0 if it has none."""
-        fresh = self._begin(self.topic_id(partition), self._noted.epoch, partition)
-        return self._committed.get(partition, fresh)
+        initial = self._initial_assignment(self.topic_id(partition), self._checkpoint.epoch, partition)
+        return self._committed.get(partition, initial)
 
     def topic_id(self, partition: int) -> str:
-        """Return `TopicPartition.topic_id` of a partition: it names the run of its entries."""
-        return self._noted.topic_id(self.id, self._runs.get(partition, self._log.run))
+        """Return `TopicPartition.topic_id` of a partition, which includes the run of its entries."""
+        return self._checkpoint.topic_id(self.id, self._runs.get(partition, self._log.run))
 
     def is_of_this_run(self, partition: int) -> bool:
         """Return True if no other process can have put or taken entries of this partition."""
         return partition not in self._runs
 
     def rename_run(self) -> None:
-        """Give the events of this run new ids, as another copy of this process has delivered under the present ones.
+        """Give the events of this run new ids, as another copy of this process has delivered under the present ids.
 
-        A virtual machine that is cloned, or set back, with its memory has two processes of one run. Raises Retry.
+        Two processes have the same run if a virtual machine is cloned, or reset to a snapshot, with its memory. Raise
+        Retry.
         """
         with self._committing:
-            self._noted.renamed[self._log.run] = uuid.uuid4().hex[:12]
+            self._checkpoint.renamed[self._log.run] = uuid.uuid4().hex[:12]
             for partition, committed in self._committed.items():
                 if self.is_of_this_run(partition):
-                    fresh = self._begin(self.topic_id(partition), self._noted.epoch, partition)
-                    self._committed[partition] = fresh.at(committed.next_offset)
-            sentence = (
-                "another copy of this process has delivered events under the ids of this channel, as when a virtual "
-                f"machine is cloned or set back while it runs: {self._waiting.events} events get new ids, and some "
-                "may be delivered twice"
+                    initial = self._initial_assignment(self.topic_id(partition), self._checkpoint.epoch, partition)
+                    self._committed[partition] = initial.with_offset(committed.next_offset)
+            message = (
+                "another copy of this process has delivered events under the ids of this channel, as after "
+                f"cloning or resetting a running virtual machine: {self._undelivered.events} events get new ids, and "
+                "some may be delivered twice"
             )
-            self.log.error("%s", sentence)
-            self._losses.append(sentence)
-            self.metrics.degraded = lambda: "; ".join(self._losses[-3:])
+            self.log.error("%s", message)
+            self._loss_messages.append(message)
+            self.metrics.degradation = lambda: "; ".join(self._loss_messages[-3:])
             self._commit(self._committed, {})
 
     def commit(self, delivered: Collection[Assignment]) -> None:
-        """Keep how far these are delivered, and delete the files that are over. Raises Retry."""
-        ends = {one.partition: one.next_offset or 0 for one in delivered}
+        """Commit offsets, and delete the files without undelivered events. Raise Retry."""
+        ends = {assignment.partition: assignment.next_offset or 0 for assignment in delivered}
         with self._committing:
-            for one in delivered:
-                end = ends[one.partition]
-                known = self._ends.get(self._runs.get(one.partition, ""), end)
-                if end > known and not self.is_of_this_run(one.partition):
+            for assignment in delivered:
+                end = ends[assignment.partition]
+                run_end = self._run_ends.get(self._runs.get(assignment.partition, ""), end)
+                if end > run_end and not self.is_of_this_run(assignment.partition):
                     self.warn_rate_limited(
-                        f"set back {one.topic_partition.topic_id}",
-                        "a sink has delivered entries of %s up to %d, and the files end at %d: their disk was set "
-                        "back, or has lost the rest; what was stored there and not delivered is gone",
-                        *(one.id_prefix, end, known),
+                        f"set back {assignment.topic_partition.topic_id}",
+                        "a sink has delivered entries of %s up to %d, but the files end at %d: their disk was reset "
+                        "to a snapshot, or has lost entries; undelivered events among these are lost",
+                        *(assignment.id_prefix, end, run_end),
                     )
-            fresh = {one.partition: one.at(ends[one.partition]) for one in delivered}
-            self._commit({**self._committed, **fresh}, ends)
+            new = {
+                assignment.partition: assignment.with_offset(ends[assignment.partition]) for assignment in delivered
+            }
+            self._commit({**self._committed, **new}, ends)
 
     def _commit(self, committed: dict[int, Assignment], ends: Mapping[int, int]) -> None:
         with self._changed:
-            oldest = self._waiting.oldest(self._log.stored, ends)
+            oldest = self._undelivered.oldest(self._log.stored, ends)
         try:
-            self._save(committed, oldest)
+            self._write_checkpoint(committed, oldest)
         except OSError as e:
             self.metrics.add("CheckpointWriteErrorCount")
-            raise Retry(f"{e.filename or self._checkpoint} cannot be written: {e.strerror}") from e
+            raise Retry(f"{e.filename or self._checkpoint_path} cannot be written: {e.strerror}") from e
         self._committed = committed
         with self._changed:
-            next_ones = self._next_ones()
+            cursors = self._cursors()
             for partition, end in ends.items():
-                over = self._waiting.delivered(partition, end, next_ones)
-                self.metrics.add("EventTakeSuccessCount", over)
-            self._show()
+                events = self._undelivered.remove_delivered(partition, end, cursors)
+                self.metrics.add("EventTakeSuccessCount", events)
+            self._set_gauges()
             self._changed.notify_all()
         try:
-            self._log.drop(oldest)
-        except OSError as e:  # the next commit tries it again
+            self._log.delete_before(oldest)
+        except OSError as e:  # the next commit retries
             self.warn_rate_limited("drop", "%s cannot be deleted: %s", e.filename, e.strerror)
 
-    def lost(self, path: Path, first: int, end: int) -> None:
+    def count_lost(self, path: Path, first: int, end: int) -> None:
         """Count the entries from `first` to `end`, exclusive, as lost."""
         with self._changed:
-            events = self._waiting.lost(first, end, self._next_ones())
-            self._show()
+            events = self._undelivered.remove_lost(first, end, self._cursors())
+            self._set_gauges()
         if events:
-            self._lose(str(path), events, f"{path} is damaged: {events} events that were stored in it are lost")
+            self._report_loss(str(path), events, f"{path} is damaged: {events} stored events are lost")
 
 
-def _of_topic(fresh: Assignment, committed: Mapping[int, Assignment]) -> Assignment:
-    """Return the committed offset of that partition; `fresh` if there is none, or only one of another topic."""
-    found = committed.get(fresh.partition, fresh)
-    return found if found.topic_partition.topic_id == fresh.topic_partition.topic_id else fresh
+def _committed_or_initial(initial: Assignment, committed: Mapping[int, Assignment]) -> Assignment:
+    """Return the committed offset of the partition; `initial` if there is none, or one of another run."""
+    assignment = committed.get(initial.partition, initial)
+    return assignment if assignment.topic_partition.topic_id == initial.topic_partition.topic_id else initial
 
 
-def _of_segments(missing: range, segments: Sequence[Segment]) -> Counter[Segment]:
-    """Return how many of the missing numbers each segment had: those from its first one to the next segment's."""
-    found: Counter[Segment] = Counter()
-    for segment, following in zip(segments, [*(one.first for one in segments[1:]), missing.stop], strict=True):
-        found[segment] = len(range(max(missing.start, segment.first), min(missing.stop, following)))
-    return +found
+def _count_by_segment(missing: range, segments: Sequence[Segment]) -> Counter[Segment]:
+    """Return the count of missing numbers by segment, from its first number to that of the next segment."""
+    counts: Counter[Segment] = Counter()
+    ends = [*(segment.first for segment in segments[1:]), missing.stop]
+    for segment, end in zip(segments, ends, strict=True):
+        counts[segment] = len(range(max(missing.start, segment.first), min(missing.stop, end)))
+    return +counts

@@ -1,4 +1,4 @@
-"""Differences of the channels that keep files from Flume's."""
+"""Compatibility notes of the file channel and the spillable memory channel."""
 
 from __future__ import annotations
 
@@ -6,26 +6,25 @@ from flafka.plugins import CompatibilityNote
 
 FILES = (
     CompatibilityNote(
-        flume="what waits in the channel is in files of Flume's own",
-        here="other files, in the same directories; these are locked, so that no Flume can use them. "
-        "`agent migrate --import-channel` moves what Flume left there into the channel, which does not start before",
+        flume="events in the channel are in files of Flume's own format",
+        here="other files, in the same directories, which are locked against Flume. The channel does not start "
+        "before `agent migrate --import-channel` has moved the events in Flume's files into it",
     ),
 )
 
 FILE = (
     CompatibilityNote(
         flume="a put fails when the channel is full, or the disk has less than `minimumRequiredSpace`",
-        here="it waits; the source waits with it",
+        here="the put waits, and its source with it",
     ),
     CompatibilityNote(
         flume="a damaged record keeps the channel from starting, until Flume's tool has removed it",
-        here="what is whole is delivered; the file and the byte of each damage are in the log, events that are "
-        "lost are counted (`EventLostCount`), and damaged bytes are kept in files `*.damaged`. Only a file that is "
-        "missing as a whole keeps the channel from starting, until it is back or `agent group reset` accepts the "
-        "loss",
+        here="all intact records are delivered; the log has the file and the byte of each damage, "
+        "`EventLostCount` counts lost events, and damaged bytes are moved to files `*.damaged`. Only a missing file "
+        "prevents the start, until it is restored or `agent group reset` accepts the loss",
     ),
     CompatibilityNote(
-        flume="after a kill, an event that was being taken at a checkpoint, was given back, and was taken again, is "
+        flume="after a kill, an event whose take was open at a checkpoint, was rolled back, and was repeated, is "
         "delivered twice",
         here="once",
     ),
@@ -34,7 +33,7 @@ FILE = (
 SPILLABLE = (
     CompatibilityNote(
         flume="events are in memory, and lost with the process",
-        here="they are in files at once, without waiting for the disk: only a loss of power loses those of "
-        "the last seconds",
+        here="events are written to files at once, without waiting for the disk: only a power failure loses events, "
+        "those of the last seconds",
     ),
 )

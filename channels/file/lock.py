@@ -1,4 +1,4 @@
-"""Directories that one channel has to itself, and the room on their disks."""
+"""Locks of the directories of a file channel."""
 
 from __future__ import annotations
 
@@ -8,65 +8,65 @@ import os
 from pathlib import Path
 from typing import ClassVar
 
-from flafka.channels.file import loading
+from flafka.channels.file.bulkload import flume_logs
 from flafka.plugins import Retry
 
-LOCK = "in_use.lock"
+LOCK_FILE = "in_use.lock"
 
 
-class Lock:
-    """A directory that is one channel's. Flume's own lock file, so that a Flume keeps out, too."""
+class DirectoryLock:
+    """Exclusive lock of a directory by one channel. The lock file is Flume's, so that Flume respects the lock."""
 
-    _held: ClassVar[dict[Path, str]] = {}
-    """Of this process, by whom: the system's locks do not keep a process from itself."""
+    _holders: ClassVar[dict[Path, str]] = {}
+    """Name of the channel with the lock, by directory: POSIX locks do not exclude the same process."""
 
     def __init__(self, directory: Path, name: str) -> None:
-        """Raises Retry where it is another's, and OSError."""
+        """Lock the directory. Raise Retry if another channel or process has the lock, and OSError."""
         self._directory = directory.resolve()
-        if (other := self._held.get(self._directory)) is not None:
+        if (other := self._holders.get(self._directory)) is not None:
             raise Retry(
-                f"{directory} is used by channel {other} already: give each a checkpointDir and dataDirs of its own"
+                f"{directory} is in use by channel {other}: give each channel its own checkpointDir and dataDirs"
             )
-        self._file = (directory / LOCK).open("a+")
+        self._file = (directory / LOCK_FILE).open("a+")
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as e:
             self._file.close()
-            raise Retry(f"{directory} is used by another process{_named(directory)}") from e
+            raise Retry(f"{directory} is in use by another process{_process_hint(directory)}") from e
         try:
             self._file.truncate(0)
             self._file.write(f"{os.getpid()}\n")
             self._file.flush()
-        except OSError:  # the disk may be full: whoever opens again must not find it locked by itself
+        except OSError:  # after an error, such as a full disk, the next attempt must not find the lock taken
             self._close()
             raise
-        self._held[self._directory] = name
+        self._holders[self._directory] = name
 
     def release(self) -> None:
-        """Let another channel have the directory. Raises nothing, so that all locks of a channel are released."""
-        del self._held[self._directory]
+        """Release the lock. Raise nothing, so that all locks of a channel are released."""
+        del self._holders[self._directory]
         self._close()
 
     def _close(self) -> None:
-        with contextlib.suppress(OSError):  # it closes the file also where what is buffered cannot be written
+        with contextlib.suppress(OSError):  # the file is closed even if its buffer cannot be written
             self._file.close()
 
     @classmethod
-    def held(cls, directory: Path) -> str:
-        """Whose it is at present, in words; empty where it is nobody's."""
-        if directory.resolve() in cls._held or not (directory / LOCK).exists():
+    def holder(cls, directory: Path) -> str:
+        """Return a description of the process with the lock; empty if there is none, or if it is this one."""
+        if directory.resolve() in cls._holders or not (directory / LOCK_FILE).exists():
             return ""
-        with (directory / LOCK).open("a") as file:
+        with (directory / LOCK_FILE).open("a") as file:
             try:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError:
-                return f"another process{_named(directory)}"
+                return f"another process{_process_hint(directory)}"
         return ""
 
 
-def _named(directory: Path) -> str:
-    """Flume's lock names no process, and what is left of ours may name one that is gone."""
-    pid = (directory / LOCK).read_text().strip()
+def _process_hint(directory: Path) -> str:
+    # Flume writes no process id. The id from a killed agent may be stale.
+    pid = (directory / LOCK_FILE).read_text().strip()
     if pid.isdigit() and Path("/proc", pid).exists():
         return f" ({pid})"
-    return "; stop Flume, if it still runs" if loading.of_flume([directory]) else ""
+    return "; stop Flume, if it still runs" if flume_logs([directory]) else ""

@@ -1,4 +1,4 @@
-"""The reader of a file channel: hands its entries to a sink."""
+"""Reader of a file channel, which passes entries to a sink."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from flafka.plugins import (
     RebalanceListener,
     Record,
     Retry,
-    Undecodable,
+    UndecodableRecord,
 )
 
 MERGE_EVENTS, MERGE_BYTES = 10_000, 16 << 20
-"""Small puts are handed out together, up to so many events or bytes."""
+"""Small puts are merged into one batch, up to so many events or bytes."""
 
 
 class GroupCoordinator(Protocol):
-    """Partitions and committed offsets of the readers of one channel. Its methods may be called on any thread."""
+    """Coordinator of the readers of one channel: partitions and committed offsets. Any thread may call."""
 
     metrics: Metrics
 
     def partitions(self, reader: FileReader) -> set[int]:
-        """Return the partitions that are to be this reader's, and assign it those that no reader has."""
+        """Return the partitions of this reader, and reserve for it those that no other reader has."""
 
     def leave(self, reader: FileReader) -> None:
         """Remove a reader."""
@@ -42,15 +42,15 @@ class GroupCoordinator(Protocol):
         """Return the committed offset of a partition; 0 if it has none."""
 
     def commit(self, delivered: Collection[Assignment]) -> None:
-        """Commit offsets. Raises Retry."""
+        """Commit offsets. Raise Retry."""
 
-    def taken(self, reader: FileReader, partition: int, end: int, events: int) -> None:
-        """Count events that a reader has taken, up to the number `end`, exclusive."""
+    def count_taken(self, reader: FileReader, partition: int, end: int, events: int) -> None:
+        """Count events that a reader has taken, and set its cursor of the partition to `end`."""
 
-    def moved(self) -> None:
-        """Count the taken events again, after a reader moved its cursor."""
+    def recount_taken(self) -> None:
+        """Count the taken events after a reader has moved its cursor."""
 
-    def lost(self, path: Path, first: int, end: int) -> None:
+    def count_lost(self, path: Path, first: int, end: int) -> None:
         """Count the entries from `first` to `end`, exclusive, as lost."""
 
     def topic_id(self, partition: int) -> str:
@@ -60,143 +60,149 @@ class GroupCoordinator(Protocol):
         """Return True if no other process can have put or taken entries of this partition."""
 
     def rename_run(self) -> None:
-        """Give the events of this run new ids. Raises Retry."""
+        """Give the events of this run new ids. Raise Retry."""
 
     def needs_commit(self) -> bool:
-        """Return True if sources wait for room that taken events occupy."""
+        """Return True if sources wait for space that taken events occupy."""
 
 
 class FileReader(Reader):
-    """Takes the entries of the partitions that are its own, in their order. Used by one thread."""
+    """Reader of the entries of its partitions, in order. For one thread."""
 
-    def __init__(self, coordinator: GroupCoordinator, log: Log, owner: RebalanceListener, member: str) -> None:
+    def __init__(self, coordinator: GroupCoordinator, log: Log, listener: RebalanceListener, member: str) -> None:
         self.member = member
-        self.positions: dict[int, int] = {}
-        """By partition of its own: the entry to be taken next."""
-        self.held: set[int] = set()
-        """Partitions that no other reader may have now: its own ones, and those that it is about to begin with."""
-        self._coordinator, self._log, self._owner = coordinator, log, owner
+        self.cursors: dict[int, int] = {}
+        """Number of the next entry, by assigned partition."""
+        self.reserved: set[int] = set()
+        """Partitions that no other reader may have: the assigned ones, and those to be assigned next."""
+        self._coordinator, self._log, self._listener = coordinator, log, listener
         self._assignments: dict[int, Assignment] = {}
-        self._bounds: dict[int, set[int]] = {}
-        """By partition: begins and ends of the batches that were taken, from the committed offset on."""
-        self._place = log.place(0)
-        self._pushed: tuple[Entry, memoryview] | None = None
-        """Read already, and to be taken next."""
+        self._batch_bounds: dict[int, set[int]] = {}
+        """Start and end offsets of the batches taken since the committed offset, by partition."""
+        self._cursor = log.cursor(0)
+        self._pushed_back: tuple[Entry, memoryview] | None = None
+        """Entry that was read, and does not fit into the previous batch."""
 
     def take(self, timeout: float) -> PolledBatch | None:
-        """Return the next entries of one partition; see `Reader`. Raises Retry if events have got new ids."""
+        """Return the next entries of one partition; see `Reader`. Raise Retry if events have got new ids."""
         self._check_ids(self._assignments.values())
         self._rebalance()
-        gathered: list[tuple[Entry, memoryview]] = []
+        entries: list[tuple[Entry, memoryview]] = []
         events = size = 0
-        while events < MERGE_EVENTS and size < MERGE_BYTES and (found := self._next()) is not None:
-            entry = found[0]
-            if gathered and entry.partition != gathered[0][0].partition:
-                self._pushed = found
+        while events < MERGE_EVENTS and size < MERGE_BYTES and (entry := self._next()) is not None:
+            header = entry[0]
+            if entries and header.partition != entries[0][0].partition:
+                self._pushed_back = entry
                 break
-            gathered.append(found)
-            events, size = events + entry.events, size + entry.size
-        if not gathered:
-            self._log.wait(self._place, timeout)
+            entries.append(entry)
+            events, size = events + header.events, size + header.size
+        if not entries:
+            self._log.wait(self._cursor, timeout)
             return None
         self._coordinator.metrics.add("EventTakeAttemptCount", events)
-        return self._decoded(gathered)
+        return self._decode(entries)
 
     def _next(self) -> tuple[Entry, memoryview] | None:
-        """Return the next entry of its partitions that it has not taken."""
-        if (pushed := self._pushed) is not None:
-            self._pushed = None
-            return pushed
-        while self.positions:
-            expected, path = self._place.number, self._place.segment.path
-            found = self._log.read(self._place)
-            read = self._place.number if found is None else found[0].number
-            if read > expected:
-                self._coordinator.lost(path, expected, read)
-            if found is None or found[0].number >= self.positions.get(found[0].partition, sys.maxsize):
-                return found
+        """Return the next untaken entry of the assigned partitions."""
+        if (entry := self._pushed_back) is not None:
+            self._pushed_back = None
+            return entry
+        while self.cursors:
+            expected, path = self._cursor.number, self._cursor.segment.path
+            entry = self._log.read(self._cursor)
+            number = self._cursor.number if entry is None else entry[0].number
+            if number > expected:
+                self._coordinator.count_lost(path, expected, number)
+            if entry is None or entry[0].number >= self.cursors.get(entry[0].partition, sys.maxsize):
+                return entry
         return None
 
     def _check_ids(self, assignments: Collection[Assignment]) -> None:
-        """Raise Retry if events of these partitions have got new ids."""
-        if any(one.topic_partition.topic_id != self._coordinator.topic_id(one.partition) for one in assignments):
-            raise Retry("events of the channel have got new ids: beginning again")
+        """Raise Retry if the events of one of these partitions have got new ids since its assignment.
 
-    def _decoded(self, gathered: list[tuple[Entry, memoryview]]) -> PolledBatch:
-        partition, start, end = gathered[0][0].partition, gathered[0][0].number, gathered[-1][0].number + 1
+        The sink then restarts from the committed offset. Events get new ids if a copy of this process, as after
+        cloning a virtual machine, has delivered events under the former ones.
+        """
+        if any(a.topic_partition.topic_id != self._coordinator.topic_id(a.partition) for a in assignments):
+            raise Retry("events of the channel have got new ids: the sink restarts from the committed offset")
+
+    def _decode(self, entries: list[tuple[Entry, memoryview]]) -> PolledBatch:
+        partition, start, end = entries[0][0].partition, entries[0][0].number, entries[-1][0].number + 1
         assignment = self._assignments[partition]
         topic, prefix = assignment.topic, assignment.id_prefix
-        parts: list[Batch] = []
-        undecodable: list[Undecodable] = []
-        for entry, payload in gathered:
+        batches: list[Batch] = []
+        undecodable: list[UndecodableRecord] = []
+        for entry, payload in entries:
             try:
                 batch = Batch.from_ipc(payload)
             except ValueError as e:
                 record = Record(entry.number, entry.arrival, None, bytes(payload), [])
-                undecodable.append(Undecodable(EventId(prefix, partition, entry.number, 0), record, str(e)))
+                undecodable.append(UndecodableRecord(EventId(prefix, partition, entry.number, 0), record, str(e)))
                 continue
             origin = Origin.of_record(topic, partition, entry.number, entry.arrival, len(batch), prefix)
-            parts.append(Batch(batch.records, origin))
-        self._bounds.setdefault(partition, set()).update((start, end))
-        self._coordinator.taken(self, partition, end, sum(entry.events for entry, _ in gathered))
-        if not parts:
-            parts.append(Batch.of([], Origin.of_records(topic, partition, [], [], prefix)))
-        return PolledBatch(assignment, OffsetRange(start, end), Batch.concat(parts), tuple(undecodable))
+            batches.append(Batch(batch.records, origin))
+        self._batch_bounds.setdefault(partition, set()).update((start, end))
+        self._coordinator.count_taken(self, partition, end, sum(entry.events for entry, _ in entries))
+        if not batches:
+            batches.append(Batch.of([], Origin.of_records(topic, partition, [], [], prefix)))
+        return PolledBatch(assignment, OffsetRange(start, end), Batch.concat(batches), tuple(undecodable))
 
     def _rebalance(self) -> None:
-        """Take the partitions that are this reader's now, and give up the others."""
+        """Begin with newly assigned partitions, and give up revoked ones."""
         own = self._coordinator.partitions(self)
-        if gone := self.positions.keys() - own:
-            self._owner.revoked(set(gone))
-            for partition in gone:
-                del self.positions[partition], self._assignments[partition]
+        if revoked := self.cursors.keys() - own:
+            self._listener.revoked(set(revoked))
+            for partition in revoked:
+                del self.cursors[partition], self._assignments[partition]
             self.rewind(())
-        self.held &= own
-        if new := self.held - self.positions.keys():
+        self.reserved &= own
+        if new := self.reserved - self.cursors.keys():
             committed = map(self._coordinator.committed, new)
-            starts = self._owner.assigned([one.at(one.next_offset or None) for one in committed])
-            if any(self._is_foreign(one, (one.next_offset or 0) > self._log.end) for one in starts):
+            starts = self._listener.assigned([c.with_offset(c.next_offset or None) for c in committed])
+            if any(self._is_foreign(start, (start.next_offset or 0) > self._log.end) for start in starts):
                 self._rename_run()
             self._coordinator.commit(starts)
             self.rewind(starts)
 
     def commit(self, delivered: Collection[Assignment]) -> None:
-        """Commit offsets; see `Reader`. Raises Retry if events have got new ids meanwhile."""
-        own = [one for one in delivered if one.partition in self.positions]
+        """Commit offsets; see `Reader`. Raise Retry if events have got new ids meanwhile."""
+        own = [assignment for assignment in delivered if assignment.partition in self.cursors]
         self._check_ids(own)
-        self._assignments.update({one.partition: one for one in own})
+        self._assignments.update({assignment.partition: assignment for assignment in own})
         self._coordinator.commit(own)
-        for one in own:
-            end = one.next_offset or 0
-            self._bounds[one.partition] = {at for at in self._bounds.get(one.partition, ()) if at >= end}
+        for assignment in own:
+            partition, end = assignment.partition, assignment.next_offset or 0
+            self._batch_bounds[partition] = {b for b in self._batch_bounds.get(partition, ()) if b >= end}
 
     def rewind(self, starts: Collection[Assignment]) -> None:
-        """Move the cursor; see `Reader`. Raises Retry if another copy of this process has moved the commit log."""
-        for one in starts:
-            start, committed = one.next_offset or 0, self._coordinator.committed(one.partition)
-            # A commit log ends where something that was taken ends; else another process has committed to it.
-            expected = start in self._bounds.get(one.partition, {start}) or start == committed.next_offset
-            if self._is_foreign(one, not expected):
+        """Move the cursor; see `Reader`. Raise Retry if another copy of this process wrote to the commit log."""
+        for start in starts:
+            offset, committed = start.next_offset or 0, self._coordinator.committed(start.partition)
+            # The end of a commit log is the end of a taken batch, unless another process has committed to it.
+            is_expected = (
+                offset in self._batch_bounds.get(start.partition, {offset}) or offset == committed.next_offset
+            )
+            if self._is_foreign(start, not is_expected):
                 self._rename_run()
-        self._assignments.update({one.partition: one for one in starts})
-        self.positions.update({one.partition: one.next_offset or 0 for one in starts})
-        self._pushed = None
-        self._place = self._log.place(min(self.positions.values(), default=0))
-        self._coordinator.moved()
+        self._assignments.update({start.partition: start for start in starts})
+        self.cursors.update({start.partition: start.next_offset or 0 for start in starts})
+        self._pushed_back = None
+        self._cursor = self._log.cursor(min(self.cursors.values(), default=0))
+        self._coordinator.recount_taken()
 
-    def _is_foreign(self, start: Assignment, unexpected: bool) -> bool:
-        return unexpected and self._coordinator.is_of_this_run(start.partition) and bool(start.next_offset)
+    def _is_foreign(self, start: Assignment, is_unexpected: bool) -> bool:
+        return is_unexpected and self._coordinator.is_of_this_run(start.partition) and bool(start.next_offset)
 
     def _rename_run(self) -> None:
-        """Give the events new ids. Raises Retry always, as the sink has to begin again with these."""
+        """Give the events new ids. Always raise Retry, so that the sink restarts with the new ids."""
         self._coordinator.rename_run()
-        raise Retry("events of the channel have got new ids: beginning again")
+        raise Retry("events of the channel have got new ids: the sink restarts from the committed offset")
 
     def needs_commit(self) -> bool:
-        """Return True if taken events occupy room that sources wait for."""
+        """Return True if taken events occupy space that sources wait for."""
         return self._coordinator.needs_commit()
 
     def close(self) -> None:
-        """Leave the channel; commits nothing."""
+        """Leave the channel, without a commit."""
         self._coordinator.leave(self)
-        self.positions.clear()
+        self.cursors.clear()

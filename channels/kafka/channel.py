@@ -1,4 +1,4 @@
-"""The Kafka channel: one topic, which it makes, and what goes into it, comes out of it and is known of it."""
+"""The channel `kafka`, and requests of its admin client about the topic."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from flafka.channels.kafka.compatibility import KAFKA
 from flafka.channels.kafka.config import CHANNEL, KafkaChannelConfig
 from flafka.channels.kafka.consumer import KafkaReader
 from flafka.channels.kafka.producer import COMPACTED, MAX_RECORD_BYTES, ChannelProducer, Limits
-from flafka.channels.kafka.records import decode, encode_event, readdressed
+from flafka.channels.kafka.records import address_to_group, decode, encode_event
 from flafka.plugins import (
     Assignment,
     Batch,
@@ -33,9 +33,16 @@ from flafka.plugins import (
     Record,
     Retry,
 )
-from flafka.plugins.kafka.admin import NO_BROKERS, TopicIds, answers, create_topic, required_topic_id, unanswered
+from flafka.plugins.kafka.admin import (
+    NO_BROKERS,
+    TopicIds,
+    create_topic,
+    is_answering,
+    required_topic_id,
+    unreachable_warnings,
+)
 from flafka.plugins.kafka.clients import REQUEST_SECONDS, new_admin
-from flafka.plugins.kafka.errors import ReportedErrors, metadata, unusable
+from flafka.plugins.kafka.errors import ReportedErrors, connection_error, fetch_metadata
 from flafka.plugins.kafka.metrics import (
     COMMIT_TIMER,
     GET_TIMER,
@@ -48,15 +55,15 @@ from flafka.plugins.kafka.properties import client_properties
 from flafka.plugins.kafka.topic import KafkaBackedChannel, KafkaTopic
 
 EXISTS_SECONDS = 2.0
-"""Maximum time that a put waits for the answer whether the topic exists."""
-AT_ONCE = 8
-"""Brokers that are asked by a client each."""
-_NOT_ALLOWED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
+"""Longest time that a put waits for the answer whether the topic exists."""
+CONCURRENT_CLIENTS = 8
+"""Maximum number of concurrent clients for requests to single brokers."""
+_UNAUTHORIZED = (KafkaError.TOPIC_AUTHORIZATION_FAILED, KafkaError.CLUSTER_AUTHORIZATION_FAILED)
 
 
 class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
-    """Holds events in a replicated topic: `put` returns when all in-sync replicas have them, and nothing that it
-    accepted is lost while one of them lives. Into it at least once: a put cut off in the middle may be repeated.
+    """Stores events in a replicated topic. `put` returns once all in-sync replicas have them: no stored event is lost
+    while one of these replicas is alive. Puts are at least once: an interrupted put may be repeated.
     Batches are compressed with LZ4, from 1 MiB on with Zstandard, unless `kafka.producer.compression.type` is set.
     """
 
@@ -69,134 +76,131 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         super().__init__(config, name)
         self._producer: ChannelProducer | None = None
         self._joined = Counter[str]()
-        """Number of times that a member had to join its group under another name."""
+        """Number of times that a member had to join its group with another instance id, by member."""
 
     @cached_property
     def kafka(self) -> KafkaTopic:
-        """The topic, by clients with the properties of the channel's consumers."""
+        """Topic of the channel, read by clients with the properties of the channel's consumers."""
         config = self.config
         stream = KafkaStream(config.bootstrap_servers or "", config.topic, config.group_id, client=config.consumer)
         consumer = partial(self._client, config.consumer)
         return KafkaTopic(CHANNEL, stream, consumer, self.decode, self.log, f"channel {self.name}: ")
 
-    # --- life
-
     @property
     def replication(self) -> int:
-        """Number of replicas, as configured."""
+        """Configured number of replicas."""
         return self.config.replication
 
     @property
     def holds_batches(self) -> bool:
-        """In the format of Arrow."""
+        """True for the format `arrow`."""
         return self.config.format == "arrow"
 
     def open(self) -> None:
-        """Create the topic where it is missing, and start the producer. Raises Unreachable while brokers are away."""
+        """Create the topic if it is missing, and start the producer. Raises Unreachable while brokers do not answer.
+
+        Raises FlafkaError for a compacted topic and for brokers that are too old.
+        """
         config = self.config
         if not config.bootstrap_servers:
             raise FlafkaError(f"channel {self.name}: {NO_BROKERS}")
-        client, heard, whose = self._client(config.producer), ReportedErrors(), f"channel {self.name}: "
-        found = metadata(client, REQUEST_SECONDS, whose)
-        if foreign := config.foreign(found.cluster_id):
-            raise Retry(f"{whose}{foreign}")
-        there = config.topic in found.topics
-        properties: dict[str, Any] = {**client, "error_cb": heard}
+        client, reported, prefix = self._client(config.producer), ReportedErrors(), f"channel {self.name}: "
+        metadata = fetch_metadata(client, REQUEST_SECONDS, prefix)
+        if error := config.foreign_cluster_error(metadata.cluster_id):
+            raise Retry(f"{prefix}{error}")
+        topic_exists = config.topic in metadata.topics
+        properties: dict[str, Any] = {**client, "error_cb": reported}
         admin = new_admin(CHANNEL, properties)
-        self.kafka.use(found.cluster_id or "", TopicIds(admin, config.topic))
+        self.kafka.attach(metadata.cluster_id or "", TopicIds(admin, config.topic))
         try:
-            topic = Topic(admin, self)
-            if not there:
-                topic.refuse_old(found.topics)
+            topic = TopicAdmin(admin, self)
+            if not topic_exists:
+                topic.refuse_old_brokers(metadata.topics)
                 topic.create()
             description = topic.description()
             required_topic_id(description)
             limits = topic.limits()
             if limits.compacted:
                 raise FlafkaError(f"channel {self.name}: {COMPACTED.format(config.topic)}")
-            for warning in topic.weaknesses(description) if there else ():
+            for warning in topic.weaknesses(description) if topic_exists else ():
                 self.log.warning("%s", warning)
         except (KafkaException, TimeoutError) as e:
-            admin.poll(0)  # the callback runs within it
-            right = "Describe" if there else "Create"
-            raise unusable(client, e, heard, whose, topic=config.topic, right=right) from e
+            admin.poll(0)  # calls `error_cb`
+            right = "Describe" if topic_exists else "Create"
+            raise connection_error(client, e, reported, prefix, topic=config.topic, right=right) from e
         partitions = len(description.partitions)
-        asking = self._writable, self._limits, self._exists
-        self._producer = ChannelProducer(self, client, partitions, limits, *asking)
+        requests = self._is_writable, self._request_limits, self._topic_exists
+        self._producer = ChannelProducer(self, client, partitions, limits, *requests)
 
     def close(self) -> None:
-        """Stop the producer; what is still under way is given up."""
+        """Stop the producer, and purge records in flight."""
         if self._producer is not None:
             self._producer.close()
             self._producer = None
-        if "kafka" in self.__dict__:  # its client must not wait for the collection of cycles
-            self.kafka.use(self.kafka.cluster, None)
+        if "kafka" in self.__dict__:  # release the client now, not when cycles are collected
+            self.kafka.attach(self.kafka.cluster, None)
 
     def check_connectivity(self) -> Iterator[str]:
-        """Brokers away, too few of them, or a topic less safe than it should be."""
+        """Yield errors about missing brokers, and warnings about an unsafe topic."""
         config = self.config
         if not config.bootstrap_servers:
             yield NO_BROKERS
             return
         client = self._client(config.producer)
         try:
-            found = metadata(client, REQUEST_SECONDS)
+            metadata = fetch_metadata(client, REQUEST_SECONDS)
         except Retry as e:
             yield str(e)
             return
         admin = new_admin(CHANNEL, client)
         try:
-            yield from map(ConnectivityWarning, unanswered(config.bootstrap_servers))
-            topic = Topic(admin, self)
-            if foreign := config.foreign(found.cluster_id):
-                yield foreign
+            yield from map(ConnectivityWarning, unreachable_warnings(config.bootstrap_servers))
+            topic = TopicAdmin(admin, self)
+            if error := config.foreign_cluster_error(metadata.cluster_id):
+                yield error
                 return
-            topic.refuse_old(found.topics)
-            if config.topic in found.topics:
+            topic.refuse_old_brokers(metadata.topics)
+            if config.topic in metadata.topics:
                 if topic.limits().compacted:
                     yield COMPACTED.format(config.topic)
                 yield from map(ConnectivityWarning, topic.weaknesses(topic.description()))
-            elif len(found.brokers) < config.replication:
+            elif len(metadata.brokers) < config.replication:
                 yield (
-                    f"replication = {config.replication}, but only {len(found.brokers)} brokers are up at "
-                    f"{config.bootstrap_servers}: start the others or set `replication = {len(found.brokers)}`"
+                    f"replication = {config.replication}, but only {len(metadata.brokers)} brokers are up at "
+                    f"{config.bootstrap_servers}: start the others or set `replication = {len(metadata.brokers)}`"
                 )
         except (KafkaException, TimeoutError) as e:
-            yield str(unusable(client, e, ReportedErrors(), topic=config.topic, right="Describe"))
-
-    # --- in
+            yield str(connection_error(client, e, ReportedErrors(), topic=config.topic, right="Describe"))
 
     @property
     def refusal(self) -> str:
         """Reason why brokers refuse this client's login; empty while they do not."""
         return self._producer.refusal if self._producer is not None else ""
 
-    def _writable(self) -> bool:
-        """Return True if the brokers say that they could take a record in each partition now.
-
-        Without an answer, whatever the reason, a put still waits.
-        """
+    def _is_writable(self) -> bool:
+        """Return True if the brokers could take a record in each partition now; False without an answer."""
         try:
             client = self._client(self.config.producer)
-            return Topic(new_admin(CHANNEL, client), self).writable(client)
+            return TopicAdmin(new_admin(CHANNEL, client), self).is_writable(client)
         except Exception as e:  # noqa: BLE001  # a keystore that cannot be read now, a broker that answers oddly
             self.log.debug("the brokers cannot be asked: %s", e)
             return False
 
-    def _exists(self) -> bool:
-        """Return False if the brokers say that there is no such topic; True where they do not answer."""
+    def _topic_exists(self) -> bool:
+        """Return False if the brokers report that there is no such topic; True without an answer."""
         try:
-            return Topic(new_admin(CHANNEL, self._client(self.config.producer)), self).exists()
+            return TopicAdmin(new_admin(CHANNEL, self._client(self.config.producer)), self).exists()
         except Exception as e:  # noqa: BLE001  # a keystore that cannot be read now, a broker that answers oddly
             self.log.debug("the brokers cannot be asked: %s", e)
             return True
 
-    def _limits(self) -> Limits:
-        """Ask the brokers for the topic's limits. Raises KafkaException or TimeoutError."""
-        return Topic(new_admin(CHANNEL, self._client(self.config.producer)), self).limits()
+    def _request_limits(self) -> Limits:
+        """Request the topic's limits. Raises KafkaException or TimeoutError."""
+        return TopicAdmin(new_admin(CHANNEL, self._client(self.config.producer)), self).limits()
 
     def put(self, batch: Batch) -> None:
-        """Return when every in-sync replica has the batch. Rejected names rows that no record can hold."""
+        """Return once every in-sync replica has the batch. Raises Retry, and Rejected for rows that no record can
+        hold."""
         self.put_in_order(batch, lambda: None)
 
     def put_in_order(self, batch: Batch, enqueued: Callable[[], None]) -> None:
@@ -205,10 +209,8 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             raise Retry(f"channel {self.name} is not connected")
         self._producer.put(batch, enqueued)
 
-    # --- out
-
     def reader(self, owner: RebalanceListener, *, group: str | None, member: str) -> Reader:
-        """A consumer of the topic, a static member of its group."""
+        """Return a consumer of the topic, a static member of its group."""
         config = self.config
         name = f"{member}.{config.topic}"
 
@@ -219,8 +221,8 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         properties = {
             **self._client({"client.id": f"flafka-{self.name}", **config.consumer}),
             "group.id": group or config.group_id,
-            # With its topic: a static member that returns within its session gets its old partitions, and with them
-            # those of another topic, if it was configured anew meanwhile.
+            # The id includes the topic: a static member that returns within its session gets its former partitions,
+            # also of another topic that was configured before.
             "group.instance.id": re.sub(r"[^\w.-]", "_", instance, flags=re.ASCII),
         }
         if self._producer is None:
@@ -228,43 +230,41 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         assignment, topic_ids = self.kafka.assignment(group), self.kafka.topic_ids
         return KafkaReader(properties, assignment, owner, self.metrics, self.decode, topic_ids, self.log, join_anew)
 
-    def find(self, id: EventId, groups: Collection[str | None]) -> EventLocation | None:
-        """The record, as it lies in the topic now."""
-        return self.kafka.find(id, groups)
+    def find_event(self, id: EventId, groups: Collection[str | None]) -> EventLocation | None:
+        """Return the state of the event, by its present record in the topic."""
+        return self.kafka.find_event(id, groups)
 
     def decode(self, records: Iterator[Record], assignment: Assignment) -> PolledBatch | None:
-        """The next records of the topic, of any format."""
+        """Return the next records of the topic, in any of its formats."""
         return decode(records, assignment, parse_as_flume_event=self.config.parse_as_flume_event)
 
     def redelivery(self, lost: Event | Record, id: EventId, arrival: int, group: str) -> Record:
-        """The event in a record of its own, in the channel's format; other groups pass over it."""
+        """Return the event in a record of its own, in the channel's format; other groups skip it."""
         record = lost if isinstance(lost, Record) else encode_event(lost, self.config.format)
-        return readdressed(record, id, arrival, group)
-
-    # --- within
+        return address_to_group(record, id, arrival, group)
 
     def _client(self, properties: Mapping[str, str]) -> dict[str, Any]:
         return {**self.config.client(self.name), **client_properties(properties)}
 
 
-class Topic:
-    """Questions of one client about the topic. Each call raises KafkaException where brokers do not answer."""
+class TopicAdmin:
+    """Requests of one admin client about the topic. Each call raises KafkaException, and TimeoutError."""
 
     def __init__(self, admin: AdminClient, channel: KafkaBackedChannel[KafkaChannelConfig]) -> None:
         self._admin, self._channel, self._config = admin, channel, channel.config
 
     def create(self) -> None:
-        """Create it as configured; another agent may do so too. Raises Retry where brokers are too few."""
+        """Create the topic as configured, unless it exists. Raises Retry if there are too few brokers."""
         config, channel = self._config, self._channel
         settings = {
             "max.message.bytes": str(MAX_RECORD_BYTES),
             "retention.ms": str(config.retention * 3_600_000),
             "cleanup.policy": "delete",
         }
-        made = config.topic, config.partitions, config.replication
+        parameters = config.topic, config.partitions, config.replication
         try:
-            if create_topic(self._admin, *made, settings, REQUEST_SECONDS):
-                channel.log.info("created topic %s: %d partitions, %d replicas", *made)
+            if create_topic(self._admin, *parameters, settings, REQUEST_SECONDS):
+                channel.log.info("created topic %s: %d partitions, %d replicas", *parameters)
         except KafkaException as e:
             if e.args[0].code() != KafkaError.INVALID_REPLICATION_FACTOR:
                 raise
@@ -274,24 +274,24 @@ class Topic:
             ) from e
 
     def description(self) -> Any:
-        """Return its partitions and their replicas."""
+        """Return the partitions of the topic and their replicas."""
         topic = self._config.topic
-        return self._known(lambda: self._admin.describe_topics(TopicCollection([topic]))[topic])
+        return self._request(lambda: self._admin.describe_topics(TopicCollection([topic]))[topic])
 
-    def refuse_old(self, topics: Iterable[str]) -> None:
-        """Raise FlafkaError where the brokers, which have these topics, are too old for the channel."""
-        names = sorted(topics, key=lambda name: name != self._config.topic)  # another one, before it is created
+    def refuse_old_brokers(self, topics: Iterable[str]) -> None:
+        """Raise FlafkaError if the brokers, which have these topics, are too old for the channel."""
+        names = sorted(topics, key=lambda name: name != self._config.topic)  # any topic, if the own one is missing
         if names:
             required_topic_id(
                 self._admin.describe_topics(TopicCollection(names[:1]))[names[0]].result(REQUEST_SECONDS)
             )
 
     def exists(self) -> bool:
-        """Return False if the brokers say that there is no such topic. Raises TimeoutError after `EXISTS_SECONDS`."""
+        """Return False if the brokers report that there is no such topic. Blocks for up to `EXISTS_SECONDS`."""
         topic = self._config.topic
-        asked = self._admin.describe_topics(TopicCollection([topic]), request_timeout=EXISTS_SECONDS)
+        futures = self._admin.describe_topics(TopicCollection([topic]), request_timeout=EXISTS_SECONDS)
         try:
-            asked[topic].result(EXISTS_SECONDS)
+            futures[topic].result(EXISTS_SECONDS)
         except KafkaException as e:
             if e.args[0].code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
                 raise
@@ -299,55 +299,55 @@ class Topic:
         return True
 
     def _settings(self) -> Mapping[str, str]:
-        """Settings by name; empty if this client may not ask for them (`DescribeConfigs`)."""
+        """Return the topic's settings by name; empty if this client lacks the right `DescribeConfigs`."""
         resource = ConfigResource(ResourceType.TOPIC, self._config.topic)
         try:
-            found = self._known(lambda: self._admin.describe_configs([resource])[resource])
+            entries = self._request(lambda: self._admin.describe_configs([resource])[resource])
         except KafkaException as e:
-            if e.args[0].code() not in _NOT_ALLOWED:
+            if e.args[0].code() not in _UNAUTHORIZED:
                 raise
             return {}
-        return {name: entry.value for name, entry in found.items()}
+        return {name: entry.value for name, entry in entries.items()}
 
-    def _known(self, ask: Callable[[], Any]) -> Any:
-        """The answer about the topic; the broker that answers may not have heard yet of one just created."""
+    def _request(self, request: Callable[[], Any]) -> Any:
+        """Return the result of a request, repeated while the broker does not know yet a topic just created."""
         deadline = time.monotonic() + REQUEST_SECONDS
         while True:
             try:
-                return ask().result(REQUEST_SECONDS)
+                return request().result(REQUEST_SECONDS)
             except KafkaException as e:
-                unknown = e.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
-                if not unknown or time.monotonic() > deadline or self._channel.stopping.wait(0.05):
+                is_unknown = e.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+                if not is_unknown or time.monotonic() > deadline or self._channel.stopping.wait(0.05):
                     raise
 
     def limits(self) -> Limits:
-        """Return the topic's limits; the channel's own ones if this client may not ask for settings."""
+        """Return the topic's limits; the channel's own limits if this client may not read settings."""
         settings = self._settings()
-        largest = int(settings.get("max.message.bytes", MAX_RECORD_BYTES))
-        return Limits(min(MAX_RECORD_BYTES, largest), "compact" in settings.get("cleanup.policy", ""))
+        limit = int(settings.get("max.message.bytes", MAX_RECORD_BYTES))
+        return Limits(min(MAX_RECORD_BYTES, limit), "compact" in settings.get("cleanup.policy", ""))
 
-    def writable(self, client: Mapping[str, Any]) -> bool:
-        """Return True if the leader of each partition answers, and as many replicas in sync as the topic wants.
+    def is_writable(self, client: Mapping[str, Any]) -> bool:
+        """Return True if each partition's leader and `min.insync.replicas` of its in-sync replicas answer.
 
-        Without the right to ask how many that are, all have to answer. Each is asked by itself, by another client
-        with the properties of `client`. Brokers that have lost their controllers describe the past. A connection
-        is no proof either, as a frozen broker takes one as well.
+        All replicas must answer if this client may not read the setting. Each broker gets a request from another
+        client, with the properties of `client`: brokers without controllers return outdated metadata, and a frozen
+        broker still accepts connections.
         """
         partitions = self.description().partitions
         latest: Any = OffsetSpec.latest()  # type: ignore[no-untyped-call]  # the client types its classes but not this
-        ends = {TopicPartition(self._config.topic, one.id): latest for one in partitions}
-        for answer in self._admin.list_offsets(ends, request_timeout=REQUEST_SECONDS).values():
-            answer.result(REQUEST_SECONDS)
-        addresses = list({(node.host, node.port) for one in partitions for node in one.isr})
-        with ThreadPoolExecutor(max(1, min(len(addresses), AT_ONCE))) as threads:
-            answered = threads.map(lambda address: answers(client, address, self._config.topic), addresses)
-            up = dict(zip(addresses, answered, strict=True))
-        all_replicas = max(len(one.replicas) for one in partitions)
-        least = int(self._settings().get("min.insync.replicas", all_replicas))
-        return all(sum(up[node.host, node.port] for node in one.isr) >= least for one in partitions)
+        ends = {TopicPartition(self._config.topic, partition.id): latest for partition in partitions}
+        for future in self._admin.list_offsets(ends, request_timeout=REQUEST_SECONDS).values():
+            future.result(REQUEST_SECONDS)
+        addresses = list({(node.host, node.port) for partition in partitions for node in partition.isr})
+        with ThreadPoolExecutor(max(1, min(len(addresses), CONCURRENT_CLIENTS))) as threads:
+            results = threads.map(lambda address: is_answering(client, address, self._config.topic), addresses)
+            is_up = dict(zip(addresses, results, strict=True))
+        all_replicas = max(len(partition.replicas) for partition in partitions)
+        required = int(self._settings().get("min.insync.replicas", all_replicas))
+        return all(sum(is_up[node.host, node.port] for node in partition.isr) >= required for partition in partitions)
 
     def weaknesses(self, description: Any) -> Iterator[str]:
-        """Yield a sentence for each setting with which the topic may lose events or pause."""
+        """Yield a sentence for each setting that may cause a loss of events or a pause."""
         topic = self._config.topic
         replicas = min((len(p.replicas) for p in description.partitions), default=0)
         if replicas < 3:

@@ -7,24 +7,24 @@ from flafka.plugins import CompatibilityNote
 KAFKA = (
     CompatibilityNote(
         flume="brokers older than Apache Kafka 2.8 are used",
-        here="they are refused, as they have no topic ids: upgrade them, or take a channel of type file",
+        here="they are refused, as they have no topic ids: upgrade them, or use a channel of type file",
     ),
     CompatibilityNote(
-        flume="a topic with `cleanup.policy=compact` is used, and brokers drop events that nobody has read",
+        flume="a topic with `cleanup.policy=compact` is used, and brokers drop undelivered events",
         here="it is refused",
     ),
     CompatibilityNote(
         flume="a record that is no AvroFlumeEvent stops the channel for ever",
-        here="it goes to the dead letters, with its bytes and the reason",
+        here="the record becomes a dead letter, with its bytes and the reason",
     ),
     CompatibilityNote(
         flume="bytes behind an event are dropped, so another kind of Avro is read as empty events; a header that is "
         "not UTF-8 is read with U+FFFD in it",
-        here="such a record goes to the dead letters",
+        here="such a record becomes a dead letter",
     ),
     CompatibilityNote(
         flume="an event for a partition that does not exist fails its whole batch, again and again",
-        here="it alone goes to the dead letters",
+        here="it alone becomes a dead letter",
     ),
     CompatibilityNote(
         flume="a compacted topic is used, and loses events",
@@ -32,7 +32,7 @@ KAFKA = (
     ),
     CompatibilityNote(
         flume="an event larger than the topic takes fails its whole batch, again and again",
-        here="it alone goes to the dead letters, in parts",
+        here="it alone becomes a dead letter, in parts",
     ),
     CompatibilityNote(
         flume="`kafka.producer.acks`, `enable.idempotence`, `retries = 0` and "
@@ -42,7 +42,7 @@ KAFKA = (
     ),
     CompatibilityNote(
         flume="puts fail while brokers are away",
-        here="sources wait; with `overflow = c2`, a channel `file`, they go on",
+        here="sources wait; with `overflow = c2`, a channel `file`, they continue",
     ),
     CompatibilityNote(
         flume="a new group begins where `auto.offset.reset` says",

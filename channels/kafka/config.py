@@ -1,4 +1,4 @@
-"""Options of the Kafka channel."""
+"""Options of the channel `kafka`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pydantic
 from flafka.channels.kafka.records import Format
 from flafka.plugins import Config, OverflowConfig, Problem, cross_field_validator, option, with_default
 from flafka.plugins.kafka.clients import Access, Role
-from flafka.plugins.kafka.config import ConsumerConfig, ProducerConfig, own_topic
+from flafka.plugins.kafka.config import ConsumerConfig, ProducerConfig, check_writable_topic
 
 CHANNEL = Role(
     "the channel `kafka`",
@@ -23,7 +23,7 @@ CHANNEL = Role(
 
 
 class KafkaChannelConfig(ProducerConfig, ConsumerConfig, OverflowConfig):
-    """Options of the Kafka channel."""
+    """Options of the channel `kafka`."""
 
     topic: str = option("flafka", name="kafka.topic", description="Topic that contains the events.", min_length=1)
     group_id: str = option(
@@ -65,7 +65,7 @@ class KafkaChannelConfig(ProducerConfig, ConsumerConfig, OverflowConfig):
         30_000, name="batchEvents", unit="events", gt=0, description="Maximum number of events in a record."
     )
     batch_bytes: int = option(
-        5_000_000,  # a batch of syslog: 3 MiB as sent, and what its headers take in columns
+        5_000_000,  # a batch of syslog: 3 MiB of lines, and its headers in columns
         name="batchBytes",
         unit="bytes",
         gt=0,
@@ -74,11 +74,11 @@ class KafkaChannelConfig(ProducerConfig, ConsumerConfig, OverflowConfig):
 
     @classmethod
     def for_type(cls, written_type: str) -> type[Config]:
-        """Under Flume's class name its rules hold: brokers must be named, and the format is Flume's."""
+        """Return the options. Flume's class name has Flume's format by default, and requires brokers."""
         return FlumeKafkaChannelConfig if "." in written_type else cls
 
     @cross_field_validator("format", "parse_as_flume_event")
-    def _is_read_as_written(self) -> None:
+    def _check_format_is_readable(self) -> None:
         if self.format == "flume" and not self.parse_as_flume_event:
             raise ValueError(
                 "must not be flume with parseAsFlumeEvent = false, which reads Flume's events as bodies: remove one "
@@ -86,38 +86,38 @@ class KafkaChannelConfig(ProducerConfig, ConsumerConfig, OverflowConfig):
             )
 
     @cross_field_validator("partition_id_header", "format")
-    def _has_events_of_their_own(self) -> None:
+    def _check_one_event_per_record(self) -> None:
         if self.format == "arrow" and self.partition_id_header:
             raise ValueError("requires one event in each record: write format = flume or format = raw")
 
     def warnings(self) -> Iterator[Problem]:
-        """Properties that have no effect here."""
+        """Yield a warning for each Kafka property without effect."""
         yield from super().warnings()
         if self.consumer.get("auto.offset.reset") in ("latest", "largest", "end"):
             yield Problem(
                 "kafka.consumer.auto.offset.reset",
                 "has no effect: a new group of a channel always begins with the first event",
-                instead={},
+                replacement={},
             )
 
     @pydantic.field_validator("topic")
     @classmethod
-    def _topic_is_possible(cls, topic: str) -> str:
-        return own_topic(topic, most=249 - len(".deadletters"))
+    def _check_topic(cls, topic: str) -> str:
+        return check_writable_topic(topic, most=249 - len(".deadletters"))
 
     @classmethod
     def producer_properties(cls, client: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all properties of a producer. It never gives up: a source waits, and its sender with it."""
+        """Return all properties of a producer, which by default never times out: sources wait instead."""
         timeout = {} if client.keys() & {"message.timeout.ms", "delivery.timeout.ms"} else {"message.timeout.ms": 0}
         return super().producer_properties({**timeout, **client})
 
-    def writes(self) -> list[str]:
-        """Return its topic, which it reads as well."""
+    def produced_topics(self) -> list[str]:
+        """Return the topic of the channel."""
         return [self.topic]
 
 
 class FlumeKafkaChannelConfig(KafkaChannelConfig):
-    """Options under Flume's class name, with the names of its oldest versions."""
+    """Options under Flume's class name, with deprecated names of early versions of Flume."""
 
     deprecated_aliases = MappingProxyType(
         {"kafka.topic": "topic", "kafka.bootstrap.servers": "brokerList", "kafka.consumer.group.id": "groupId"}
@@ -128,8 +128,8 @@ class FlumeKafkaChannelConfig(KafkaChannelConfig):
     format: Format = with_default(KafkaChannelConfig, "format", "flume")
     options_without_effect = MappingProxyType(
         {
-            "kafka.pollTimeout": "events are handed on as soon as they come",
-            "pollTimeout": "events are handed on as soon as they come",
+            "kafka.pollTimeout": "events are delivered as soon as they arrive",
+            "pollTimeout": "events are delivered as soon as they arrive",
             "readSmallestOffset": "a new group always begins with the first event",
             "zookeeperConnect": "offsets are in Kafka alone",
             "migrateZookeeperOffsets": "offsets are in Kafka alone",
@@ -138,6 +138,6 @@ class FlumeKafkaChannelConfig(KafkaChannelConfig):
 
     @pydantic.model_validator(mode="before")
     @classmethod
-    def _bodies_alone(cls, values: dict[str, Any]) -> dict[str, Any]:
+    def _set_raw_format(cls, values: dict[str, Any]) -> dict[str, Any]:
         parse = values.get("parseAsFlumeEvent")
         return {"format": "raw", **values} if str(parse).lower() == "false" else values

@@ -1,4 +1,4 @@
-"""Reader of the channel: a member of a consumer group that decodes the records of its topic."""
+"""Reader of the channel: a member of a consumer group that decodes the topic's records."""
 
 from __future__ import annotations
 
@@ -29,36 +29,35 @@ from flafka.plugins import (
 )
 from flafka.plugins.kafka.admin import TopicIds, committed_offsets, watermarks
 from flafka.plugins.kafka.clients import BUSY_POLL_SECONDS, REQUEST_SECONDS, TOPIC_ID_SECONDS
-from flafka.plugins.kafka.consumer import Calls, Fenced, Poller, weight
+from flafka.plugins.kafka.consumer import CallQueue, ConsumerThread, Fenced, memory_bytes
 from flafka.plugins.kafka.offsets import (
     OffsetMetadata,
     RecordsLost,
     assignments_of,
-    begins_late,
-    kept_refusals,
-    made_again,
-    out_of_range,
+    missing_offset_warning,
+    out_of_range_error,
+    recreated_error,
+    stored_losses,
     with_last_record,
 )
-from flafka.plugins.kafka.truncation import truncations, with_leader_epochs
+from flafka.plugins.kafka.truncation import find_truncations, with_leader_epochs
 
 CONFIRM_SECONDS = 0.01
-"""Shortest time between two questions for the topic's id, in seconds."""
+"""Shortest time between two requests for the topic's id."""
 POLLING_THREAD_SECONDS = 60.0
-"""Longest wait for a call that the polling thread makes for another one: a rebalance may hold it up."""
-ENDS_SECONDS = 1.0
-"""Interval at which the ends of partitions are noted."""
-OWNER_SECONDS = 240.0
-"""Longest time for which a rebalance waits for the sink, in seconds; below max.poll.interval.ms."""
+"""Longest wait for a call on the polling thread, which a rebalance may block."""
+END_OFFSETS_SECONDS = 1.0
+"""Interval at which end offsets are cached."""
+REBALANCE_SECONDS = 240.0
+"""Longest time for which a rebalance waits for the sink; less than max.poll.interval.ms."""
 
 
-class KafkaReader(Poller, Reader):
-    """Consumer of one sink. Partitions are assigned and revoked on the polling thread. `take` passes that on to the
-    owner, on the owner's thread.
+class KafkaReader(ConsumerThread, Reader):
+    """Reader of one sink. The polling thread assigns and revokes partitions; `take` calls the owner on its own
+    thread.
 
-    Records are handed out once the brokers, asked after the fetch, still name the topic by the id of the
-    assignment. The client does not notice that a topic was deleted and created again if the new one has as many
-    records: it would go on at offsets of the old one.
+    Records are handed out once the brokers have confirmed the topic's id after the fetch. The client does not detect
+    a recreated topic with at least as many records: it would continue with offsets of the old topic.
     """
 
     def __init__(
@@ -72,311 +71,320 @@ class KafkaReader(Poller, Reader):
         log: logging.Logger,
         join_anew: Callable[[], None] = lambda: None,
     ) -> None:
-        """`assignment` names the topic and the group; its topic id is that of the latest rebalance."""
+        """Join the group of the template `assignment`, and start polling.
+
+        `join_anew` makes the next reader join with another instance id.
+        """
         super().__init__(CHANNEL, properties, f"{assignment.group}-consumer", BUSY_POLL_SECONDS, metrics, log)
         self._assignment, self._owner, self._decode = assignment, owner, decode
         self._topic_ids, self._join_anew = topic_ids, join_anew
-        self._unread = UnreadPartitions(topic_ids, assignment.group)
+        self._unassigned = UnassignedPartitions(topic_ids, assignment.group)
         self._ends: dict[int, int] = {}
-        """By partition: high watermark of the latest fetch."""
-        self._ends_at = float("-inf")
-        self._fetched = Fetched(self.changed)
-        self._asked_at = float("-inf")
-        self._asking = False
-        self._news = Calls(self.changed)
-        """Calls that the polling thread has the owner's thread make."""
-        self._requests = Calls(self.changed)
-        """Calls that the owner's thread has the polling thread make."""
-        self._fresh = set[int]()
-        """Partitions that became ours since the last turn."""
+        """High watermark of the latest fetch, by partition."""
+        self._ends_read_at = float("-inf")
+        self._fetched = FetchBuffer(self.changed)
+        self._id_requested_at = float("-inf")
+        self._id_requested = False
+        self._owner_calls = CallQueue(self.changed)
+        """Calls for the owner's thread, from the polling thread."""
+        self._polling_calls = CallQueue(self.changed)
+        """Calls for the polling thread, from the owner's thread."""
+        self._new_partitions = set[int]()
+        """Partitions assigned since the latest poll."""
         self._member: str | None = None
-        """The group's name for this member when it got partitions last."""
+        """Member id at the latest assignment of partitions."""
         self._properties = {n: value for n, value in properties.items() if n != "group.instance.id"}
         self.start()
 
-    # --- the owner's thread
-
     def take(self, timeout: float) -> PolledBatch | None:
-        """The next records of one partition, small ones joined."""
+        """Return the next records of one partition, small ones joined; None after `timeout` seconds without any."""
         with self.changed:
-            self.changed.wait_for(lambda: self._news or self._fetched.ready or self.error, timeout)
+            self.changed.wait_for(lambda: self._owner_calls or self._fetched.has_confirmed or self.error, timeout)
         if self.error is not None:
             raise self.error
-        self._news.make(raises=True)
-        found = self._fetched.hand_out()
-        if found is None:
+        self._owner_calls.run(raises=True)
+        taken = self._fetched.take_records()
+        if taken is None:
             return None
-        assignment, records = found
+        assignment, records = taken
         polled = self._decode(records, assignment)
         if polled is None:
             return None
-        self.busy()  # its commit is made between two polls, also once all is fetched
+        self.expect_activity()  # the commit of these records waits for the end of a poll
         self._metrics.add("EventTakeSuccessCount", len(polled.batch))
         leader_epoch = self._fetched.leader_epoch(assignment.partition, polled.offsets.end)
         return replace(polled, last_record=polled.last_record._replace(leader_epoch=leader_epoch))
 
     def commit(self, delivered: Collection[Assignment]) -> None:
-        """Commit offsets, with their metadata, of the partitions that are assigned now. Raises Retry."""
-        owned = [one for one in delivered if one.partition in self._fetched.assignments]
+        """Commit offsets, with their metadata, of the partitions that are still assigned. Raises Retry."""
+        owned = [assignment for assignment in delivered if assignment.partition in self._fetched.assignments]
         if not owned:
             return
         try:
             with self._metrics.timed("KafkaCommitTimer"):
-                self._ask(lambda: self._commit(owned))
+                self._call_on_polling_thread(lambda: self._commit(owned))
         except KafkaException as e:
-            raise Retry(f"group {self._assignment.group}: committing offsets failed: {self.explained(e)}") from e
+            raise Retry(f"group {self._assignment.group}: committing offsets failed: {self.explain(e)}") from e
 
     def _commit(self, delivered: Collection[Assignment]) -> None:
         offsets = [
             TopicPartition(
-                one.topic,
-                one.partition,
-                one.next_offset or 0,
-                metadata=_metadata(one).text(),
-                leader_epoch=self._fetched.leader_epoch(one.partition, one.next_offset or 0),
+                assignment.topic,
+                assignment.partition,
+                assignment.next_offset or 0,
+                metadata=_metadata(assignment).text(),
+                leader_epoch=self._fetched.leader_epoch(assignment.partition, assignment.next_offset or 0),
             )
-            for one in delivered
+            for assignment in delivered
         ]
-        for at in self.consumer.commit(offsets=offsets, asynchronous=False):
-            if at.error is not None:
-                raise KafkaException(at.error)
+        for committed in self.consumer.commit(offsets=offsets, asynchronous=False):
+            if committed.error is not None:
+                raise KafkaException(committed.error)
 
     def rewind(self, starts: Collection[Assignment]) -> None:
-        """Seek, on the polling thread, and drop what was fetched past it."""
+        """Drop fetched records of these partitions, and request seeks by the polling thread."""
         self._metrics.add("RollbackCount")
         self._fetched.rewind(starts)
 
     def stop_at(self, ends: Mapping[int, int]) -> None:
-        """Partitions that have come there are paused, and all that have no end."""
+        """Pause each partition at its end, and partitions without one."""
         self._fetched.stop_at(ends)
 
     def membership(self) -> Any:
-        """For a transaction: the brokers refuse its offsets once this is no member any more. Raises Retry then."""
-        return self._ask(self._membership)
+        """Return the group metadata for a transaction, which fences its offsets. Raises Retry if membership is
+        lost."""
+        return self._call_on_polling_thread(self._membership)
 
     def _membership(self) -> Any:
-        found = self.consumer.consumer_group_metadata()
-        # What the client says of itself once it knows that it was put out is taken for that of an administrator.
+        metadata = self.consumer.consumer_group_metadata()
+        # After the loss of membership, brokers accept the client's metadata like that of an administrator.
         if self.consumer.memberid() != self._member:
-            raise Retry(f"group {self._assignment.group}: this is no member any more")
-        return found
+            raise Retry(f"group {self._assignment.group}: the consumer is no longer a member")
+        return metadata
 
-    def _ask(self, work: Callable[[], Any], seconds: float = POLLING_THREAD_SECONDS) -> Any:
-        """The result of a call made on the polling thread. Raises Retry where there is none in time."""
+    def _call_on_polling_thread(self, call: Callable[[], Any], seconds: float = POLLING_THREAD_SECONDS) -> Any:
+        """Return the result of a call on the polling thread. Raises Retry after `seconds` without a result."""
         with self.changed:
             if self.closing:
                 raise Retry(f"group {self._assignment.group}: the consumer is closed")
-            answer = self._requests.add(work)
+            future = self._polling_calls.add(call)
         try:
-            return answer.result(seconds)
+            return future.result(seconds)
         except TimeoutError:
             raise Retry(f"group {self._assignment.group}: no answer from Kafka for {seconds:.0f} s") from None
 
-    # --- the polling thread
-
-    def begin(self) -> None:
-        """Read the channel's topic."""
+    def on_start(self) -> None:
+        """Subscribe to the channel's topic."""
         self.subscribe([self._assignment.topic])
 
-    def turn(self) -> None:
-        """Do what the owner's thread asks for, and ask the brokers what is to be asked."""
-        self._confirm()
-        self._look_for_unread()
-        self._note_ends()
-        self._requests.make()
+    def before_poll(self) -> None:
+        """Make the owner's calls, requests to the brokers, and seeks."""
+        self._request_topic_id()
+        self._check_unassigned()
+        self._cache_ends()
+        self._polling_calls.run()
         self._apply_seeks()
 
-    def _note_ends(self) -> None:
-        """Cache the end offsets of partitions, from which lost records are counted once the topic is recreated."""
-        if time.monotonic() - self._ends_at < ENDS_SECONDS:
+    def _cache_ends(self) -> None:
+        """Cache end offsets, with which lost records are counted once the topic is recreated."""
+        if time.monotonic() - self._ends_read_at < END_OFFSETS_SECONDS:
             return
-        self._ends_at = time.monotonic()
+        self._ends_read_at = time.monotonic()
         for partition in self._fetched.next_offsets():
-            at = TopicPartition(self._assignment.topic, partition)
-            _, high = self.consumer.get_watermark_offsets(at, cached=True)
+            topic_partition = TopicPartition(self._assignment.topic, partition)
+            _, high = self.consumer.get_watermark_offsets(topic_partition, cached=True)
             if high >= 0:
                 self._ends[partition] = high
 
-    def ended(self) -> None:
-        """Answer what was asked for meanwhile."""
-        self._requests.make()
+    def on_stop(self) -> None:
+        """Make the owner's waiting calls."""
+        self._polling_calls.run()
 
     def waiting_bytes(self) -> int:
-        """Size of all records that were not handed out."""
+        """Return the size of all records that were not handed out, in bytes."""
         return self._fetched.bytes
 
-    def received(self, messages: Sequence[Message]) -> None:
-        """Keep records until the topic's id is confirmed."""
+    def on_messages(self, messages: Sequence[Message]) -> None:
+        """Buffer records until the topic's id is confirmed."""
         failed: list[tuple[Message, KafkaError]] = []
-        past = set[int]()
+        finished = set[int]()
         with self.changed:
             for message in messages:
                 error = message.error()
                 if error is not None and error.code() != KafkaError._PARTITION_EOF:
                     failed.append((message, error))
-                elif not self._fetched.keep(message):
-                    past.add(cast("int", message.partition()))
-        if past:  # whatever resumes them has them paused again
-            self.consumer.pause([TopicPartition(self._assignment.topic, partition) for partition in past])
-        for message, error in failed:  # without the lock: the client's thread that answers may be waiting for it
+                elif not self._fetched.add_message(message):
+                    finished.add(cast("int", message.partition()))
+        if finished:  # paused once more after each resumption
+            self.consumer.pause([TopicPartition(self._assignment.topic, partition) for partition in finished])
+        for message, error in failed:  # without the lock, for which the client's callback thread may wait
             self._on_error(message, error)
 
-    def _confirm(self) -> None:
-        """Ask for the topic's id, once for all that was fetched meanwhile."""
-        wait = CONFIRM_SECONDS if self._fetched.unasked else TOPIC_ID_SECONDS
+    def _request_topic_id(self) -> None:
+        """Request the topic's id, once for all records fetched since the latest request."""
+        wait = CONFIRM_SECONDS if self._fetched.has_unconfirmed else TOPIC_ID_SECONDS
         topic_id = self._assignment.topic_partition.topic_id
-        if self._asking or not topic_id or time.monotonic() - self._asked_at < wait:
+        if self._id_requested or not topic_id or time.monotonic() - self._id_requested_at < wait:
             return
-        self._fetched.asked()
-        self._asking, self._asked_at = True, time.monotonic()
-        self._topic_ids.ask(self._confirmed)
+        self._fetched.start_confirmation()
+        self._id_requested, self._id_requested_at = True, time.monotonic()
+        self._topic_ids.request(self._on_topic_id)
 
-    def _confirmed(self, topic_id: str | None) -> None:
-        """Take the topic's id from the brokers, on a thread of the client's. After None, which is no answer, records
-        wait for the next one.
-        """
+    def _on_topic_id(self, topic_id: str | None) -> None:
+        """Confirm fetched records with the topic's id, on a thread of the client's. None is no answer: records
+        wait."""
         if topic_id in (None, self._assignment.topic_partition.topic_id):
-            self._fetched.answered(confirmed=topic_id is not None)
+            self._fetched.finish_confirmation(confirmed=topic_id is not None)
         elif topic_id == "":
             topic, group = self._assignment.topic, self._assignment.group
             self.fail(Retry(f"topic {topic}, which group {group} reads, was deleted"))
         else:
-            self.fail(self._made_again())
-        self._asking = False
+            self.fail(self._recreated_error())
+        self._id_requested = False
 
-    def _look_for_unread(self) -> None:
-        if self._assignment.topic_partition.topic_id and (unread := self._unread.lasting()):
+    def _check_unassigned(self) -> None:
+        if self._assignment.topic_partition.topic_id and (unassigned := self._unassigned.persistent()):
             self._join_anew()
             group, topic = self._assignment.group, self._assignment.topic
             raise Retry(
-                f"group {group}: no member reads partitions {sorted(unread)} of {topic}: joining the group again"
+                f"group {group}: no member reads partitions {sorted(unassigned)} of {topic}: joining the group again"
             )
 
-    def _made_again(self) -> Retry:
-        """Return the error for a topic that was recreated, and count the loss."""
-        left = unknown = 0
-        for partition, first in self._fetched.firsts().items():
+    def _recreated_error(self) -> Retry:
+        """Return the error for a recreated topic, and count its lost records."""
+        lost = unknown = 0
+        for partition, first in self._fetched.first_pending_offsets().items():
             if first >= 0 and partition in self._ends:
-                left += max(0, self._ends[partition] - first)
+                lost += max(0, self._ends[partition] - first)
             else:
                 unknown += 1
         self._metrics.add("TopicRecreatedCount")
-        self._metrics.add("RecordLostCount", left)
-        return Retry(made_again(self._assignment, left, unknown))
+        self._metrics.add("RecordLostCount", lost)
+        return Retry(recreated_error(self._assignment, lost, unknown))
 
     def _on_error(self, message: Message, error: KafkaError) -> None:
         assignment = self._assignment
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             if self._topic_ids.get() != assignment.topic_partition.topic_id:
-                raise self._made_again()
+                raise self._recreated_error()
             partition, offset = cast("int", message.partition()), cast("int", message.offset())
             marks = self._watermarks(partition)
-            assignment = self._fetched.assignments.get(partition, assignment.of(partition=partition))
+            assignment = self._fetched.assignments.get(partition, assignment.replace(partition=partition))
             last = LastRecord(leader_epoch=self._fetched.leader_epoch(partition, offset))
-            assignment = assignment.at(offset, last)
+            assignment = assignment.with_offset(offset, last)
             self._refuse_truncated([assignment], {})
-            raise self._lasting(self._of_this_topic(out_of_range(assignment, *marks) or Retry(error.str())))
+            raise self._store_loss(
+                self._unless_recreated(out_of_range_error(assignment, *marks) or Retry(error.str()))
+            )
         try:
-            self.refuse_fenced(error)
+            self.raise_if_fenced(error)
         except Fenced:
             self._join_anew()  # under the same name the two would fence each other for ever
             raise
-        self.refuse_unauthorized(error, assignment.topic)
+        self.raise_if_unauthorized(error, assignment.topic)
         self._log.warning("group %s: %s", assignment.group, error.str())
 
-    def _of_this_topic(self, error: FlafkaError) -> FlafkaError:
-        """Return that error if the brokers still name the topic by the same id. In a topic that was recreated
-        nothing is lost that could be given up.
-        """
-        same = self._topic_ids.get() == self._assignment.topic_partition.topic_id
-        return error if same else self._made_again()
+    def _unless_recreated(self, error: FlafkaError) -> FlafkaError:
+        """Return the error; after a recreation of the topic, its error instead, as no record of the new one is
+        lost."""
+        is_same = self._topic_ids.get() == self._assignment.topic_partition.topic_id
+        return error if is_same else self._recreated_error()
 
-    def _lasting(self, error: FlafkaError) -> FlafkaError:
-        """Return that error, which is committed with the offset where a person has to decide.
+    def _store_loss(self, error: FlafkaError) -> FlafkaError:
+        """Return the error, and commit a loss of records with the offset, as a person must decide.
 
-        Otherwise the sink would go on by itself, past records, once new ones have taken the lost offsets. A commit
-        that fails is made at the next attempt, which finds the loss again. Where fetched records are not delivered
-        yet, return a Retry instead.
+        Otherwise the sink would skip records once new ones have the lost offsets. If the commit fails, the next
+        attempt finds the loss again. Return a Retry instead while fetched records are not delivered yet.
         """
         if isinstance(error, RecordsLost):
-            one, metadata = error.assignment, _metadata(error.assignment)._replace(lost=error.lost).text()
-            at = TopicPartition(one.topic, one.partition, one.next_offset or 0, metadata=metadata)
-            if one.partition in self._fetched.assignments and not self._is_delivered(at):
-                # The offset of the error is that of the fetch: a reset to it would skip what brokers still have.
-                return Retry(f"{one.topic_partition}: brokers have lost records: joining the group again")
+            assignment, metadata = error.assignment, _metadata(error.assignment)._replace(lost=error.lost).text()
+            offset = TopicPartition(
+                assignment.topic, assignment.partition, assignment.next_offset or 0, metadata=metadata
+            )
+            if assignment.partition in self._fetched.assignments and not self._is_delivered(offset):
+                # The error's offset is that of the fetch: a reset to it would skip undelivered records.
+                return Retry(f"{assignment.topic_partition}: brokers have lost records: joining the group again")
             with suppress(KafkaException):
-                self.consumer.commit(offsets=[at], asynchronous=False)
+                self.consumer.commit(offsets=[offset], asynchronous=False)
         return error
 
     def _is_delivered(self, end: TopicPartition) -> bool:
-        """Return True if the group has committed all records of that partition before the offset. False where
-        brokers do not answer, or the group has no offset.
+        """Return True if the group has committed all records before that offset.
+
+        False without an answer from the brokers, or without a committed offset.
         """
         try:
-            (at,) = committed_offsets(self.consumer, [TopicPartition(end.topic, end.partition)], REQUEST_SECONDS)
+            (committed,) = committed_offsets(
+                self.consumer, [TopicPartition(end.topic, end.partition)], REQUEST_SECONDS
+            )
         except KafkaException:
             return False
-        return at.offset >= end.offset
+        return committed.offset >= end.offset
 
     def _apply_seeks(self) -> None:
-        seeks = self._fetched.seeks()
+        seeks = self._fetched.take_seeks()
         for partition, offset in seeks.items():
             self.consumer.seek(TopicPartition(self._assignment.topic, partition, offset))
-        again, self._fresh = self._fetched.bounded({*seeks, *self._fresh}), set()
-        if again and not self._paused:
-            self.consumer.resume([TopicPartition(self._assignment.topic, partition) for partition in again])
-
-    # --- partitions come and go
+        resumed, self._new_partitions = self._fetched.bounded({*seeks, *self._new_partitions}), set()
+        if resumed and not self._paused:
+            self.consumer.resume([TopicPartition(self._assignment.topic, partition) for partition in resumed])
 
     def assigned(self, partitions: list[TopicPartition]) -> Sequence[TopicPartition]:
-        """Have the owner take them over; begin where it says."""
-        # Not by this consumer's `list_topics`: in a callback that has the next callback of the same `poll` abort the
-        # process, for the Python binding takes the polling thread for one that is not polling.
+        """Have the owner take over the partitions; return its start offsets."""
+        # Not by this consumer's `list_topics`: called within a callback, it makes the next callback of the same
+        # `poll` abort the process, because the Python binding assumes that this thread no longer polls.
         topic_id = self._topic_ids.get()
         if self._fetched.assignments and topic_id != self._assignment.topic_partition.topic_id:
-            raise self._made_again()
-        self._assignment = self._assignment.of(topic_id=topic_id)
+            raise self._recreated_error()
+        self._assignment = self._assignment.replace(topic_id=topic_id)
         self._member = self.consumer.memberid()
         numbers = {tp.partition for tp in partitions}
-        self._unread.ask()
+        self._unassigned.request()
         wanted = [TopicPartition(self._assignment.topic, partition) for partition in sorted(numbers)]
-        at = committed_offsets(self.consumer, wanted, REQUEST_SECONDS) if wanted else []
-        assignments = assignments_of(self._assignment, at, self._log)
-        for refusal in kept_refusals(assignments, at, self._watermarks):
-            raise self._lasting(refusal)
-        answer: list[Assignment] = []
-        if not self._tell_and_wait(lambda: answer.extend(self._owner.assigned(assignments))):
+        offsets = committed_offsets(self.consumer, wanted, REQUEST_SECONDS) if wanted else []
+        assignments = assignments_of(self._assignment, offsets, self._log)
+        for error in stored_losses(assignments, offsets, self._watermarks):
+            raise self._store_loss(error)
+        returned: list[Assignment] = []
+        if not self._call_owner(lambda: returned.extend(self._owner.assigned(assignments))):
             group = self._assignment.group
-            raise Retry(f"group {group}: its sink was busy for {OWNER_SECONDS:.0f} s without a pause", 1)
-        known = {one.partition: one for one in assignments}
-        starts = [with_last_record(one, known[one.partition]) for one in answer or assignments]  # none: closing
-        self._refuse_truncated(starts, known)
-        starts = [self._oldest(one) if one.next_offset is None else one for one in starts]
-        # Another program, or a reset, has committed an offset alone: a later loss before it would not be noticed.
-        without = [one for one in starts if one.next_offset and one.last_record.leader_epoch < 0 and not one.replay]
-        looked_up = with_leader_epochs(CHANNEL, self._properties, without)
-        starts = [looked_up.get(one.partition, one) for one in starts]
+            raise Retry(f"group {group}: its sink was busy for {REBALANCE_SECONDS:.0f} s without a pause", 1)
+        committed = {assignment.partition: assignment for assignment in assignments}
+        # An owner that is closing returns no assignments.
+        starts = [with_last_record(start, committed[start.partition]) for start in returned or assignments]
+        self._refuse_truncated(starts, committed)
+        starts = [self._start_at_earliest(start) if start.next_offset is None else start for start in starts]
+        # Offsets of other programs and of resets have no leader epoch: a later loss before them would be undetected.
+        without_epoch = [
+            start for start in starts if start.next_offset and start.last_record.leader_epoch < 0 and not start.replay
+        ]
+        with_epoch = with_leader_epochs(CHANNEL, self._properties, without_epoch)
+        starts = [with_epoch.get(start.partition, start) for start in starts]
         self._fetched.add(starts)
-        self._fresh |= {one.partition for one in starts}
-        if fresh := [one for one in starts if one.partition in looked_up or _differ(one, known[one.partition])]:
-            self._commit(fresh)  # where each begins, and in which generation, before anything is taken
-        return [TopicPartition(one.topic, one.partition, one.next_offset or 0) for one in starts]
+        self._new_partitions |= {start.partition for start in starts}
+        changed = [
+            start
+            for start in starts
+            if start.partition in with_epoch or _is_changed(start, committed[start.partition])
+        ]
+        if changed:
+            self._commit(changed)  # the start offset and the generation, before any record is taken
+        return [TopicPartition(start.topic, start.partition, start.next_offset or 0) for start in starts]
 
     def _refuse_truncated(self, starts: Collection[Assignment], committed: Mapping[int, Assignment]) -> None:
-        """Raise FlafkaError, with the way out, where the brokers have lost the record before a next offset."""
-        for error in truncations(CHANNEL, self._properties, starts, committed):
-            raise self._lasting(self._of_this_topic(error))
+        """Raise FlafkaError, with its remedy, if the brokers have lost the record before a next offset."""
+        for error in find_truncations(CHANNEL, self._properties, starts, committed):
+            raise self._store_loss(self._unless_recreated(error))
 
-    def _oldest(self, assignment: Assignment) -> Assignment:
-        """Return where to go on in a partition in which the group has no offset: at its first record.
+    def _start_at_earliest(self, assignment: Assignment) -> Assignment:
+        """Return the assignment at the first record, for a partition without a committed offset.
 
-        From there on, and not from whatever is the first one later, it is read, so that what retention removes
-        meanwhile is missed.
+        The offset is fixed now, so that records that retention removes later are detected as missing.
         """
         low, _ = self._watermarks(assignment.partition)
-        start = assignment.at(low)
+        start = assignment.with_offset(low)
         if low:
-            self._log.warning("%s", begins_late(start))
+            self._log.warning("%s", missing_offset_warning(start))
         return start
 
     def _watermarks(self, partition: int) -> tuple[int, int]:
@@ -384,63 +392,65 @@ class KafkaReader(Poller, Reader):
         return watermarks(self.consumer, TopicPartition(self._assignment.topic, partition), REQUEST_SECONDS)
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
-        """Have the owner deliver what it took of them."""
+        """Have the owner deliver the taken records of the partitions."""
         numbers = {tp.partition for tp in partitions}
-        self._tell_and_wait(lambda: self._owner.revoked(numbers))
+        self._call_owner(lambda: self._owner.revoked(numbers))
         self._fetched.remove(numbers)
 
     def lost(self, partitions: list[TopicPartition]) -> None:
-        """Drop what was fetched of them, and have the owner do so."""
+        """Drop the fetched records of the partitions, also in the owner."""
         numbers = {tp.partition for tp in partitions}
         self._fetched.remove(numbers)
-        self._tell_and_wait(lambda: self._owner.lost(numbers))
+        self._call_owner(lambda: self._owner.lost(numbers))
 
-    def _tell_and_wait(self, tell: Callable[[], None]) -> bool:
-        """Have the owner's thread do that. Whether it has; it may do so later otherwise. Raises what it raises."""
+    def _call_owner(self, call: Callable[[], None]) -> bool:
+        """Make a call on the owner's thread; return False after `REBALANCE_SECONDS` without its end.
+
+        The call may be made later then. Raises the exception of the call.
+        """
         with self.changed:
             if self.closing:
                 return True
-            told = self._news.add(tell)
-        deadline = time.monotonic() + OWNER_SECONDS
-        while not told.done() and not self.closing and time.monotonic() < deadline:
+            future = self._owner_calls.add(call)
+        deadline = time.monotonic() + REBALANCE_SECONDS
+        while not future.done() and not self.closing and time.monotonic() < deadline:
             with suppress(TimeoutError):
-                told.exception(0.005)
-            self._requests.make()
-        if told.done():
-            told.result()
-        return told.done() or self.closing
+                future.exception(0.005)
+            self._polling_calls.run()
+        if future.done():
+            future.result()
+        return future.done() or self.closing
 
 
-class Fetched:
-    """The records of the partitions that one consumer has, in order, and where it stands in each.
+class FetchBuffer:
+    """Fetched records of a consumer's partitions, in order, and the next offset of each. Guarded by `changed`.
 
-    A record is kept, waits until the topic's id is confirmed, and waits then to be handed out. All of it is guarded
-    by `changed`, which is notified when there is more to hand out.
+    A record waits until the topic's id is confirmed, and then to be handed out. `changed` is notified when more
+    records can be handed out.
     """
 
     def __init__(self, changed: threading.Condition) -> None:
         self._changed = changed
         self.bytes = 0
-        """Size of the records that are kept, in bytes: the sum of `weight`."""
+        """Size of the waiting records, in bytes: the sum of `memory_bytes`."""
         self.assignments: dict[int, Assignment] = {}
-        """By partition, of those that the consumer has."""
+        """Assignments of the consumer, by partition."""
         self._confirmed: dict[int, deque[Message]] = {}
-        """By partition; who hands them out takes them without the lock."""
-        self._asked: list[Message] = []
-        """Received before the topic's id was asked for, which is not answered yet."""
-        self._unasked: list[Message] = []
+        """Confirmed records by partition, which are taken without the lock."""
+        self._confirming: list[Message] = []
+        """Records received before the pending request for the topic's id."""
+        self._unconfirmed: list[Message] = []
+        """Records received since."""
         self._next: dict[int, int] = {}
-        """The offset to be received next of each partition."""
+        """Next offset to receive, by partition."""
         self._leaders: dict[int, list[tuple[int, int]]] = {}
-        """By partition: from which offset on what was received had which leader epoch, in order."""
+        """First offset and leader epoch of the received records, in order, by partition."""
         self._seeks: dict[int, int] = {}
-        """By partition: offset of a seek that the client has not made yet."""
+        """Offset of a pending seek, by partition."""
         self._until: Mapping[int, int] | None = None
 
-    # --- which partitions there are, and where they begin and end
-
     def add(self, starts: Collection[Assignment]) -> None:
-        """Add partitions that the consumer has from now on."""
+        """Add newly assigned partitions."""
         with self._changed:
             for start in starts:
                 partition, offset = start.partition, start.next_offset or 0
@@ -450,102 +460,101 @@ class Fetched:
                 self._leaders[partition] = [(offset - 1, leader_epoch)] if offset and leader_epoch >= 0 else []
 
     def remove(self, partitions: Collection[int]) -> None:
-        """Partitions that the consumer does not have any more, with all that waits of them."""
+        """Remove partitions that are no longer assigned, with their waiting records."""
         with self._changed:
             for partition in partitions:
-                self._forget(partition)
-                for known in (self.assignments, self._confirmed, self._next, self._leaders, self._seeks):
-                    known.pop(partition, None)
+                self._drop_waiting(partition)
+                for by_partition in (self.assignments, self._confirmed, self._next, self._leaders, self._seeks):
+                    by_partition.pop(partition, None)
 
     def rewind(self, starts: Collection[Assignment]) -> None:
         """Drop the waiting records of these partitions, and request a seek to the start of each."""
         with self._changed:
-            owned = {one.partition: one for one in starts if one.partition in self.assignments}
+            owned = {
+                assignment.partition: assignment for assignment in starts if assignment.partition in self.assignments
+            }
             for partition in owned:
-                self._forget(partition)
+                self._drop_waiting(partition)
             self.assignments.update(owned)
-            seeks = {partition: one.next_offset or 0 for partition, one in owned.items()}
+            seeks = {partition: assignment.next_offset or 0 for partition, assignment in owned.items()}
             self._seeks.update(seeks)
             self._next.update(seeks)
 
-    def seeks(self) -> Mapping[int, int]:
+    def take_seeks(self) -> Mapping[int, int]:
         """Return the seeks requested since the last call, as offsets by partition."""
         with self._changed:
             seeks, self._seeks = self._seeks, {}
         return seeks
 
     def stop_at(self, ends: Mapping[int, int]) -> None:
-        """From there on nothing is kept, and nothing of partitions that are not among them."""
+        """Keep no records from these offsets on, and none of other partitions."""
         self._until = dict(ends)
 
     def bounded(self, partitions: Collection[int]) -> Collection[int]:
-        """Subset of the partitions for which `stop_at` has set an end, up to which records are kept."""
+        """Return the subset of partitions with an end of `stop_at`."""
         return partitions & (self._until or {}).keys()
 
-    # --- records come, are confirmed, and go
-
-    def keep(self, message: Message) -> bool:
-        """Keep a record, or learn where a partition ends, where that is the message. False for what is not wanted, as
-        `stop_at` says."""
+    def add_message(self, message: Message) -> bool:
+        """Add a record, or the end of a partition. Return False for a record after the end of `stop_at`."""
         partition, offset = cast("int", message.partition()), cast("int", message.offset())
         with self._changed:
-            # What was fetched before a pending seek lies past it: handing it out would skip events.
+            # Records fetched before a pending seek have later offsets: handing them out would skip events.
             if partition not in self.assignments or partition in self._seeks:
                 return True
             if self._until is not None and offset >= self._until.get(partition, 0):
                 return False
             if message.error() is not None:
-                self._next[partition] = offset  # behind the last record, where that is the end of a transaction
+                self._next[partition] = offset  # also after the end of a transaction
                 return True
             self._next[partition] = offset + 1
-            leader_epoch, known = message.leader_epoch(), self._leaders[partition]
-            if leader_epoch is not None and (not known or known[-1][1] < leader_epoch):
-                known.append((offset, leader_epoch))
-            self._unasked.append(message)
-            self.bytes += weight(message)
+            leader_epoch, epochs = message.leader_epoch(), self._leaders[partition]
+            if leader_epoch is not None and (not epochs or epochs[-1][1] < leader_epoch):
+                epochs.append((offset, leader_epoch))
+            self._unconfirmed.append(message)
+            self.bytes += memory_bytes(message)
         return True
 
     @property
-    def unasked(self) -> bool:
-        """True if records wait for a request for the topic's id."""
-        return bool(self._unasked)
+    def has_unconfirmed(self) -> bool:
+        """True if records wait for the next request for the topic's id."""
+        return bool(self._unconfirmed)
 
-    def asked(self) -> None:
-        """The topic's id is asked for now. The answer to the question before has come."""
+    def start_confirmation(self) -> None:
+        """Start a request for the topic's id, after the end of the former one."""
         with self._changed:
-            self._asked, self._unasked = self._unasked, []
+            self._confirming, self._unconfirmed = self._unconfirmed, []
 
-    def answered(self, *, confirmed: bool) -> None:
-        """The topic is that of the assignments; or there was no answer, and what waits waits for the next."""
+    def finish_confirmation(self, *, confirmed: bool) -> None:
+        """Confirm the records of the pending request, or, without an answer, add them to the next request."""
         with self._changed:
             if confirmed:
-                for message in self._asked:
+                for message in self._confirming:
                     self._confirmed[cast("int", message.partition())].append(message)
                 self._changed.notify_all()
             else:
-                self._unasked = self._asked + self._unasked
-            self._asked = []
+                self._unconfirmed = self._confirming + self._unconfirmed
+            self._confirming = []
 
     @property
-    def ready(self) -> bool:
+    def has_confirmed(self) -> bool:
         """True if a record can be handed out."""
         return any(self._confirmed.values())
 
-    def hand_out(self) -> tuple[Assignment, Iterator[Record]] | None:
-        """The records of the partition whose turn it is, which are handed out one by one as they are asked for."""
+    def take_records(self) -> tuple[Assignment, Iterator[Record]] | None:
+        """Return a lazy iterator over the records of the next partition, in turn; None if no record is confirmed."""
         with self._changed:
             partition = next((p for p, queue in self._confirmed.items() if queue), None)
             if partition is None:
                 return None
-            # Round robin: the partition served goes to the end.
+            # Round robin: move the partition to the end.
             queue = self._confirmed[partition] = self._confirmed.pop(partition)
             return self.assignments[partition], self._records(queue)
 
     def _records(self, queue: deque[Message]) -> Iterator[Record]:
         size = 0
         try:
-            for message in _emptied(queue):
-                size += weight(message)
+            for message in _drain_queue(queue):
+                size += memory_bytes(message)
                 yield Record(
                     cast("int", message.offset()),
                     message.timestamp()[1],
@@ -557,84 +566,81 @@ class Fetched:
             with self._changed:
                 self.bytes -= size
 
-    def _forget(self, partition: int) -> None:
-        self.bytes -= sum(map(weight, _emptied(self._confirmed.get(partition, deque()))))
-        for waiting in (self._asked, self._unasked):
+    def _drop_waiting(self, partition: int) -> None:
+        self.bytes -= sum(map(memory_bytes, _drain_queue(self._confirmed.get(partition, deque()))))
+        for waiting in (self._confirming, self._unconfirmed):
             dropped = [message for message in waiting if message.partition() == partition]
             if dropped:
-                self.bytes -= sum(map(weight, dropped))
+                self.bytes -= sum(map(memory_bytes, dropped))
                 waiting[:] = [message for message in waiting if message.partition() != partition]
 
-    # --- where each partition stands
-
     def next_offsets(self) -> Mapping[int, int]:
-        """The offset to be received next of each partition."""
+        """Return the next offset to receive, by partition."""
         with self._changed:
             return dict(self._next)
 
-    def firsts(self) -> Mapping[int, int]:
-        """The first record of each partition that was not handed out, which may not have been received yet."""
+    def first_pending_offsets(self) -> Mapping[int, int]:
+        """Return, by partition, the offset of the first record that was not handed out, received or not."""
         with self._changed:
             firsts = dict(self._next)
-            for message in (*self._unasked, *self._asked, *itertools.chain(*self._confirmed.values())):
+            for message in (*self._unconfirmed, *self._confirming, *itertools.chain(*self._confirmed.values())):
                 partition, offset = cast("int", message.partition()), cast("int", message.offset())
                 firsts[partition] = min(firsts[partition], offset)
             return firsts
 
     def leader_epoch(self, partition: int, end: int) -> int:
-        """Leader epoch of the latest record before `end`; negative where it is not known."""
+        """Return the leader epoch of the latest record before `end`; -1 if unknown."""
         with self._changed:
             return max((epoch for first, epoch in self._leaders.get(partition, ()) if first < end), default=-1)
 
 
 def _metadata(assignment: Assignment) -> OffsetMetadata:
-    """Return the metadata of an offset, without the time of the last record: its leader epoch is committed."""
+    """Return the metadata of an offset, without the last record's timestamp, as its leader epoch is committed."""
     return OffsetMetadata.of(assignment)._replace(time=-1)
 
 
-def _differ(one: Assignment, other: Assignment) -> bool:
+def _is_changed(one: Assignment, other: Assignment) -> bool:
     """Return True if two assignments of one partition have different generations or next offsets."""
     return (one.generation, one.next_offset) != (other.generation, other.next_offset)
 
 
-def _emptied(queue: deque[Message]) -> Iterator[Message]:
+def _drain_queue(queue: deque[Message]) -> Iterator[Message]:
     """Yield the messages of a queue, each removed from it. Of two threads, each gets other messages."""
     with suppress(IndexError):
         while True:
             yield queue.popleft()
 
 
-class UnreadPartitions:
-    """Partitions of the topic that no member of the group has; requested at each assignment, and every 15 to 30 s.
+class UnassignedPartitions:
+    """Partitions without a member of the group, requested at each assignment and every 15 to 30 s.
 
-    A static member that ends amid a rebalance comes back to its old share, without what it gave up or was to get.
-    No member has those partitions until the next rebalance, which a member of another name brings about.
+    A static member that restarts during a rebalance gets its former assignment, without partitions in transfer. No
+    member has these until the next rebalance, which a member with another instance id triggers.
     """
 
     def __init__(self, topic_ids: TopicIds, group: str) -> None:
         self._topic_ids, self._group = topic_ids, group
-        self._before = frozenset[int]()
-        """Partitions that no member had at the latest request."""
-        self._due = time.monotonic() + _wait_seconds()
+        self._latest = frozenset[int]()
+        """Partitions without a member at the latest request."""
+        self._next_request = time.monotonic() + _request_interval()
 
-    def ask(self) -> frozenset[int]:
-        """Ask the brokers, and return the partitions that no member has."""
-        self._due = time.monotonic() + _wait_seconds()
-        self._before = self._topic_ids.unread(self._group)
-        return self._before
+    def request(self) -> frozenset[int]:
+        """Request the partitions without a member from the brokers, and return them."""
+        self._next_request = time.monotonic() + _request_interval()
+        self._latest = self._topic_ids.unassigned_partitions(self._group)
+        return self._latest
 
-    def lasting(self) -> frozenset[int]:
-        """Return the partitions that no member had at two requests in a row; none until the next request is due."""
-        if time.monotonic() < self._due:
+    def persistent(self) -> frozenset[int]:
+        """Return the partitions without a member at two requests in a row; none until the next request is due."""
+        if time.monotonic() < self._next_request:
             return frozenset()
-        before = self._before
-        return before & self.ask()
+        before = self._latest
+        return before & self.request()
 
 
-def _wait_seconds() -> float:
-    """Return a random time, as one member that joins anew is enough.
+def _request_interval() -> float:
+    """Return a random interval in seconds, as it suffices that one member joins anew.
 
-    With the session of the member that it was before, it has what nobody read within the minute after which a drain
-    is given up.
+    The interval and the session of the former member end within the minute after which a drain is aborted.
     """
     return random.uniform(15, 30)

@@ -1,4 +1,4 @@
-"""Producer of the channel: puts batches as records and replaces clients that fail or stall."""
+"""Producer of the channel, which stores batches as records and replaces clients that fail or stall."""
 
 from __future__ import annotations
 
@@ -15,37 +15,46 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from flafka.channels.kafka.config import CHANNEL, KafkaChannelConfig
-from flafka.channels.kafka.records import ARROW, FORMAT, KEY, KafkaHeaders, encode, raw_headers, texts_of
+from flafka.channels.kafka.records import ARROW, FORMAT, KEY, KafkaHeaders, encode, header_values, raw_headers
 from flafka.plugins import Batch, Component, EventId, Rejected, Retry
-from flafka.plugins.kafka.admin import PROBE_SECONDS
+from flafka.plugins.kafka.admin import CONNECTIVITY_SECONDS
 from flafka.plugins.kafka.clients import new_producer
-from flafka.plugins.kafka.consumer import STANDING_SECONDS
-from flafka.plugins.kafka.errors import BROKEN, RECORD_REFUSALS, ReportedErrors, failure, is_broken, login, sentence
-from flafka.plugins.kafka.producer import DeliveryReports, Standstill
-from flafka.plugins.kafka.properties import number
-from flafka.plugins.shared import flumeevent
+from flafka.plugins.kafka.consumer import CLIENT_CLOSE_SECONDS
+from flafka.plugins.kafka.errors import (
+    FATAL_EXCEPTIONS,
+    RECORD_REFUSALS,
+    ReportedErrors,
+    describe_login_error,
+    explain_error,
+    is_fatal,
+    to_retry,
+)
+from flafka.plugins.kafka.producer import DeliveryReports, StallDetector
+from flafka.plugins.kafka.properties import parse_number
 from flafka.plugins.threads import start_thread
+from flafka.plugins.wire import flumeevent
 
 MAX_RECORD_BYTES = 8 << 20
 BATCH_BYTES = 1 << 20
-"""Size of a request batch, unless it is configured or the topic takes less."""
+"""Size of a request batch, unless it is configured or the topic's limit is lower."""
 STALL_SECONDS = 5.0
-PURGED_SECONDS = 10.0
-"""Time that a replaced client may take to report its records as given up."""
+"""Time without an acknowledgement after which a put reports an outage."""
+PURGE_SECONDS = 10.0
+"""Time in which a replaced client reports its records as purged."""
 RETIRED_SECONDS = 300.0
-"""Time for which a replaced client is asked to give up its records."""
+"""Longest time for which the records of a replaced client are purged."""
 REFUSED_SECONDS = 40.0
-"""The client says again every 30 seconds that it is refused."""
-AT_ONCE: Mapping[str, Any] = {
+"""Time for which a refusal counts. The client reports it again every 30 seconds."""
+NO_LINGER: Mapping[str, Any] = {
     "linger.ms": 0,
-    "sticky.partitioning.linger.ms": 10,  # else 0 as well: each event without a key would choose a partition anew
+    "sticky.partitioning.linger.ms": 10,  # with 0, the default then, each event without a key changes the partition
 }
-"""A put is sent at once, as whoever puts has gathered already. What is put while five requests are on their way to a
-broker goes together."""
-LINGER = frozenset({"linger.ms", "queue.buffering.max.ms"})
-"""Properties that somebody sets who wants it otherwise."""
-_WAITS = {
-    **dict.fromkeys(LINGER, 0),
+"""Properties to send each put at once, as a source has batched its events already. Records that are put while five
+requests are in flight to a broker share a request."""
+LINGER_PROPERTIES = frozenset({"linger.ms", "queue.buffering.max.ms"})
+"""Properties that disable `NO_LINGER` when they are configured."""
+_DELAYS = {
+    **dict.fromkeys(LINGER_PROPERTIES, 0),
     "socket.timeout.ms": 60_000,
     "reconnect.backoff.max.ms": 10_000,
     "socket.connection.setup.timeout.ms": 30_000,
@@ -54,21 +63,21 @@ _WAITS = {
 }
 """Properties that delay a request, in milliseconds, with librdkafka's defaults."""
 _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
-FITTING_SECONDS = 60.0
-"""Time after the latest record that was too large until puts make records of `batchBytes` again."""
+REDUCED_SIZE_SECONDS = 60.0
+"""Time after the latest record that was too large, until records have up to `batchBytes` again."""
 UNLIMITED = 2**63
 LIMITS_SECONDS = 1.0
-"""Shortest time between two questions for the topic's limits."""
-REFUSED_AGAIN_SECONDS = 2.0
-"""Time after which records are produced once more that brokers refuse for a reason outside of the record."""
+"""Shortest time between two requests for the topic's limits."""
+REFUSED_RETRY_SECONDS = 2.0
+"""Pause before records are retried that brokers have refused for a reason outside the record."""
 _COMPRESSION = ("compression.type", "compression.codec")
 
 COMPACTED = (
     "topic {} is compacted: it refuses events without a key, and would drop others; set cleanup.policy=delete on it"
 )
 DELETED = (
-    "topic {0} was deleted, and what is put waits: create it again with a restart of the agent, or with agent topic "
-    "create {0} --bootstrap-server {1}"
+    "topic {0} was deleted, and puts wait: recreate it with a restart of the agent, or with agent topic create {0} "
+    "--bootstrap-server {1}"
 )
 _NO_TOPIC = frozenset({KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART})
 _WRONG_CLOCK = (
@@ -81,20 +90,20 @@ class Limits(NamedTuple):
     """Settings of the topic by which brokers refuse a record."""
 
     record_bytes: int
-    """Size of the largest record that the topic takes, at most `MAX_RECORD_BYTES`."""
+    """Size of the largest record that the topic accepts, at most `MAX_RECORD_BYTES`."""
     compacted: bool = False
-    """True if brokers refuse each record that has no key, and later drop records of equal keys."""
+    """True if the topic is compacted: brokers refuse records without a key, and later drop records of equal keys."""
 
 
 class ChannelProducer:
-    """Producer of the channel's topic for several putting threads, connected until `close`.
+    """Producer of the channel's topic. Thread-safe, for several concurrent puts; connected until `close`.
 
-    `limits` are the topic's; `look` asks the brokers for them again and raises KafkaException or TimeoutError.
-    `writable` asks by another client whether the brokers could take a record in each partition now, and `exists`
-    whether they know the topic.
+    `limits` are the topic's present limits. `request_limits` requests them from the brokers, and raises
+    KafkaException or TimeoutError. `is_writable` returns True if the brokers could take a record in each partition
+    now. `topic_exists` returns True if they know the topic. These functions use other clients.
 
-    A record that brokers have acknowledged is not produced again by the same put: what they refuse is, by a client
-    that sends each record alone, and becomes a rejection if it is refused once more.
+    A put never repeats a record that brokers have acknowledged. It retries a refused record with a
+    client that sends each record in a request of its own. If the record is refused again, its events are rejected.
     """
 
     def __init__(
@@ -103,274 +112,286 @@ class ChannelProducer:
         properties: Mapping[str, Any],
         partitions: int,
         limits: Limits,
-        writable: Callable[[], bool],
-        look: Callable[[], Limits],
-        exists: Callable[[], bool],
+        is_writable: Callable[[], bool],
+        request_limits: Callable[[], Limits],
+        topic_exists: Callable[[], bool],
     ) -> None:
         self.name, self._config, self.log = channel.name, channel.config, channel.log
         self.metrics, self.stopping = channel.metrics, channel.stopping
         self._partitions = Partitions(self.name, self._config, partitions, self._count_partitions)
         self._properties: dict[str, Any] = {
             **channel.config.producer_properties(properties),
-            **({} if properties.keys() & LINGER else AT_ONCE),
-            "error_cb": self._hear,
+            **({} if properties.keys() & LINGER_PROPERTIES else NO_LINGER),
+            "error_cb": self._on_error,
         }
         self._compression = next((properties[name].lower() for name in _COMPRESSION if name in properties), None)
         self._refusal, self._refused_at = "", -REFUSED_SECONDS
-        self._limits, self._look, self._looked_at = limits, look, time.monotonic()
-        self._exists = exists
-        self._fitting, self._fitted_at = UNLIMITED, 0.0
-        """Bytes of a batch that become a record which the topic takes, and the time (`time.monotonic`) of the latest
-        record that was too large.
+        self._limits, self._request_limits, self._limits_read_at = limits, request_limits, time.monotonic()
+        self._topic_exists = topic_exists
+        self._batch_limit, self._batch_limit_set_at = UNLIMITED, 0.0
+        """Maximum size in memory of the batch of a record, in bytes, and the time (`time.monotonic`) of its last
+        change.
         """
         self._lock = threading.Lock()
-        self._looking = threading.Lock()
-        self._stalled, self._trouble = 0, 0.0
-        """Puts that wait for long, and since when there are such that nothing was acknowledged after."""
-        waits = ((number(properties.get(name, default)) or 0) - default for name, default in _WAITS.items())
-        self._standstill = Standstill(writable, sum(max(0.0, wait) / 1000 for wait in waits), self.stopping)
+        self._limits_lock = threading.Lock()
+        self._waiting_puts, self._outage_since = 0, 0.0
+        """Number of puts that wait longer than `STALL_SECONDS`, and the start of the outage; 0.0 without an
+        outage."""
+        delays = ((parse_number(properties.get(name, default)) or 0) - default for name, default in _DELAYS.items())
+        client_seconds = sum(max(0.0, delay) / 1000 for delay in delays)
+        self._stall_detector = StallDetector(is_writable, client_seconds, self.stopping)
         self._closed = threading.Event()
-        self._produce_rows = self._produce_pieces if self._config.format == "arrow" else self._produce_events
-        """Produce a batch whose events have these row numbers in the put; return rows that no record can hold."""
+        self._produce_rows = self._produce_batches if self._config.format == "arrow" else self._produce_events
+        """Function that produces a batch with these row numbers of the put, and returns rejected rows with
+        reasons."""
         self._producer = self._new_producer()
-        self._beside: tuple[tuple[Producer, float], ...] = ()
-        """Other producers in use, and the time (`time.monotonic`) from which an idle one is dropped."""
-        self._poller = threading.Thread(target=self._poll, name=f"{self.name}-producer", daemon=True)
-        self._poller.start()
+        self._other_producers: tuple[tuple[Producer, float], ...] = ()
+        """Other producers in use, each with the time (`time.monotonic`) from which it is dropped once idle."""
+        self._polling_thread = threading.Thread(
+            target=self._poll_producers, name=f"{self.name}-producer", daemon=True
+        )
+        self._polling_thread.start()
 
     @property
     def refusal(self) -> str:
-        """Reason why brokers have refused this client lately; empty if they have not."""
+        """Reason why brokers have refused this client within `REFUSED_SECONDS`; empty otherwise."""
         return self._refusal if time.monotonic() - self._refused_at < REFUSED_SECONDS else ""
 
-    def _hear(self, error: KafkaError) -> None:
-        """Note why brokers refuse this client: its password may be changed while it is connected."""
-        heard = ReportedErrors()
-        heard(error)
-        if why := heard.refusal():
-            self._refusal, self._refused_at = login(why, self._properties), time.monotonic()
+    def _on_error(self, error: KafkaError) -> None:
+        """Record a refusal of this client: its password may change while it is connected."""
+        reported = ReportedErrors()
+        reported(error)
+        if refusal := reported.refusal():
+            self._refusal, self._refused_at = describe_login_error(refusal, self._properties), time.monotonic()
 
     def close(self) -> None:
-        """Stop, and give up the records that are not acknowledged."""
+        """Stop, and purge unacknowledged records."""
         self._closed.set()
-        self._poller.join(STANDING_SECONDS)
-        for producer in (self._producer, *(other for other, _ in self._beside)):
+        self._polling_thread.join(CLIENT_CLOSE_SECONDS)
+        for producer in (self._producer, *(other for other, _ in self._other_producers)):
             producer.purge()
-            with contextlib.suppress(*BROKEN):
+            with contextlib.suppress(*FATAL_EXCEPTIONS):
                 producer.flush(1)
 
     def put(self, batch: Batch, enqueued: Callable[[], None]) -> None:
-        """Return when every in-sync replica has the batch. Raises Rejected with the rows that no record can hold.
+        """Return once every in-sync replica has the batch. Raises Retry, and Rejected for rows that no record can
+        hold.
 
-        `enqueued` is called as soon as records of later puts can only come behind this batch.
+        `enqueued` is called once the records of later puts are certain to follow this batch.
         """
         self.metrics.add("EventPutAttemptCount", len(batch))
         delivery = DeliveryReports(self._producer, len(batch))
         rejected = self._produce_rows(batch, range(len(batch)), delivery)
         enqueued()
         with self.metrics.timed("KafkaEventSendTimer"):
-            self._await(delivery)
+            self._wait_for_reports(delivery)
             if delivery.failed:
-                rejected |= self._put_again(batch, delivery)
+                rejected |= self._retry_failed_records(batch, delivery)
         if delivery.reported:
-            self._stored()
+            self._record_success()
         self.metrics.add("EventPutSuccessCount", len(batch) - len(rejected))
         if rejected:
             raise Rejected({EventId("", -1, -1, row): reason for row, reason in sorted(rejected.items())})
 
-    def _put_again(self, batch: Batch, delivery: DeliveryReports) -> dict[int, str]:
-        """Produce the failed records once more until each is stored or refused alone; return the refused rows.
+    def _retry_failed_records(self, batch: Batch, delivery: DeliveryReports) -> dict[int, str]:
+        """Retry failed records until each is stored, or refused on its own; return the rejected rows with reasons.
 
-        Raises Retry where none is stored and the reason is not in a record: the whole put may be repeated then.
+        Raises Retry if no record is stored and the cause is outside the records: the source may repeat the whole put
+        then without duplicates.
         """
         rejected: dict[int, str] = {}
-        stored, stalled = delivery.stored, False
+        has_stored, is_waiting = delivery.has_stored, False
         try:
             while delivery.failed:
-                passing = [error for _, error in delivery.failed if error.code() not in RECORD_REFUSALS]
-                if passing and not stored:
+                transient = [error for _, error in delivery.failed if error.code() not in RECORD_REFUSALS]
+                if transient and not has_stored:
                     self._replace(delivery.producer)
-                    raise self._failure(passing[0], delivery)
-                if any(error.fatal() for error in passing):
+                    raise self._error_of(transient[0], delivery)
+                if any(error.fatal() for error in transient):
                     self._replace(delivery.producer)
-                limits = self._ask_limits()
+                limits = self._refresh_limits()
                 if limits.compacted:
-                    passing.append(KafkaError(KafkaError.INVALID_RECORD, COMPACTED.format(self._config.topic)))
-                    if not stored:
-                        raise self._failure(passing[-1], delivery)
-                if passing:
-                    if not stalled:
-                        stalled = True
-                        self._stall(+1, f"channel {self.name}: {self._why(passing[0])}; what was put waits")
-                    if self._closed.is_set() or self.stopping.wait(REFUSED_AGAIN_SECONDS):
-                        raise self._failure(passing[0], delivery)
-                delivery = self._put_alone(batch, delivery, rejected)
-                stored = stored or delivery.stored
+                    transient.append(KafkaError(KafkaError.INVALID_RECORD, COMPACTED.format(self._config.topic)))
+                    if not has_stored:
+                        raise self._error_of(transient[-1], delivery)
+                if transient:
+                    if not is_waiting:
+                        is_waiting = True
+                        self._change_waiting_puts(
+                            +1, f"channel {self.name}: {self._explain(transient[0])}; puts wait"
+                        )
+                    if self._closed.is_set() or self.stopping.wait(REFUSED_RETRY_SECONDS):
+                        raise self._error_of(transient[0], delivery)
+                delivery = self._send_separately(batch, delivery, rejected)
+                has_stored = has_stored or delivery.has_stored
         finally:
-            if stalled:
-                self._stall(-1)
+            if is_waiting:
+                self._change_waiting_puts(-1)
         return rejected
 
-    def _put_alone(self, batch: Batch, failed: DeliveryReports, rejected: dict[int, str]) -> DeliveryReports:
-        """Produce the failed records with one record in each request; add rows refused for good to `rejected`."""
-        rows = sorted(row for some, _ in failed.failed for row in some)
+    def _send_separately(self, batch: Batch, failed: DeliveryReports, rejected: dict[int, str]) -> DeliveryReports:
+        """Produce the failed records, one in each request; add finally refused rows to `rejected`."""
+        rows = sorted(row for rows_of_record, _ in failed.failed for row in rows_of_record)
         mask = np.zeros(len(batch), bool)
         mask[rows] = True
         producer = self._new_producer({"batch.num.messages": 1})
         with self._lock:
-            self._beside += ((producer, float("inf")),)
+            self._other_producers += ((producer, float("inf")),)
         delivery = DeliveryReports(producer, failed.events)
         delivery.record_events = failed.record_events
         try:
             rejected |= self._produce_rows(batch.where(pa.array(mask)), rows, delivery)
-            self._await(delivery)
+            self._wait_for_reports(delivery)
         finally:
-            self._keep_beside(producer, 0.0)
-        left = []
-        for some, error in delivery.failed:
+            self._drop_producer(producer, 0.0)
+        remaining = []
+        for rows_of_record, error in delivery.failed:
             if error.code() in RECORD_REFUSALS and not self._limits.compacted:
-                if len(some) == 1:
-                    rejected[some[0]] = self._refused_for(batch, some[0], error)
+                first, count = rows_of_record[0], len(rows_of_record)
+                if count == 1:
+                    rejected[first] = self._rejection_reason(batch, first, error)
                     continue
                 if error.code() in _TOO_LARGE:
-                    self._fit(min(self._fitting, batch.slice(some[0], len(some)).nbytes // 2))
+                    self._limit_batches(min(self._batch_limit, batch.slice(first, count).nbytes // 2))
                 else:
-                    delivery.record_events = min(delivery.record_events, len(some) // 2)
-            left.append((some, error))
-        delivery.failed = left
+                    delivery.record_events = min(delivery.record_events, count // 2)
+            remaining.append((rows_of_record, error))
+        delivery.failed = remaining
         return delivery
 
-    def _refused_for(self, batch: Batch, row: int, error: KafkaError) -> str:
+    def _rejection_reason(self, batch: Batch, row: int, error: KafkaError) -> str:
         size = len(batch.bodies[row].as_py())
         if error.code() in _TOO_LARGE:
-            return f"with its headers, {self._too_large(size)}"
-        return f"topic {self._config.topic} takes no such record: {error.str()}"
+            return f"with its headers, {self._too_large_reason(size)}"
+        return f"topic {self._config.topic} accepts no such record: {error.str()}"
 
-    def _failure(self, error: KafkaError, delivery: DeliveryReports) -> Retry:
+    def _error_of(self, error: KafkaError, delivery: DeliveryReports) -> Retry:
         if error.code() in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
-            return self._given_up(delivery)
-        return self._retry(error)
+            return self._abandoned_error(delivery)
+        return self._retry_of(error)
 
-    def _retry(self, error: KafkaError) -> Retry:
-        if error.code() in _NO_TOPIC and not self._exists():
+    def _retry_of(self, error: KafkaError) -> Retry:
+        if error.code() in _NO_TOPIC and not self._topic_exists():
             text = DELETED.format(self._config.topic, self._config.bootstrap_servers)
             with self._lock:
-                self._trouble = self._trouble or time.monotonic()
-                self.metrics.error(text)
+                self._outage_since = self._outage_since or time.monotonic()
+                self.metrics.set_error(text)
             return Retry(f"channel {self.name}: {text}")
-        wrong = _WRONG_CLOCK if error.code() == KafkaError.INVALID_TIMESTAMP else ""
-        return failure(error, f"channel {self.name}: {self._why(error)}{wrong}")
+        hint = _WRONG_CLOCK if error.code() == KafkaError.INVALID_TIMESTAMP else ""
+        return to_retry(error, f"channel {self.name}: {self._explain(error)}{hint}")
 
-    def _why(self, error: object) -> str:
-        return sentence(error, topic=self._config.topic, right="Write", client=self._properties)
+    def _explain(self, error: object) -> str:
+        return explain_error(error, topic=self._config.topic, right="Write", client=self._properties)
 
-    # --- the topic's limits
+    def _refresh_limits(self) -> Limits:
+        """Return the topic's limits, at most `LIMITS_SECONDS` old. Raises Retry.
 
-    def _ask_limits(self) -> Limits:
-        """Return the topic's limits as they are now, or were a second ago. Raises Retry.
-
-        Where the record size has changed, later puts use a new producer, whose requests are no larger than that.
+        If the record size has changed, later puts use a new producer, whose requests are no larger than the limit.
         """
-        with self._looking:
-            if time.monotonic() - self._looked_at < LIMITS_SECONDS:
+        with self._limits_lock:
+            if time.monotonic() - self._limits_read_at < LIMITS_SECONDS:
                 return self._limits
             try:
-                found = self._look()
+                limits = self._request_limits()
             except (KafkaException, TimeoutError) as e:
-                raise failure(e, f"channel {self.name}: {sentence(e)}") from e
-            self._looked_at = time.monotonic()
-            before, self._limits = self._limits, found
-        if before.record_bytes != found.record_bytes:
+                raise to_retry(e, f"channel {self.name}: {explain_error(e)}") from e
+            self._limits_read_at = time.monotonic()
+            former, self._limits = self._limits, limits
+        if former.record_bytes != limits.record_bytes:
             self.log.info(
-                "topic %s takes records of %d bytes now, and took %d", self._config.topic, *(found[0], before[0])
+                "topic %s accepts records of up to %d bytes now, instead of %d",
+                *(self._config.topic, limits.record_bytes, former.record_bytes),
             )
-            self._fitting = UNLIMITED
+            self._batch_limit = UNLIMITED
             with self._lock:
                 if not self._closed.is_set():
-                    # Others may be producing with the old one: it goes on until it is idle.
-                    self._beside += ((self._producer, time.monotonic() + PURGED_SECONDS),)
+                    # Other puts may be using the old producer: it is dropped once it is idle.
+                    self._other_producers += ((self._producer, time.monotonic() + PURGE_SECONDS),)
                     self._producer = self._new_producer()
-        return found
+        return limits
 
-    def _new_producer(self, more: Mapping[str, Any] = MappingProxyType({})) -> Producer:
-        """Return a producer whose requests are no larger than the topic's largest record, or brokers refuse them.
+    def _new_producer(self, overrides: Mapping[str, Any] = MappingProxyType({})) -> Producer:
+        """Return a producer whose requests are no larger than the topic's largest record: brokers refuse larger ones.
 
-        Raises Retry where the client cannot be made, such as for lack of threads.
+        Raises Retry if the client cannot be made, such as for lack of threads.
         """
-        wanted = int(number(self._properties.get("batch.size")) or BATCH_BYTES)
-        size = min(wanted, self._limits.record_bytes)
+        configured = int(parse_number(self._properties.get("batch.size")) or BATCH_BYTES)
+        size = min(configured, self._limits.record_bytes)
         try:
-            return new_producer(CHANNEL, {**self._properties, "batch.size": size, **more})
+            return new_producer(CHANNEL, {**self._properties, "batch.size": size, **overrides})
         except KafkaException as e:
-            raise Retry(f"channel {self.name}: {self._why(e)}") from e
+            raise Retry(f"channel {self.name}: {self._explain(e)}") from e
 
-    # --- records of a batch
-
-    def _produce_pieces(self, batch: Batch, rows: Sequence[int], delivery: DeliveryReports) -> dict[int, str]:
-        """Many events a record."""
+    def _produce_batches(self, batch: Batch, rows: Sequence[int], delivery: DeliveryReports) -> dict[int, str]:
+        """Produce records of many events each, in the format `arrow`."""
         rejected: dict[int, str] = {}
         config = self._config
-        if time.monotonic() - self._fitted_at > FITTING_SECONDS:
-            self._fitting = UNLIMITED
-        most_events = min(config.batch_events, delivery.record_events)
-        pieces = list(batch.split(most_events, min(config.batch_bytes, self._fitting)))
-        pieces.reverse()
+        if time.monotonic() - self._batch_limit_set_at > REDUCED_SIZE_SECONDS:
+            self._batch_limit = UNLIMITED
+        max_events = min(config.batch_events, delivery.record_events)
+        parts = list(batch.split(max_events, min(config.batch_bytes, self._batch_limit)))
+        parts.reverse()
         start = 0
-        while pieces:
-            piece = pieces.pop()
-            value, count = encode(piece, self._compression), len(piece)
-            most = self._record_bytes
-            if len(value) > most and self._ask_limits() and len(value) > (most := self._record_bytes):
-                if count > 1:  # what does not compress, in a topic that takes less
-                    self._fit(int(0.9 * piece.nbytes * most / len(value)))
-                    pieces += reversed(list(piece.split((count + 1) // 2, self._fitting)))
+        while parts:
+            part = parts.pop()
+            value, count = encode(part, self._compression), len(part)
+            limit = self._record_bytes
+            if len(value) > limit and self._refresh_limits() and len(value) > (limit := self._record_bytes):
+                if count > 1:  # incompressible data in a topic with a low limit
+                    self._limit_batches(int(0.9 * part.nbytes * limit / len(value)))
+                    parts += reversed(list(part.split((count + 1) // 2, self._batch_limit)))
                     continue
-                rejected[rows[start]] = self._too_large(len(value))
+                rejected[rows[start]] = self._too_large_reason(len(value))
             else:
-                part = rows[start : start + count]
-                self._produce(value, None, self._partitions.default, [(FORMAT, ARROW)], part, delivery)
+                headers: KafkaHeaders = [(FORMAT, ARROW)]
+                rows_of_record = rows[start : start + count]
+                self._produce(value, None, self._partitions.default, headers, rows_of_record, delivery)
             start += count
         return rejected
 
-    def _fit(self, size: int) -> None:
-        """Make records of batches of at most `size` bytes, for a while."""
-        self._fitting, self._fitted_at = size, time.monotonic()
+    def _limit_batches(self, size: int) -> None:
+        """Limit the batch of a record to `size` bytes, for `REDUCED_SIZE_SECONDS`."""
+        self._batch_limit, self._batch_limit_set_at = size, time.monotonic()
 
     def _produce_events(self, batch: Batch, rows: Sequence[int], delivery: DeliveryReports) -> dict[int, str]:
-        """One event a record."""
+        """Produce records of one event each."""
         config = self._config
         values: list[bytes] = (flumeevent.encode(batch) if config.format == "flume" else batch.bodies).to_pylist()
-        keys = texts_of(batch, KEY)
+        keys = header_values(batch, KEY)
         headers = raw_headers(batch) if config.format == "raw" else None
-        by_partition, rejected = self._partitions.of(batch)
-        if max(map(len, values), default=0) > self._record_bytes and self._ask_limits():
-            most = self._record_bytes
-            rejected |= {at: self._too_large(len(value)) for at, value in enumerate(values) if len(value) > most}
-        for partition, wanted in by_partition.items():
+        by_partition, rejected = self._partitions.assign(batch)
+        if max(map(len, values), default=0) > self._record_bytes and self._refresh_limits():
+            limit = self._record_bytes
+            sizes = enumerate(map(len, values))
+            rejected |= {index: self._too_large_reason(size) for index, size in sizes if size > limit}
+        for partition, indexes in by_partition.items():
             if rejected:
-                wanted = [at for at in wanted if at not in rejected]
+                indexes = [index for index in indexes if index not in rejected]
             if headers is not None:
-                for at in wanted:
-                    key = keys[at] if keys else None
-                    self._produce(values[at], key, partition, headers[at], (rows[at],), delivery)
+                for index in indexes:
+                    key = keys[index] if keys else None
+                    self._produce(values[index], key, partition, headers[index], (rows[index],), delivery)
                 continue
-            messages = [{"value": values[at], "callback": delivery.of((rows[at],)), "at": rows[at]} for at in wanted]
+            messages = [
+                {"value": values[index], "callback": delivery.callback((rows[index],)), "row": rows[index]}
+                for index in indexes
+            ]
             if keys:
-                for message, at in zip(messages, wanted, strict=True):
-                    message["key"] = keys[at]
-            self._produce_batch(messages, partition, delivery)
-        return {rows[at]: why for at, why in rejected.items()}
+                for message, index in zip(messages, indexes, strict=True):
+                    message["key"] = keys[index]
+            self._produce_messages(messages, partition, delivery)
+        return {rows[index]: reason for index, reason in rejected.items()}
 
     def _count_partitions(self) -> int:
         topic = self._config.topic
-        return len(self._producer.list_topics(topic, timeout=PROBE_SECONDS).topics[topic].partitions)
+        return len(self._producer.list_topics(topic, timeout=CONNECTIVITY_SECONDS).topics[topic].partitions)
 
-    def _too_large(self, size: int) -> str:
-        most = self._limits.record_bytes
-        return f"an event of {size:,} bytes is larger than a record of the channel may be ({most:,})"
+    def _too_large_reason(self, size: int) -> str:
+        limit = self._limits.record_bytes
+        return f"an event of {size:,} bytes is larger than a record of the channel may be ({limit:,})"
 
-    def _await(self, delivery: DeliveryReports) -> None:
-        started, reported, stalled = time.monotonic(), 0, False
+    def _wait_for_reports(self, delivery: DeliveryReports) -> None:
+        started, reported, is_waiting = time.monotonic(), 0, False
         replaced = 0.0
         try:
             while not delivery.wait(0.2):
@@ -379,58 +400,61 @@ class ChannelProducer:
                         f"channel {self.name} did not store {delivery.events} events before the agent stopped"
                     )
                 now = time.monotonic()
-                if not stalled and now - started > STALL_SECONDS:
-                    stalled = True
-                    self._stall(+1, self._deleted())
-                if not self._is_used(delivery.producer) or self._closed.is_set():  # it reports what it gives up
+                if not is_waiting and now - started > STALL_SECONDS:
+                    is_waiting = True
+                    self._change_waiting_puts(+1, self._deletion_error())
+                if (
+                    not self._is_in_use(delivery.producer) or self._closed.is_set()
+                ):  # reports of purged records follow
                     replaced = replaced or now
-                    if now - replaced > PURGED_SECONDS:
-                        raise self._given_up(delivery)
+                    if now - replaced > PURGE_SECONDS:
+                        raise self._abandoned_error(delivery)
                 elif delivery.reported > reported:
                     reported = delivery.reported
-                    self._standstill.moved()
+                    self._stall_detector.record_progress()
                 else:
-                    self._replace_if_stuck(delivery, started)
+                    self._replace_if_stalled(delivery, started)
         finally:
-            if stalled:
-                self._stall(-1)
+            if is_waiting:
+                self._change_waiting_puts(-1)
 
-    def _given_up(self, delivery: DeliveryReports) -> Retry:
-        what = "closed" if self._closed.is_set() else "replaced"
-        return Retry(f"channel {self.name}: its client was {what} while {delivery.events} events waited")
+    def _abandoned_error(self, delivery: DeliveryReports) -> Retry:
+        action = "closed" if self._closed.is_set() else "replaced"
+        return Retry(f"channel {self.name}: its client was {action} while {delivery.events} events waited")
 
-    def _deleted(self) -> str:
-        """Return a sentence if puts wait because the topic was deleted. Asks the brokers once in an outage."""
-        if self._trouble or self._exists():
+    def _deletion_error(self) -> str:
+        """Return a sentence if puts wait because the topic was deleted. Sends one request in each outage."""
+        if self._outage_since or self._topic_exists():
             return ""
         return DELETED.format(self._config.topic, self._config.bootstrap_servers)
 
-    def _stall(self, change: int, text: str = "") -> None:
-        """Report that puts begin to wait for long, with `text` if the reason is known. Several may wait at once."""
+    def _change_waiting_puts(self, change: int, text: str = "") -> None:
+        """Change the number of waiting puts; report the first one of an outage, with `text` if the reason is
+        known."""
         with self._lock:
-            self._stalled += change
-            if change > 0 and not self._trouble:
-                self._trouble = time.monotonic() - STALL_SECONDS
-                text = text or self._waits(STALL_SECONDS, self.refusal or "too few brokers are up or in sync")
+            self._waiting_puts += change
+            if change > 0 and not self._outage_since:
+                self._outage_since = time.monotonic() - STALL_SECONDS
+                text = text or self._outage_text(STALL_SECONDS, self.refusal or "too few brokers are up or in sync")
                 self.log.warning("%s", text)
-                self.metrics.error(text)
+                self.metrics.set_error(text)
 
-    def _waits(self, seconds: float, why: str) -> str:
+    def _outage_text(self, seconds: float, reason: str) -> str:
         return (
-            f"no acknowledgement from Kafka at {self._config.bootstrap_servers} for {seconds:.0f} s: {why}; what was "
-            "put waits, nothing is lost"
+            f"no acknowledgement from Kafka at {self._config.bootstrap_servers} for {seconds:.0f} s: {reason}; puts "
+            "wait, nothing is lost"
         )
 
-    def _stored(self) -> None:
-        """A put was acknowledged: tell when that is so again, and none waits for long any more."""
+    def _record_success(self) -> None:
+        """Record the acknowledgement of a put; report the end of an outage once no put waits."""
         self._refusal = ""
-        self._standstill.moved()
-        if self._trouble:
+        self._stall_detector.record_progress()
+        if self._outage_since:
             with self._lock:
-                if self._trouble and not self._stalled:
-                    self.log.info("Kafka acknowledges again after %.0f s", time.monotonic() - self._trouble)
-                    self.metrics.error("")
-                    self._trouble = 0.0
+                if self._outage_since and not self._waiting_puts:
+                    self.log.info("Kafka acknowledges again after %.0f s", time.monotonic() - self._outage_since)
+                    self.metrics.set_error("")
+                    self._outage_since = 0.0
 
     def _produce(
         self,
@@ -441,177 +465,182 @@ class ChannelProducer:
         rows: Sequence[int],
         delivery: DeliveryReports,
     ) -> None:
-        """Produce one record, which holds these rows of the put."""
+        """Produce one record, with these rows of the put. Blocks while the client's queue is full."""
         delivery.expect(1)
-        topic, report, began = self._config.topic, delivery.of(rows), 0.0
+        topic, report, waiting_since = self._config.topic, delivery.callback(rows), 0.0
         while True:
-            self._refuse_old(delivery)
+            self._raise_if_replaced(delivery)
             try:
                 delivery.producer.produce(topic, value, key, partition, headers=headers, on_delivery=report)
-                if began:
-                    self._standstill.moved()
+                if waiting_since:
+                    self._stall_detector.record_progress()
                 return
             except BufferError:
-                began = began or time.monotonic()
-                self._wait_for_room(delivery, began)
+                waiting_since = waiting_since or time.monotonic()
+                self._wait_for_space(delivery, waiting_since)
             except KafkaException as e:
                 if e.args[0].code() in RECORD_REFUSALS:
                     delivery.expect(-1)
-                    delivery.refuse(rows, e.args[0])
+                    delivery.record_refusal(rows, e.args[0])
                     return
-                self._replace_broken(delivery.producer, e)
-                raise self._retry(e.args[0]) from e
+                self._replace_if_fatal(delivery.producer, e)
+                raise self._retry_of(e.args[0]) from e
 
-    def _produce_batch(self, messages: list[dict[str, Any]], partition: int, delivery: DeliveryReports) -> None:
-        """Several records in one call, which knows no record headers."""
-        began = 0.0
+    def _produce_messages(self, messages: list[dict[str, Any]], partition: int, delivery: DeliveryReports) -> None:
+        """Produce several records in one call, which supports no record headers. Blocks while the queue is full."""
+        waiting_since = 0.0
         while messages:
-            self._refuse_old(delivery)
+            self._raise_if_replaced(delivery)
             delivery.expect(len(messages))
             try:
                 delivery.producer.produce_batch(self._config.topic, messages, partition)
             except KafkaException as e:
-                self._replace_broken(delivery.producer, e)
-                raise self._retry(e.args[0]) from e
+                self._replace_if_fatal(delivery.producer, e)
+                raise self._retry_of(e.args[0]) from e
             failed = [message for message in messages if "_error" in message]
             delivery.expect(-len(failed))
-            again = []
+            waiting = []
             for message in failed:
                 error = message.pop("_error")
                 if error.code() in RECORD_REFUSALS:
-                    delivery.refuse((message["at"],), error)
+                    delivery.record_refusal((message["row"],), error)
                 elif error.code() != KafkaError._QUEUE_FULL:
                     raise Retry(f"channel {self.name}: {error.str()}")
                 else:
-                    again.append(message)
-            if began and len(failed) < len(messages):
-                self._standstill.moved()
-            messages = again
+                    waiting.append(message)
+            if waiting_since and len(failed) < len(messages):
+                self._stall_detector.record_progress()
+            messages = waiting
             if messages:
-                began = began or time.monotonic()
-                self._wait_for_room(delivery, began)
+                waiting_since = waiting_since or time.monotonic()
+                self._wait_for_space(delivery, waiting_since)
 
-    def _refuse_old(self, delivery: DeliveryReports) -> None:
-        """One put uses one client: the rest of it in another one would be in the topic once more than its head."""
-        if not self._is_used(delivery.producer):
-            raise self._given_up(delivery)
+    def _raise_if_replaced(self, delivery: DeliveryReports) -> None:
+        """Raise Retry if the put's producer was replaced.
 
-    def _is_used(self, producer: Producer) -> bool:
-        """Return True if the producer has not been given up."""
-        return producer is self._producer or any(producer is one for one, _ in self._beside)
+        The source repeats a failed put as a whole. With a second client, the end of the put would be stored twice.
+        """
+        if not self._is_in_use(delivery.producer):
+            raise self._abandoned_error(delivery)
 
-    def _wait_for_room(self, delivery: DeliveryReports, began: float) -> None:
+    def _is_in_use(self, producer: Producer) -> bool:
+        """Return True if the producer was not replaced."""
+        return producer is self._producer or any(producer is other for other, _ in self._other_producers)
+
+    def _wait_for_space(self, delivery: DeliveryReports, waiting_since: float) -> None:
         if self.stopping.wait(0.005):
             raise Retry(f"channel {self.name} is full and the agent is stopping")
-        self._replace_if_stuck(delivery, began)
+        self._replace_if_stalled(delivery, waiting_since)
 
-    def _poll(self) -> None:
+    def _poll_producers(self) -> None:
         while not self._closed.is_set():
-            with contextlib.suppress(*BROKEN):  # a report tells whoever waits, and the producer is replaced
-                self._producer.poll(0.02 if self._beside else 0.2)
-            for producer, until in self._beside:
-                with contextlib.suppress(*BROKEN):
+            with contextlib.suppress(*FATAL_EXCEPTIONS):  # delivery reports fail, and the put replaces the producer
+                self._producer.poll(0.02 if self._other_producers else 0.2)
+            for producer, until in self._other_producers:
+                with contextlib.suppress(*FATAL_EXCEPTIONS):
                     producer.poll(0)
                 if not len(producer) and time.monotonic() > until:
-                    self._keep_beside(producer, None)
+                    self._drop_producer(producer, None)
 
-    def _keep_beside(self, producer: Producer, until: float | None) -> None:
-        """Drop a producer that is idle at `until`, or, with None, at once."""
+    def _drop_producer(self, producer: Producer, until: float | None) -> None:
+        """Drop one of the other producers once it is idle, from the time `until` on; None drops it at once."""
         with self._lock:
-            self._beside = tuple(
-                (one, until if one is producer and until is not None else due)
-                for one, due in self._beside
-                if one is not producer or until is not None
+            self._other_producers = tuple(
+                (other, until if other is producer and until is not None else former)
+                for other, former in self._other_producers
+                if other is not producer or until is not None
             )
 
-    def _replace_broken(self, used: Producer, error: KafkaException) -> None:
-        if is_broken(error):
+    def _replace_if_fatal(self, used: Producer, error: KafkaException) -> None:
+        if is_fatal(error):
             self._replace(used)
 
-    def _replace_if_stuck(self, delivery: DeliveryReports, began: float) -> None:
-        """Replace a stalled client. Records stored without an answer are in the topic twice then."""
+    def _replace_if_stalled(self, delivery: DeliveryReports, waiting_since: float) -> None:
+        """Replace a stalled client. Records that were stored without an acknowledgement are duplicated then."""
         reported = delivery.reported
-        if (quiet := self._standstill.stuck(began)) and delivery.reported == reported:
+        if (seconds := self._stall_detector.stalled_seconds(waiting_since)) and delivery.reported == reported:
             self.log.warning(
-                "Kafka's client has had nothing acknowledged for %.0f s, though the brokers could take it: another "
-                "one takes its place, and what waits is put again",
-                quiet,
+                "Kafka's client has stalled: no acknowledgement for %.0f s, although the brokers accept records; "
+                "replacing the client and retrying pending records",
+                seconds,
             )
             with self._lock:
-                self._trouble = self._trouble or time.monotonic() - quiet
-                self.metrics.error(self._waits(quiet, "its client sent nothing, and another one has taken its place"))
+                self._outage_since = self._outage_since or time.monotonic() - seconds
+                self.metrics.set_error(self._outage_text(seconds, "its client sent nothing, and has been replaced"))
             self._replace(delivery.producer)
 
     def _replace(self, old: Producer) -> None:
-        # After a fatal error an idempotent producer refuses all work for ever. Whoever else has put into it fails
-        # too: one of them makes the new one, in which others may be under way already.
+        # After a fatal error an idempotent producer refuses all work for ever, and all its puts fail. One of them
+        # makes the new producer, which others may already use.
         with self._lock:
-            if not self._is_used(old) or self._closed.is_set():
+            if not self._is_in_use(old) or self._closed.is_set():
                 return
             if old is self._producer:
                 self._producer = self._new_producer()
-            self._beside = tuple(one for one in self._beside if one[0] is not old)
-        # On a thread of its own, as that takes a while: whoever puts goes on with the new one.
+            self._other_producers = tuple(other for other in self._other_producers if other[0] is not old)
+        # On another thread, as the purge takes a while: puts use the new producer meanwhile.
         thread = threading.Thread(
             target=self._retire, args=(old, RETIRED_SECONDS), name=f"{self.name}-retired", daemon=True
         )
         try:
             start_thread(thread)
-        except RuntimeError:  # the system has no thread left
-            self._retire(old, PURGED_SECONDS)
+        except RuntimeError:  # the system lacks threads
+            self._retire(old, PURGE_SECONDS)
 
     @staticmethod
-    def _retire(old: Producer, most: float) -> None:
-        """Have a replaced producer give up its records for at most `most` seconds, so that puts do not wait for them.
+    def _retire(old: Producer, timeout: float) -> None:
+        """Purge the records of a replaced producer for at most `timeout` seconds, so that puts do not wait for them.
 
-        Puts that were about to use the producer may still add records for `PURGED_SECONDS`.
+        Concurrent puts may still add records to the producer for `PURGE_SECONDS`.
         """
-        began = time.monotonic()
-        while (seconds := time.monotonic() - began) < most and (len(old) or seconds < PURGED_SECONDS):
+        started = time.monotonic()
+        while (seconds := time.monotonic() - started) < timeout and (len(old) or seconds < PURGE_SECONDS):
             old.purge()
-            with contextlib.suppress(*BROKEN):
+            with contextlib.suppress(*FATAL_EXCEPTIONS):
                 old.flush(0.2)
             time.sleep(0.05)
 
     @property
     def _record_bytes(self) -> int:
-        """Size of the largest value of a record: the rest of the limit is for its key, headers and framing."""
+        """Largest size of a record's value, in bytes. The rest of the limit is for key, headers and framing."""
         return self._limits.record_bytes - 4096
 
 
 MISSING_PARTITION_SECONDS = 10.0
-"""A partition that is not there is looked for again after so long."""
+"""Interval between requests for the number of partitions, while events name a missing one."""
 ANY_PARTITION = -1
-"""The client's word for it: the one of the key, else one after another."""
+"""librdkafka's number for a partition by the record's key, or by its partitioner without a key."""
 
 
 class Partitions:
-    """Partitions of a topic, for several puts at once.
+    """Partitions of a topic. Thread-safe, for several concurrent puts.
 
-    `count` is their number; `look` asks the brokers for that number, and raises KafkaException. The constructor
+    `count` is their number; `request_count` requests it from the brokers, and raises KafkaException. The constructor
     raises Retry if the topic has no partition `defaultPartitionId`.
     """
 
-    def __init__(self, channel: str, config: KafkaChannelConfig, count: int, look: Callable[[], int]) -> None:
-        self._channel, self._config, self._look = channel, config, look
-        if count <= (number := config.default_partition_id or 0):
+    def __init__(
+        self, channel: str, config: KafkaChannelConfig, count: int, request_count: Callable[[], int]
+    ) -> None:
+        self._channel, self._config, self._request_count = channel, config, request_count
+        if count <= (default := config.default_partition_id or 0):
             raise Retry(
-                f"channel {channel}: defaultPartitionId = {number}, and topic {config.topic} has partitions "
+                f"channel {channel}: defaultPartitionId = {default}, and topic {config.topic} has partitions "
                 f"0 to {count - 1}"
             )
         self.count = count
         self.default = ANY_PARTITION if config.default_partition_id is None else config.default_partition_id
-        """Partition of an event that asks for none."""
+        """Partition of an event without the header."""
         self._lock = threading.Lock()
-        self._look_due = 0.0
+        self._next_refresh = 0.0
 
-    def of(self, batch: Batch) -> tuple[dict[int, Sequence[int]], dict[int, str]]:
-        """The rows for each partition, and those that ask for none there is, with the reason.
+    def assign(self, batch: Batch) -> tuple[dict[int, Sequence[int]], dict[int, str]]:
+        """Return the rows by partition, and the reason by row that names a missing partition.
 
-        Raises Retry where the brokers do not say whether there are more by now.
+        Raises Retry if the brokers do not return the present number of partitions.
         """
         config, default = self._config, self.default
-        texts = texts_of(batch, config.partition_id_header) if config.partition_id_header else []
+        texts = header_values(batch, config.partition_id_header) if config.partition_id_header else []
         if not texts:
             return {default: range(len(batch))}, {}
         chosen: dict[int, list[int]] = {}
@@ -622,7 +651,7 @@ class Partitions:
                 continue
             number = int(text) if re.fullmatch(r"[+-]?[0-9]{1,9}", text) else -1
             if number >= self.count:
-                self._look_for_more()
+                self._refresh_count()
             if 0 <= number < self.count:
                 chosen.setdefault(number, []).append(row)
             else:
@@ -632,14 +661,14 @@ class Partitions:
                 )
         return dict(chosen), unknown
 
-    def _look_for_more(self) -> None:
-        """Partitions may be added while the channel is at work."""
+    def _refresh_count(self) -> None:
+        """Request the number of partitions, at intervals, as partitions may be added while the channel is open."""
         with self._lock:
-            if time.monotonic() < self._look_due:
+            if time.monotonic() < self._next_refresh:
                 return
-            self._look_due = time.monotonic() + MISSING_PARTITION_SECONDS
+            self._next_refresh = time.monotonic() + MISSING_PARTITION_SECONDS
         try:
-            found = self._look()
+            count = self._request_count()
         except KafkaException as e:
-            raise Retry(f"channel {self._channel}: {sentence(e)}") from e
-        self.count = max(self.count, found)
+            raise Retry(f"channel {self._channel}: {explain_error(e)}") from e
+        self.count = max(self.count, count)

@@ -4,11 +4,11 @@
 - `flume`: a record holds one event, as Flume's KafkaChannel writes it; the record's key is the header `key`.
 - `raw`: a record's value is one body, its headers are the event's headers, its key is the header `key`.
 
-The record header `flafka.format` names format and version of `arrow` and `raw` records, so that formats may change,
-and be mixed, within a topic. Flume's records have no record headers.
+The record header `flafka.format` names format and version of `arrow` and `raw` records, so that a topic may contain
+several formats. Flume's records have no record headers.
 
-A dead letter that is replayed says so behind its format (`arrow/1 replayed`): other record headers name the one
-consumer group that it is for, and the event's id.
+A replayed dead letter is marked after its format (`arrow/1 replayed`). Further record headers name its consumer
+group, which alone reads it, and the event's id.
 """
 
 from __future__ import annotations
@@ -31,41 +31,43 @@ from flafka.plugins import (
     Origin,
     PolledBatch,
     Record,
-    Undecodable,
+    UndecodableRecord,
 )
 from flafka.plugins.columns import MAX_HEADER_COLUMNS, OVERFLOW_TYPE
-from flafka.plugins.shared import flumeevent
+from flafka.plugins.wire import flumeevent
 
 Format = Literal["arrow", "flume", "raw"]
 
 FORMAT = "flafka.format"
 ARROW, RAW, FLUME = b"arrow/1", b"raw/1", b"flume"
 KEY = "key"
-"""The header that is the record's key, in Flume's channel and in ours."""
+"""Event header that is the record's key, as in Flume's channel."""
 REPLAYED = b" replayed"
 GROUP, ID, ARRIVAL = "flafka.group", "flafka.id", "flafka.arrival"
 """Record headers of a replayed record: its consumer group, the event's id, and its first arrival in the channel."""
 
 IPC_COMPRESSION_BYTES = 64 << 10
-"""Smallest batch whose buffers are compressed within the stream, so that brokers decompress little to validate it.
-Smaller batches are left to Kafka, which compresses several records together: a small stream alone would not gain."""
+"""Smallest batch whose buffers are compressed within the stream, so that brokers decompress little for validation.
+Kafka compresses smaller batches, several records together, as a small stream compresses badly."""
 IPC_ZSTD_BYTES = 1 << 20
-"""Smallest batch that is compressed with Zstandard rather than LZ4, unless somebody chose: logs take 40 % less room
-for half as much CPU time again. A smaller stream would take several times as much, as each of its buffers begins with
-an empty context."""
+"""Smallest batch that is compressed with Zstandard instead of LZ4, unless a compression is configured. Logs take 40 %
+less space for 50 % more CPU time. A smaller stream would need several times as much CPU time, as each of its buffers
+begins with an empty context."""
 MERGE_EVENTS = 10_000
-"""Small records are handed out together, up to so many events."""
+"""Maximum number of events of small records that are joined."""
 MERGE_BYTES = 16 << 20
-"""… and up to so many bytes."""
-FEW = 32
-"""Largest number of records that are decoded one by one, which is faster than by columns."""
+"""Maximum size of small records that are joined."""
+ROWWISE_RECORDS = 32
+"""Largest number of records that are decoded one by one, which is faster for few records than by columns."""
 
 KafkaHeaders = list[tuple[str, str | bytes | None]]
 
 
 def encode(batch: Batch, compression: str | None = None) -> bytes:
-    """The value of an `arrow` record. `compression` is Kafka's `compression.type`, None where nobody chose one; what
-    Arrow has not got is not chosen either.
+    """Return the value of an `arrow` record.
+
+    `compression` is Kafka's `compression.type`, or None if it is not configured. A type that Arrow lacks counts as
+    None.
     """
     codec: str | None = "zstd" if batch.nbytes >= IPC_ZSTD_BYTES else "lz4"
     if batch.nbytes < IPC_COMPRESSION_BYTES or compression == "none":
@@ -77,7 +79,7 @@ def encode(batch: Batch, compression: str | None = None) -> bytes:
 
 
 def raw_headers(batch: Batch) -> list[KafkaHeaders]:
-    """The record headers of each event in `raw`."""
+    """Return the record headers of each event, in the format `raw`."""
     if OVERFLOW_TYPE in batch.records.schema.types:
         return [[(FORMAT, RAW), *event.headers.items()] for event in batch]
     rows: list[KafkaHeaders] = [[(FORMAT, RAW)] for _ in range(len(batch))]
@@ -90,18 +92,18 @@ def raw_headers(batch: Batch) -> list[KafkaHeaders]:
     return rows
 
 
-def texts_of(batch: Batch, header: str) -> list[str | None]:
+def header_values(batch: Batch, header: str) -> list[str | None]:
     """Return the value of a header for each event; empty if no event has that header."""
     column = batch.header(header)
     if column.null_count == len(column):
         return []
-    # Of a dictionary each text would cost ten times that.
+    # Conversion of the dictionary array would take ten times as long.
     texts: list[str | None] = column.dictionary_decode().to_pylist()
     return texts
 
 
 def encode_event(event: Event, format: Format) -> Record:
-    """A record that holds this event alone."""
+    """Return a record with one event."""
     batch = Batch.of([event])
     key = event.headers.get(KEY, "").encode() or None
     if format == "arrow":
@@ -112,8 +114,8 @@ def encode_event(event: Event, format: Format) -> Record:
     return Record(-1, -1, key, event.body, headers)
 
 
-def readdressed(record: Record, id: EventId, arrival: int, group: str) -> Record:
-    """Return a copy of the record for one consumer group alone, with that event id and time of arrival."""
+def address_to_group(record: Record, id: EventId, arrival: int, group: str) -> Record:
+    """Return a copy of the record for one consumer group only, with that event id and time of arrival (ms)."""
     own: list[tuple[str, bytes | None]] = [
         (FORMAT, (format_of(record) or b"") + REPLAYED),
         (GROUP, group.encode()),
@@ -121,95 +123,95 @@ def readdressed(record: Record, id: EventId, arrival: int, group: str) -> Record
         (ARRIVAL, b"%d" % arrival),
     ]
     headers = list(record.headers)
-    named = next((place for place, (name, _) in enumerate(headers) if name == FORMAT), len(headers))
-    return record._replace(headers=[*own, *headers[:named], *headers[named + 1 :]])
+    index = next((index for index, (name, _) in enumerate(headers) if name == FORMAT), len(headers))
+    return record._replace(headers=[*own, *headers[:index], *headers[index + 1 :]])
 
 
 def decode(records: Iterator[Record], assignment: Assignment, *, parse_as_flume_event: bool) -> PolledBatch | None:
-    """The next records of one partition, joined up to a good size; None when there are no more.
+    """Return the next records of one partition, joined up to `MERGE_EVENTS` or `MERGE_BYTES`; None if there are none.
 
-    Each is read by the format it names; one that names none is Flume's, or a mere body without
-    `parse_as_flume_event`. What cannot be read comes back as undecodable, never as an error.
+    Each record is decoded by the format that it names. A record without format is Flume's, or a body if
+    `parse_as_flume_event` is False. Undecodable records are in the result, and raise no error.
     """
-    unnamed = FLUME if parse_as_flume_event else RAW
-    gathered = _Gathered(assignment, unnamed)
+    default_format = FLUME if parse_as_flume_event else RAW
+    builder = _BatchBuilder(assignment, default_format)
     for record in records:
-        gathered.add(record)
-        if gathered.events >= MERGE_EVENTS or gathered.size >= MERGE_BYTES:
+        builder.add(record)
+        if builder.events >= MERGE_EVENTS or builder.size >= MERGE_BYTES:
             break
-    return gathered.polled()
+    return builder.polled()
 
 
 def format_of(record: Record) -> bytes | None:
-    """Format and version that the record names."""
+    """Return format and version that the record names; None if it names none."""
     for name, value in record.headers:
         if name == FORMAT:
             return value or b""
     return None
 
 
-class _Gathered:
-    """Records of one partition on their way to one batch."""
+class _BatchBuilder:
+    """Builder of one batch from records of one partition."""
 
-    def __init__(self, assignment: Assignment, unnamed: bytes) -> None:
-        self.assignment, self.unnamed = assignment, unnamed
+    def __init__(self, assignment: Assignment, default_format: bytes) -> None:
+        self.assignment, self.default_format = assignment, default_format
         self.events = self.size = 0
         self._start = self._end = self._timestamp = -1
         self._parts: list[Batch] = []
-        self._undecodable: list[Undecodable] = []
+        self._undecodable: list[UndecodableRecord] = []
         self._replays: dict[EventId, int] = {}
         self._run: list[Record] = []
         self._run_format = b""
 
     def add(self, record: Record) -> None:
-        written = format_of(record) or self.unnamed
+        format = format_of(record) or self.default_format
         if self._start < 0:
             self._start = record.offset
         self._end, self._timestamp = record.offset + 1, record.timestamp
-        if written != self._run_format:
+        if format != self._run_format:
             self._end_run()
-            self._run_format = written
+            self._run_format = format
         self.size += len(record.value or b"")
-        if written in (FLUME, RAW):
+        if format in (FLUME, RAW):
             self._run.append(record)
             self.events += 1
         else:
-            self._batch(record, written)
+            self._add_batch(record, format)
 
     def polled(self) -> PolledBatch | None:
         if self._start < 0:
             return None
         self._end_run()
         if not self._parts:
-            self._single_events(Batch.of([]), [])
+            self._add_single_events(Batch.of([]), [])
         offsets, batch = OffsetRange(self._start, self._end), Batch.concat(self._parts)
         undecodable = tuple(self._undecodable)
         return PolledBatch(self.assignment, offsets, batch, undecodable, self._replays, LastRecord(self._timestamp))
 
-    def _batch(self, record: Record, written: bytes) -> None:
-        if written.endswith(REPLAYED):
-            self._replayed(record, written.removesuffix(REPLAYED))
+    def _add_batch(self, record: Record, format: bytes) -> None:
+        if format.endswith(REPLAYED):
+            self._add_replayed(record, format.removesuffix(REPLAYED))
             return
-        if written != ARROW:
-            name = written.decode(errors="replace")
+        if format != ARROW:
+            name = format.decode(errors="replace")
             known = f"{ARROW.decode()} and {RAW.decode()}"
-            why = f"the record's format ({FORMAT} header) is {name}, and this agent reads {known}"
-            self._reject(record, f"{why}: deliver it with the agent that wrote it, or replay it with a later one")
+            reason = f"the record's format ({FORMAT} header) is {name}, and this agent reads {known}"
+            self._reject(record, f"{reason}: deliver it with the agent that wrote it, or replay it with a later one")
             return
         try:
             batch = Batch.from_ipc(record.value or b"")
         except ValueError as e:
             self._reject(record, str(e))
             return
-        one = self.assignment
+        assignment = self.assignment
         origin = Origin.of_record(
-            one.topic, one.partition, record.offset, record.timestamp, len(batch), one.id_prefix
+            assignment.topic, assignment.partition, record.offset, record.timestamp, len(batch), assignment.id_prefix
         )
         self._parts.append(Batch(batch.records, origin))
         self.events += len(batch)
 
-    def _replayed(self, record: Record, written: bytes) -> None:
-        """Decode it as the record it was, at the place it was, if it is for this group."""
+    def _add_replayed(self, record: Record, format: bytes) -> None:
+        """Decode a replayed record, with its original offset and time, if it is for this group."""
         marks = dict(record.headers[:4])
         try:
             group = (marks[GROUP] or b"").decode()
@@ -221,15 +223,15 @@ class _Gathered:
         if group != self.assignment.group:
             return
         if (topic, partition) != (self.assignment.id_prefix, self.assignment.partition):
-            # It was in another topic of this name, or the topic has fewer partitions than it had: an id of its own.
+            # The topic was recreated, or had more partitions: the event gets a new id.
             offset, index = record.offset, 0
-        headers = [(FORMAT, written), *record.headers[4:]] if written else record.headers[4:]
-        alone = _Gathered(self.assignment, self.unnamed)
-        alone.add(record._replace(offset=offset, timestamp=arrival, headers=headers))
-        polled = alone.polled()
+        headers = [(FORMAT, format), *record.headers[4:]] if format else record.headers[4:]
+        original = _BatchBuilder(self.assignment, self.default_format)
+        original.add(record._replace(offset=offset, timestamp=arrival, headers=headers))
+        polled = original.polled()
         assert polled is not None
         self._undecodable += polled.undecodable
-        self._replays.update((one.id, record.offset) for one in polled.undecodable)
+        self._replays.update((undecodable.id, record.offset) for undecodable in polled.undecodable)
         if (origin := polled.batch.origin) is not None and len(polled.batch):
             origin = replace(origin, indexes=origin.indexes + np.int32(index))
             batch = Batch(polled.batch.records, origin)
@@ -240,27 +242,27 @@ class _Gathered:
     def _end_run(self) -> None:
         records, self._run = self._run, []
         if records:
-            decode = self._flume if self._run_format == FLUME else self._raw
-            decode(records)
+            add = self._add_flume_records if self._run_format == FLUME else self._add_raw_records
+            add(records)
 
-    def _flume(self, records: list[Record]) -> None:
+    def _add_flume_records(self, records: list[Record]) -> None:
         values = [record.value for record in records]
-        if len(values) > FEW and None not in values:
-            batch = flumeevent.decode(values)  # type: ignore[arg-type]  # None was looked for
+        if len(values) > ROWWISE_RECORDS and None not in values:
+            batch = flumeevent.decode(values)  # type: ignore[arg-type]  # no value is None
             if batch is not None:
-                self._single_events(batch, records)
+                self._add_single_events(batch, records)
                 return
-        events, kept = [], []
+        events, decoded = [], []
         for record in records:
             try:
                 events.append(flumeevent.decode_event(record.value or b""))
-                kept.append(record)
+                decoded.append(record)
             except ValueError as e:
-                why = f"it has no {FORMAT} header, and is no AvroFlumeEvent either: {e}"
-                self._reject(record, f"{why}; `parseAsFlumeEvent = false` takes any record as a body")
-        self._single_events(Batch.of(events), kept)
+                reason = f"it has no {FORMAT} header, and is no AvroFlumeEvent either: {e}"
+                self._reject(record, f"{reason}; `parseAsFlumeEvent = false` takes any record as a body")
+        self._add_single_events(Batch.of(events), decoded)
 
-    def _raw(self, records: list[Record]) -> None:
+    def _add_raw_records(self, records: list[Record]) -> None:
         bodies = pa.array([record.value or b"" for record in records], pa.binary())
         columns: dict[str, list[str | None]] = {}
         for row, record in enumerate(records):
@@ -280,17 +282,17 @@ class _Gathered:
                     if text is not None:
                         event.headers[name] = text
             batch = Batch.of(events)
-        self._single_events(batch, records)
+        self._add_single_events(batch, records)
 
-    def _single_events(self, batch: Batch, records: Sequence[Record]) -> None:
-        """Keep events of which each was a record of its own, with their keys and ids."""
+    def _add_single_events(self, batch: Batch, records: Sequence[Record]) -> None:
+        """Add events that are one record each, with their keys and ids."""
         if any(record.key is not None for record in records):
             keys = pa.array([None if r.key is None else r.key.decode(errors="replace") for r in records], pa.string())
             batch = batch.with_header(KEY, pc.coalesce(keys, batch.header(KEY).dictionary_decode()))
-        one, offsets, timestamps = self.assignment, [r.offset for r in records], [r.timestamp for r in records]
-        origin = Origin.of_records(one.topic, one.partition, offsets, timestamps, one.id_prefix)
+        assignment, offsets, timestamps = self.assignment, [r.offset for r in records], [r.timestamp for r in records]
+        origin = Origin.of_records(assignment.topic, assignment.partition, offsets, timestamps, assignment.id_prefix)
         self._parts.append(Batch(batch.records, origin))
 
     def _reject(self, record: Record, reason: str) -> None:
         id = EventId(self.assignment.id_prefix, self.assignment.partition, record.offset, 0)
-        self._undecodable.append(Undecodable(id, record, reason))
+        self._undecodable.append(UndecodableRecord(id, record, reason))

@@ -11,7 +11,7 @@ SYSLOG = ["EMERGENCY", "ALERT", "CRITICAL", "ERROR", "WARN", "NOTICE", "INFO", "
 
 
 def by_level(events: Any, options: dict[str, str]) -> Any:
-    """How many events of each level came from each application or host, minute by minute.
+    """Number of events of each level from each application or host, minute by minute.
 
     With `mode = update` a row comes whenever its count has changed, and holds all of it: under its key, the last one
     counts. A minute's counts are forgotten, here, 10 minutes later.

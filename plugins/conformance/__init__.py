@@ -1,4 +1,4 @@
-"""The conformance kit: what every component promises, asserted on yours.
+"""Conformance kit: checks of a component against the contract.
 
 In a test of your own:
 
@@ -8,8 +8,8 @@ In a test of your own:
         out = tmp_path / "out"
         conformance.check_sink(MySink, {"path": str(out)}, delivered=lambda: out.read_bytes().splitlines())
 
-Each check raises AssertionError with what is broken and why it matters. They need no test framework, use the real
-component, and take a few seconds.
+Each check raises AssertionError with the violation and its consequence. The checks need no test framework, run the
+real component, and take a few seconds.
 """
 
 from flafka.plugins.conformance.channels import AssignmentListener, check_channel

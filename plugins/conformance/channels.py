@@ -14,13 +14,13 @@ from flafka.plugins.event import Event, EventId
 from flafka.plugins.partitions import Assignment
 
 EMPTY_CHANNEL_SECONDS = 0.2
-"""A channel that hands out nothing for so long is taken to hold nothing more."""
+"""Time without an event after which the channel counts as empty."""
 
 
 def check_channel(cls: type[Channel[Any]], properties: Properties) -> None:
-    """Check that what was put comes back until it is committed, and with a durable channel after a restart, too.
+    """Check that a channel redelivers events until they are committed; a durable channel also after a restart.
 
-    A reader of a durable channel also has to start where its `RebalanceListener` says.
+    A reader of a durable channel must also start at the offset that `RebalanceListener.assigned` returns.
     """
     check_component(cls, properties)
     first, second = sample_events(), [Event(b"second %d" % i, {}) for i in range(10)]
@@ -33,24 +33,24 @@ def check_channel(cls: type[Channel[Any]], properties: Properties) -> None:
             channel.put(Batch.of(events))
         taken = _take(reader, first)
         assert len(set(taken)) == len(taken), f"{cls.__name__} gives two events one id"
-        reader.rewind(owner.starts(taken))
+        reader.rewind(owner.first_assignments(taken))
         assert sorted(_take(reader, first)) == sorted(taken), f"{cls.__name__} gives other ids after a rewind"
-        reader.commit(owner.ends(taken))
+        reader.commit(owner.next_assignments(taken))
         channel.put(Batch.of(second))
-        again = _take(reader, second)
-        assert not set(again) & set(taken), f"{cls.__name__} gives an id twice"
+        later = _take(reader, second)
+        assert not set(later) & set(taken), f"{cls.__name__} gives an id twice"
         reader.close()
         reader = channel.reader(owner, group=None, member="conformance")
-        _take(reader, second)  # not committed: they come again, and nothing else does
+        _take(reader, second)  # uncommitted events are redelivered, and no others
         reader.close()
         if cls.durable:
             channel.close()
             channel = make(cls, properties)
             channel.open()
             reader = channel.reader(owner, group=None, member="conformance")
-            reader.commit(owner.ends(_take(reader, second)))
+            reader.commit(owner.next_assignments(_take(reader, second)))
             channel.put(Batch.of(first))
-            ahead = AheadListener(owner.ends(_take(reader, first)))
+            ahead = AheadListener(owner.next_assignments(_take(reader, first)))
             reader.close()
             channel.put(Batch.of(second))
             reader = channel.reader(ahead, group=None, member="conformance")
@@ -62,47 +62,50 @@ def check_channel(cls: type[Channel[Any]], properties: Properties) -> None:
 
 
 class AssignmentListener:
-    """A `RebalanceListener` that starts every partition where the group has committed, and keeps the assignments."""
+    """A `RebalanceListener` that starts at the committed offsets and records the assignments."""
 
     def __init__(self) -> None:
         self.assignments: dict[int, Assignment] = {}
-        """By partition."""
+        """Latest assignment by partition."""
 
     def assigned(self, committed: Sequence[Assignment]) -> Sequence[Assignment]:
-        """Start there."""
-        self.assignments.update({one.partition: one for one in committed})
+        """Start at the committed offsets."""
+        self.assignments.update({assignment.partition: assignment for assignment in committed})
         return committed
 
     def revoked(self, partitions: set[int]) -> None:
-        """Do nothing: there is nothing to flush."""
+        """Do nothing, as no events are buffered."""
 
     lost = revoked
 
-    def starts(self, ids: Iterable[EventId]) -> list[Assignment]:
-        """Return the assignment of each partition, at the first of these offsets."""
+    def first_assignments(self, ids: Iterable[EventId]) -> list[Assignment]:
+        """Return the assignment of each partition with the first of these offsets."""
         firsts = {id.partition: id.offset for id in sorted(ids, reverse=True)}
-        return [self.assignments[partition].at(first) for partition, first in firsts.items()]
+        return [self.assignments[partition].with_offset(first) for partition, first in firsts.items()]
 
-    def ends(self, ids: Iterable[EventId]) -> list[Assignment]:
-        """Return the assignment of each partition, at the offset after the last of these."""
+    def next_assignments(self, ids: Iterable[EventId]) -> list[Assignment]:
+        """Return the assignment of each partition with the offset after the last of these."""
         lasts = {id.partition: id.offset for id in sorted(ids)}
-        return [self.assignments[partition].at(last + 1) for partition, last in lasts.items()]
+        return [self.assignments[partition].with_offset(last + 1) for partition, last in lasts.items()]
 
 
 class AheadListener(AssignmentListener):
-    """A `RebalanceListener` that starts where the commit log of a sink ends, past the committed offset."""
+    """A `RebalanceListener` that starts past the committed offset, like a sink whose commit log is ahead."""
 
     def __init__(self, ends: Collection[Assignment]) -> None:
         super().__init__()
-        self._ends = {one.partition: one.next_offset for one in ends}
+        self._ends = {assignment.partition: assignment.next_offset for assignment in ends}
 
     def assigned(self, committed: Sequence[Assignment]) -> Sequence[Assignment]:
-        """Start behind the commit log."""
-        return [one.at(self._ends.get(one.partition, one.next_offset)) for one in committed]
+        """Start at the end of the commit log."""
+        return [
+            assignment.with_offset(self._ends.get(assignment.partition, assignment.next_offset))
+            for assignment in committed
+        ]
 
 
 def _take(reader: Reader, events: list[Event], why: str = "") -> list[EventId]:
-    """Take as many events, which must be these, and no more; return their IDs. An error ends with `why`."""
+    """Take exactly these events, in any order, and return their ids. Texts of errors end with `why`."""
     got: list[tuple[EventId, Event]] = []
     deadline = time.monotonic() + ARRIVAL_SECONDS
     while time.monotonic() < deadline:

@@ -1,4 +1,4 @@
-"""Conformance checks of every component: names, documentation, options, life."""
+"""Conformance checks of every component: names, documentation, options, life cycle."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from flafka.plugins.component import Component
+from flafka.plugins.contractcheck import find_contract_violations
 from flafka.plugins.errors import FlafkaError
 from flafka.plugins.manager import kind_of
-from flafka.plugins.mistakes import mistakes
 from flafka.plugins.options import Config
 
 Properties = Mapping[str, str]
@@ -20,21 +20,21 @@ T = TypeVar("T", bound=Component[Any])
 
 
 def check_component(cls: type[T], properties: Properties, *, failing: Properties | None = None) -> None:
-    """Names, documentation, options and life of any component. `failing` are properties with which `open` fails.
+    """Check names, documentation, options and life cycle of a component.
 
-    The checks of each kind call this.
+    `failing` are properties with which `open` fails. The checks of each kind call this one.
     """
-    for wrong, _ in mistakes(cls):
-        raise AssertionError(f"{cls.__name__} {wrong}")
-    make(cls, properties)  # are they right? And it may import what it needs: below, that would pass for I/O
+    for violation, _ in find_contract_violations(cls):
+        raise AssertionError(f"{cls.__name__} {violation}")
+    make(cls, properties)  # validates the properties, and imports modules, which would count as I/O below
     _check_documented(cls)
     _check_options(cls, properties)
     _check_construction(cls, properties)
-    _check_life(cls, properties, failing)
+    _check_life_cycle(cls, properties, failing)
 
 
 def make(cls: type[T], properties: Properties) -> T:
-    """A new component with these properties, as the agent makes it."""
+    """Return a new component with these properties, made as the agent makes it."""
     return cls(_config(cls, properties))
 
 
@@ -61,35 +61,35 @@ def _check_options(cls: type[T], properties: Properties) -> None:
     for option in cls.config_class.options():
         assert option.description.strip(), f"{cls.__name__}: option {option.name} has no description"
     config, problems = cls.config_class.for_type(cls.type_name).parse({**properties, "noSuchOption": "x"})
-    assert [problem.option for problem in problems if problem.unknown] == ["noSuchOption"], (
+    assert [problem.option for problem in problems if problem.is_unknown_option] == ["noSuchOption"], (
         f"{cls.__name__} does not report an unknown option: {problems}"
     )
     for option in cls.config_class.options():
-        if option.secret and option.name in properties:
+        if option.is_secret and option.name in properties:
             assert properties[option.name] not in repr(config), f"{cls.__name__}: {option.name} is shown by repr"
 
 
 def _check_construction(cls: type[T], properties: Properties) -> None:
-    config = _config(cls, properties)  # a check may read the files that a configuration names
-    for left in reversed(range(10)):  # others in this process may open a file or start a thread at the same time
-        threads, files = _threads(), _files()
-        with _Watcher() as seen:
+    config = _config(cls, properties)  # a validator may read the files that a configuration names
+    for remaining in reversed(range(10)):  # another thread of the process may open a file or start a thread meanwhile
+        threads, files = _count_threads(), _open_files()
+        with _IoAudit() as audit:
             component = cls(config)
-        opened, started = _files() - files, _threads() > threads
-        assert not seen.events, f"{cls.__name__}.__init__ does I/O: {', '.join(seen.events)}; move it to open()"
-        assert left or not started, f"{cls.__name__}.__init__ starts threads; move it to open()"
-        assert left or not opened, f"{cls.__name__}.__init__ opens {', '.join(opened)}; move it to open()"
+        opened, started = _open_files() - files, _count_threads() > threads
+        assert not audit.events, f"{cls.__name__}.__init__ does I/O: {', '.join(audit.events)}; move it to open()"
+        assert remaining or not started, f"{cls.__name__}.__init__ starts threads; move it to open()"
+        assert remaining or not opened, f"{cls.__name__}.__init__ opens {', '.join(opened)}; move it to open()"
         component.close()
         if not opened and not started:
             return
 
 
-def _check_life(cls: type[T], properties: Properties, failing: Properties | None) -> None:
+def _check_life_cycle(cls: type[T], properties: Properties, failing: Properties | None) -> None:
     component = make(cls, properties)
     component.close()  # a component that was never opened
     component.close()
-    troubles = list(component.check_connectivity())
-    assert not troubles, f"{cls.__name__}.check_connectivity() finds fault where open() works: {troubles}"
+    errors = list(component.check_connectivity())
+    assert not errors, f"{cls.__name__}.check_connectivity() reports errors where open() works: {errors}"
     for _ in range(2):  # the runner opens it again after a failure
         component.open()
         component.close()
@@ -105,55 +105,55 @@ def _check_life(cls: type[T], properties: Properties, failing: Properties | None
     component.close()
     component.close()
     assert failure is not None, f"{cls.__name__}.open() works with properties with which it should fail"
-    assert str(failure), f"{cls.__name__}.open() fails without a word"
+    assert str(failure), f"{cls.__name__}.open() raises an error without a text"
     assert list(component.check_connectivity()), (
         f"{cls.__name__}.check_connectivity() finds nothing where open() fails"
     )
 
 
-class _Watcher:
-    """Records what this thread asks of the operating system while it is entered."""
+class _IoAudit:
+    """Recorder of the I/O of this thread while the context is entered."""
 
-    _WATCHED = re.compile(
+    _IO_EVENTS = re.compile(
         r"socket\.(?!__new__)|subprocess|os\.(mkdir|remove|rename|rmdir|listdir|scandir|system|fork)|open"
     )
-    _current: _Watcher | None = None
-    _hooked = False
+    _current: _IoAudit | None = None
+    _is_installed = False
 
     def __init__(self) -> None:
         self.events: list[str] = []
         self._thread = threading.get_ident()
 
-    def __enter__(self) -> _Watcher:
-        if not _Watcher._hooked:  # an audit hook cannot be taken away again
-            sys.addaudithook(_Watcher._audit)
-            _Watcher._hooked = True
-        _Watcher._current = self
+    def __enter__(self) -> _IoAudit:
+        if not _IoAudit._is_installed:  # an audit hook cannot be removed
+            sys.addaudithook(_IoAudit._record)
+            _IoAudit._is_installed = True
+        _IoAudit._current = self
         return self
 
     def __exit__(self, *_: object) -> None:
-        _Watcher._current = None
+        _IoAudit._current = None
 
     @staticmethod
-    def _audit(event: str, arguments: tuple[Any, ...]) -> None:
-        watcher = _Watcher._current
-        if watcher is not None and watcher._thread == threading.get_ident() and watcher._WATCHED.match(event):
-            watcher.events.append(f"{event} {arguments[:1]}")
+    def _record(event: str, arguments: tuple[Any, ...]) -> None:
+        audit = _IoAudit._current
+        if audit is not None and audit._thread == threading.get_ident() and audit._IO_EVENTS.match(event):
+            audit.events.append(f"{event} {arguments[:1]}")
 
 
-def _threads() -> int:
-    """Number of threads of this process, with the threads of libraries."""
+def _count_threads() -> int:
+    """Return the number of threads of this process, including threads of libraries."""
     tasks = Path("/proc/self/task")
     return len(list(tasks.iterdir())) if tasks.exists() else threading.active_count()
 
 
-def _files() -> set[str]:
-    """Files, sockets and pipes that this process has open."""
-    found = set()
+def _open_files() -> set[str]:
+    """Return the open files, sockets and pipes of this process."""
+    open_files = set()
     descriptors = Path("/proc/self/fd")
     for entry in descriptors.iterdir() if descriptors.exists() else ():
         try:
-            found.add(f"{entry.name}: {entry.readlink()}")
-        except OSError:  # the one that lists the directory
+            open_files.add(f"{entry.name}: {entry.readlink()}")
+        except OSError:  # the descriptor of the listing itself
             continue
-    return {name for name in found if "anon_inode" not in name and "/proc/" not in name}
+    return {name for name in open_files if "anon_inode" not in name and "/proc/" not in name}

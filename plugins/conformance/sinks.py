@@ -11,7 +11,7 @@ from typing import Any
 
 from flafka.plugins.batch import Batch
 from flafka.plugins.conformance.components import Properties, check_component, make
-from flafka.plugins.conformance.samples import batch_of, sample_events, some_of
+from flafka.plugins.conformance.samples import describe_bodies, make_batch, sample_events
 from flafka.plugins.errors import Conflict
 from flafka.plugins.partitions import Assignment, Generation, OffsetRange, TopicPartition
 from flafka.plugins.sink import CommittingSink, Receipt, Sink
@@ -25,18 +25,18 @@ def check_sink(
     failing: Properties | None = None,
     assignment: Assignment | None = None,
 ) -> None:
-    """Check that what a sink has flushed is delivered, whatever failed in between; once by a `CommittingSink`.
+    """Check that a sink delivers all flushed events, whatever fails meanwhile; a `CommittingSink` exactly once.
 
-    A sink whose `repeats` is empty has to keep that promise when events are redelivered.
+    A sink whose `duplicate_risk` is empty must not duplicate redelivered events.
 
-    `delivered` reads back all bodies that have arrived at its destination, in any order; None where there is no
-    way to see them. The last argument is a partition whose commit log a `CommittingSink` can keep; any will do for
-    most sinks.
+    `delivered` returns the bodies at the destination, in any order; None if they cannot be read. `failing` are
+    properties with which `open` fails. `assignment` is a partition for the commit log of a `CommittingSink`; the
+    default suits most sinks.
     """
     check_component(cls, properties, failing=failing)
     bodies: list[bytes] = []
     events = sample_events()
-    batches = [batch_of(some, offset) for offset, some in enumerate((events[:1], events, events[:50], events[50:]))]
+    batches = [make_batch(part, offset) for offset, part in enumerate((events[:1], events, events[:50], events[50:]))]
     for batch in batches:
         bodies += batch.bodies.to_pylist()
     assignment = assignment or Assignment(_PARTITION, f"group-{time.time_ns()}", Generation())
@@ -46,30 +46,30 @@ def check_sink(
     else:
         once = not make(cls, properties).duplicate_risk(assignment)
         _check_flushes(cls, properties, batches)
-        if once:  # killed when it had flushed, and before the channel knew of it
+        if once:  # as after a kill between the flush and the channel's commit
             _deliver(cls, properties, batches[1:])
     if delivered is not None:
-        found = Counter(delivered())
-        assert not (missing := Counter(bodies) - found), f"{cls.__name__} lost {some_of(missing)}"
-        assert not (wrong := found.keys() - set(bodies)), (
-            f"{cls.__name__} delivered what nobody wrote: {some_of(wrong)}"
+        arrived = Counter(delivered())
+        assert not (missing := Counter(bodies) - arrived), f"{cls.__name__} lost {describe_bodies(missing)}"
+        assert not (unexpected := arrived.keys() - set(bodies)), (
+            f"{cls.__name__} delivered what nobody wrote: {describe_bodies(unexpected)}"
         )
         if once:
-            twice = some_of((found - Counter(bodies)).elements())
-            why = "" if issubclass(cls, CommittingSink) else ", though repeats() says that it does not"
-            assert found == Counter(bodies), f"{cls.__name__} delivered twice{why}: {twice}"
+            twice = describe_bodies((arrived - Counter(bodies)).elements())
+            why = "" if issubclass(cls, CommittingSink) else ", though duplicate_risk() is empty"
+            assert arrived == Counter(bodies), f"{cls.__name__} delivered twice{why}: {twice}"
 
 
 def _check_flushes(cls: type[Sink[Any]], properties: Properties, batches: list[Batch]) -> None:
-    with contextlib.closing(make(cls, properties)) as sink:  # at the end a crash before the flush
+    with contextlib.closing(make(cls, properties)) as sink:  # ends like a crash before the flush
         sink.open()
-        sink.flush()  # with nothing written
+        sink.flush()  # without a write
         sink.reset()
         sink.write(batches[0])
         sink.write(batches[1])
         sink.flush()
         sink.write(batches[2])
-        sink.reset()  # a failure: the runner drops what is not flushed, and offers it again
+        sink.reset()  # after a failure the runner drops unflushed events and redelivers them
         sink.write(batches[2])
         sink.flush()
         sink.write(batches[3])
@@ -95,9 +95,9 @@ def _check_commits(
     def begin(expected: int | None, committed: int | None) -> tuple[CommittingSink[Any], Assignment]:
         sink = make(cls, properties)
         sink.open()
-        resumed = sink.resume(assignment.at(committed))
+        resumed = sink.resume(assignment.with_offset(committed))
         start = resumed.next_offset
-        assert start == expected, f"{name}.resume answers {start} where it should go on at {expected}"
+        assert start == expected, f"{name}.resume returns offset {start} instead of {expected}"
         return sink, resumed
 
     def stage(sink: CommittingSink[Any], start: int, end: int) -> Receipt:
@@ -106,14 +106,14 @@ def _check_commits(
             sink.write(batch)
         receipt = sink.stage(assignment, offsets)
         written = sum(len(batch) for batch in batches[start:end])
-        # At whatever offset: a sink may note in it where the records end.
-        assert (receipt.assignment.at(None), receipt.offsets, receipt.events) == (
-            assignment.at(None),
+        # Without the offset: a sink may store the end of the records in the assignment.
+        assert (receipt.assignment.with_offset(None), receipt.offsets, receipt.events) == (
+            assignment.with_offset(None),
             offsets,
             written,
         ), f"{name}.stage gives a receipt of something else: {receipt}"
-        travelled: Receipt = pickle.loads(pickle.dumps(receipt))  # noqa: S301  # as from a Spark executor
-        return travelled
+        unpickled: Receipt = pickle.loads(pickle.dumps(receipt))  # noqa: S301  # as from a Spark executor
+        return unpickled
 
     sink, assignment = begin(None, None)
     sink.write(batches[0])
@@ -121,7 +121,7 @@ def _check_commits(
     sink.commit(stage(sink, 0, 2))
     stage(sink, 2, 3)
     sink.close()  # a crash between stage and commit
-    # Two owners: whichever the sink lets win, the other must not commit.
+    # Of two owners of the partition, only one may commit.
     (sink, _), (zombie, _) = begin(2, 0), begin(2, None)
     late = stage(zombie, 2, 4)
     winners = 0
@@ -132,11 +132,11 @@ def _check_commits(
         zombie.commit(late)
         winners += 1
     assert winners, f"{name} lets neither of two owners commit"
-    assert winners == 1, f"{name} lets two owners commit the same records: what they hold is there twice"
+    assert winners == 1, f"{name} lets two owners commit the same records: their events are duplicated"
     zombie.close()
     sink.reset()
-    end = sink.resume(assignment.at(2)).next_offset
-    assert end in (3, 4), f"{name}.resume answers {end} after a commit up to 3 or 4"
+    end = sink.resume(assignment.with_offset(2)).next_offset
+    assert end in (3, 4), f"{name}.resume returns offset {end} after a commit up to 3 or 4"
     if end == 3:
         sink.commit(stage(sink, 3, 4))
     sink.close()  # a crash before the channel was committed

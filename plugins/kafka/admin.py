@@ -1,4 +1,4 @@
-"""Questions about brokers and topics: whether they answer, what is missing, and how a topic is created."""
+"""Requests to brokers: connectivity checks, creation of topics, offsets, topic ids and group members."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ from confluent_kafka.admin import AclOperation, AdminClient, NewTopic
 
 from flafka.plugins.component import ConnectivityWarning
 from flafka.plugins.errors import FlafkaError, Retry
-from flafka.plugins.kafka.clients import ASK, CONNECT_SECONDS, METADATA_SECONDS, REQUEST_SECONDS, new_admin
-from flafka.plugins.kafka.config import KafkaEndConfig
-from flafka.plugins.kafka.errors import metadata, sentence
+from flafka.plugins.kafka.clients import BROKER_CONNECT_SECONDS, METADATA_SECONDS, QUERY, REQUEST_SECONDS, new_admin
+from flafka.plugins.kafka.config import KafkaClientConfig
+from flafka.plugins.kafka.errors import explain_error, fetch_metadata
 
-PROBE_SECONDS = 5.0
-"""Time in which brokers must answer, or they count as away."""
+CONNECTIVITY_SECONDS = 5.0
+"""Time in which brokers must answer a connectivity check."""
 NO_BROKERS = "kafka.bootstrap.servers is not set, and this user has started no cluster: run `agent cluster start`"
 
 
 def create_topic(
     admin: AdminClient, name: str, partitions: int, replication: int, settings: Mapping[str, str], seconds: float
 ) -> bool:
-    """Create a topic that survives the loss of a broker if it has several replicas. False if the topic exists.
+    """Create a topic that survives the loss of a broker if it has several replicas. Return False if the topic exists.
 
-    Raises KafkaException.
+    Raises KafkaException, and TimeoutError after `seconds`.
 
-    Its records have the brokers' time. Brokers would refuse the time of a host whose clock is hours ahead. With the
-    time of a slow clock, records would soon be older than the topic's retention.
+    The topic's records have the brokers' timestamps. Brokers would refuse timestamps of a clock that is hours ahead;
+    with timestamps of a slow clock, records would exceed the topic's retention too early.
     """
     safe = {"min.insync.replicas": str(min(2, replication)), "message.timestamp.type": "LogAppendTime"}
     settings = {**safe, **settings}
@@ -47,33 +47,37 @@ def create_topic(
     return True
 
 
-def accepts(address: tuple[str, int]) -> bool:
-    """Return True if somebody accepts a connection there."""
+def is_accepting(address: tuple[str, int]) -> bool:
+    """Return True if a process accepts a connection at the address within `BROKER_CONNECT_SECONDS`."""
     try:
-        socket.create_connection(address, timeout=CONNECT_SECONDS).close()
+        socket.create_connection(address, timeout=BROKER_CONNECT_SECONDS).close()
     except OSError:
         return False
     return True
 
 
-def answers(client: Mapping[str, Any], address: tuple[str, int], topic: str) -> bool:
-    """Return True if the broker there answers a question about that topic, asked with these properties."""
+def is_answering(client: Mapping[str, Any], address: tuple[str, int], topic: str) -> bool:
+    """Return True if one broker answers a metadata request about a topic within `CONNECTIVITY_SECONDS`.
+
+    `client` holds properties of librdkafka; `address`, the broker's host and port, replaces their
+    `bootstrap.servers`. An error of the topic is an answer as well.
+    """
     host, port = address
-    there = {**client, "bootstrap.servers": f"[{host}]:{port}" if ":" in host else f"{host}:{port}"}
+    properties = {**client, "bootstrap.servers": f"[{host}]:{port}" if ":" in host else f"{host}:{port}"}
     try:
-        new_admin(ASK, there).list_topics(topic, timeout=PROBE_SECONDS)
+        new_admin(QUERY, properties).list_topics(topic, timeout=CONNECTIVITY_SECONDS)
     except KafkaException:
         return False
     return True
 
 
-def unreachable(servers: str) -> list[str]:
-    """Return the brokers of `host:port,…` that accept no connection, as `127.0.0.1:9092 (Connection refused)`."""
+def unreachable_brokers(servers: str) -> list[str]:
+    """Return the brokers of `host:port,…` that accept no connection, as in `127.0.0.1:9092 (Connection refused)`."""
 
     def failure(server: str) -> str | None:
         host, _, port = server.rpartition("://")[2].rpartition(":")
         try:
-            socket.create_connection((host.strip("[]"), int(port)), timeout=CONNECT_SECONDS).close()
+            socket.create_connection((host.strip("[]"), int(port)), timeout=BROKER_CONNECT_SECONDS).close()
         except (OSError, ValueError) as e:
             return f"{server} ({getattr(e, 'strerror', None) or e})"
         return None
@@ -85,51 +89,52 @@ def unreachable(servers: str) -> list[str]:
         return [text for text in threads.map(failure, named) if text is not None]
 
 
-def away(servers: str) -> str:
-    """For the end of an error message: the brokers that take no connection; empty where all do."""
-    found = unreachable(servers)
-    return f"; no connection to {', '.join(found)}" if found else ""
+def unreachable_suffix(servers: str) -> str:
+    """Return the end of an error about brokers that accept no connection; empty if all accept one."""
+    brokers = unreachable_brokers(servers)
+    return f"; no connection to {', '.join(brokers)}" if brokers else ""
 
 
-def unanswered(servers: str) -> Iterator[str]:
-    """A sentence for each of those brokers that takes no connection, beside others that do."""
-    for text in unreachable(servers):
+def unreachable_warnings(servers: str) -> Iterator[str]:
+    """Yield a sentence for each broker that accepts no connection."""
+    for text in unreachable_brokers(servers):
         yield f"no connection to broker {text}: is it running?"
 
 
-def refused_group(group: str) -> str:
+def group_id_error(group: str) -> str:
     """Return why the client takes no offsets of this consumer group into a transaction; empty if it does.
 
-    The name has to consist of printable characters of ASCII (`str_is_printable` in librdkafka's rdkafka_cgrp.c).
+    The name must consist of printable ASCII characters (`str_is_printable` in librdkafka's rdkafka_cgrp.c).
     """
-    wrong = next((character for character in group if not " " <= character <= "~"), "")
-    if not wrong:
+    invalid = next((character for character in group if not " " <= character <= "~"), "")
+    if not invalid:
         return ""
     return (
-        f"consumer group {group!r} has {wrong!r}, and the Kafka client takes printable ASCII alone into a "
+        f"consumer group {group!r} has {invalid!r}, and the Kafka client takes printable ASCII alone into a "
         "transaction: give it another name, and the new group begins with the first event that the channel holds"
     )
 
 
 class TopicMissing(str):
-    """Sentence about a topic that does not exist. It is no error where the agent itself creates the topic."""
+    """Sentence about a topic that does not exist. No error if the agent itself creates the topic."""
 
     topic: str
 
     def __new__(cls, topic: str, servers: str) -> TopicMissing:
-        """Make the sentence from the names of the topic and of its brokers."""
+        """Return the sentence about a topic of these brokers."""
         create = f"agent topic create {topic} --bootstrap-server {servers}"
         self = super().__new__(cls, f"there is no topic {topic} at {servers}: {create}")
         self.topic = topic
         return self
 
 
-def missing(client: Callable[[], Mapping[str, Any]], config: KafkaEndConfig, topics: Sequence[str]) -> Iterator[str]:
-    """Yield a sentence for each reason why a component cannot work.
+def connectivity_errors(
+    client: Callable[[], Mapping[str, Any]], config: KafkaClientConfig, topics: Sequence[str]
+) -> Iterator[str]:
+    """Yield a sentence for each reason why a component cannot use these topics.
 
-    No brokers are known, none answers, they are of another cluster, or topics do not exist.
-
-    `client` makes the properties; what it raises as Retry is a sentence too.
+    Reasons are unknown or unreachable brokers, brokers of another cluster, and missing topics or rights. `client`
+    returns the client's properties; the text of a Retry that it raises is a reason as well.
     """
     servers = config.bootstrap_servers
     if not servers:
@@ -137,78 +142,79 @@ def missing(client: Callable[[], Mapping[str, Any]], config: KafkaEndConfig, top
         return
     try:
         properties = dict(client())
-        found = metadata(properties, PROBE_SECONDS)
+        metadata = fetch_metadata(properties, CONNECTIVITY_SECONDS)
     except Retry as e:
         yield str(e)
         return
-    if foreign := config.foreign(found.cluster_id):
-        yield foreign
+    if error := config.foreign_cluster_error(metadata.cluster_id):
+        yield error
         return
     for topic in topics:
-        if topic not in found.topics:
-            yield _unseen(properties, topic, servers)
+        if topic not in metadata.topics:
+            yield _missing_topic_error(properties, topic, servers)
 
 
-def _unseen(client: Mapping[str, Any], topic: str, servers: str) -> str:
-    """Return why a topic is not among those that brokers name to this client."""
+def _missing_topic_error(client: Mapping[str, Any], topic: str, servers: str) -> str:
+    """Return why a topic is not in the brokers' metadata for this client."""
     topics = TopicCollection([topic])
-    admin = new_admin(ASK, client)  # which has to outlive its answer
+    admin = new_admin(QUERY, client)  # the client must outlive its future
     try:
-        admin.describe_topics(topics, request_timeout=PROBE_SECONDS)[topic].result()
+        admin.describe_topics(topics, request_timeout=CONNECTIVITY_SECONDS)[topic].result()
     except KafkaException as e:
         if e.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            return sentence(e, topic=topic, right="Describe", client=client)
+            return explain_error(e, topic=topic, right="Describe", client=client)
     return TopicMissing(topic, servers)
 
 
-def probed(client: Callable[[], Mapping[str, Any]], config: KafkaEndConfig, topics: Sequence[str]) -> Iterator[str]:
-    """Yield what `check_connectivity` answers: the sentences of `missing`, and a warning for each absent broker."""
-    yield from missing(client, config, topics)
+def connectivity_problems(
+    client: Callable[[], Mapping[str, Any]], config: KafkaClientConfig, topics: Sequence[str]
+) -> Iterator[str]:
+    """Yield the errors of `connectivity_errors`, and a warning for each of several brokers that is unreachable.
+
+    The result of `Component.check_connectivity`.
+    """
+    yield from connectivity_errors(client, config, topics)
     servers = config.bootstrap_servers or ""
-    if len(found := list(unanswered(servers))) < len(servers.replace(",", " ").split()):
-        yield from map(ConnectivityWarning, found)
+    if len(warnings := list(unreachable_warnings(servers))) < len(servers.replace(",", " ").split()):
+        yield from map(ConnectivityWarning, warnings)
 
-
-# --- requests of a consumer, or of a client for administration
 
 T = TypeVar("T")
 
 
-_MOVES = frozenset(
+_COORDINATOR_ERRORS = frozenset(
     {KafkaError.NOT_COORDINATOR, KafkaError.COORDINATOR_NOT_AVAILABLE, KafkaError.COORDINATOR_LOAD_IN_PROGRESS}
 )
-
-
-_BEGINS = frozenset(
+"""Error codes while the coordinator of a group moves or loads."""
+_NEW_TOPIC_ERRORS = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION}
 )
+"""Error codes of a broker that does not know yet a topic that was just created."""
 
 
 def read_up_to(
-    consumer: Consumer, at: TopicPartition, end: int, seconds: float, *, wait: bool = False
+    consumer: Consumer, start: TopicPartition, end: int, seconds: float, *, wait: bool = False
 ) -> Iterator[Message]:
-    """Yield the records of one partition from `at` up to, not including, offset `end`.
+    """Yield the records of one partition from `start`, inclusive, to offset `end`, exclusive.
 
-    The consumer has `enable.partition.eof`.
-
-    What cannot be read yet, as a transaction is open, is left out, or waited for. Raises Retry where nothing comes
-    for so many seconds, and KafkaException.
+    The consumer must have `enable.partition.eof`. Records after an open transaction are omitted; with `wait`, the
+    function waits for the end of the transaction. Raises Retry after `seconds` without a record, and KafkaException.
     """
-    consumer.assign([at])
-    position, deadline = max(at.offset, 0), time.monotonic() + seconds
+    consumer.assign([start])
+    position, deadline = max(start.offset, 0), time.monotonic() + seconds
     while position < end:
         message = consumer.poll(0.1)
         if message is None:
             if time.monotonic() > deadline:
-                why = "; a transaction may be open in it" if wait else ""
-                raise Retry(f"topic {at.topic} does not come to its end within {seconds:.0f} s{why}")
+                hint = "; a transaction may be open in it" if wait else ""
+                raise Retry(f"topic {start.topic} cannot be read to its end within {seconds:.0f} s{hint}")
             continue
         error, offset = message.error(), cast("int", message.offset())
         if error is None:
             position, deadline = offset + 1, time.monotonic() + seconds
             yield message
         elif error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-            continue  # said by the coordinator, whom an assigned partition with an offset does not need
+            continue  # of the group's coordinator, which a manually assigned partition does not need
         elif error.code() != KafkaError._PARTITION_EOF:
             raise KafkaException(error)
         elif not wait:
@@ -218,183 +224,190 @@ def read_up_to(
 
 
 def committed_offsets(consumer: Consumer, partitions: list[TopicPartition], seconds: float) -> list[TopicPartition]:
-    """Return the group's committed offsets, below 0 where it has none. Raises KafkaException, also for one partition.
+    """Return the group's committed offsets; a negative offset if a partition has none.
 
-    The client hands out a partition's error beside an offset that looks as if there were none: taken for one, it
-    would begin anew. While the group's coordinator moves or begins, which the client does not wait for here, it is
-    asked again, for as long as `seconds` say.
+    Raises KafkaException, also for the error of a single partition. The client returns such an error beside an
+    invalid offset: without the exception, the group would start at the first record. The request is repeated for
+    `seconds` while the group's coordinator moves or loads, for which the client does not wait here.
     """
-    return _asked_again(lambda: _without_errors(consumer.committed(partitions, timeout=seconds)), _MOVES, seconds)
+    return _request_again(
+        lambda: _raise_errors(consumer.committed(partitions, timeout=seconds)), _COORDINATOR_ERRORS, seconds
+    )
 
 
 def members_of(admin: AdminClient, group: str, seconds: float) -> list[Any]:
-    """Return the members of a group. Raises KafkaException if the brokers do not tell them within so many seconds."""
+    """Return the members of a group. Raises KafkaException if the brokers do not answer within `seconds`."""
 
     def members() -> list[Any]:
         groups = admin.list_groups(group, timeout=seconds)
-        for one in groups:
-            if one.error is not None:
-                raise KafkaException(one.error)
-        return [member for one in groups for member in one.members]
+        for description in groups:
+            if description.error is not None:
+                raise KafkaException(description.error)
+        return [member for description in groups for member in description.members]
 
-    return _asked_again(members, _MOVES, seconds)
+    return _request_again(members, _COORDINATOR_ERRORS, seconds)
 
 
 def watermarks(consumer: Consumer, partition: TopicPartition, seconds: float) -> tuple[int, int]:
-    """Return the low and the high watermark of a partition of a topic that exists. Raises KafkaException.
+    """Return the low and the high watermark of a partition of an existing topic. Raises KafkaException.
 
-    A broker may not have heard yet of a topic that another one has just made, or that it leads the partition: it is
-    asked again, for as long as `seconds` say.
+    The request is repeated for `seconds`, because a broker may not know yet that the topic was created, or that it
+    leads the partition.
     """
-    return _asked_again(lambda: consumer.get_watermark_offsets(partition, timeout=seconds), _BEGINS, seconds)
+    return _request_again(
+        lambda: consumer.get_watermark_offsets(partition, timeout=seconds), _NEW_TOPIC_ERRORS, seconds
+    )
 
 
-def _asked_again(ask: Callable[[], T], codes: Collection[int], seconds: float) -> T:
-    """The answer; while it is one of these errors, the question is asked again for so long."""
+def _request_again(request: Callable[[], T], codes: Collection[int], seconds: float) -> T:
+    """Return the result of a request, repeated for `seconds` while it fails with one of these error codes."""
     deadline = time.monotonic() + seconds
     while True:
         try:
-            return ask()
+            return request()
         except KafkaException as e:
             if e.args[0].code() not in codes or time.monotonic() >= deadline:
                 raise
         time.sleep(0.1)
 
 
-def offsets_at(consumer: Consumer, times: list[TopicPartition], seconds: float) -> list[TopicPartition]:
-    """Return the first offsets at or after times (ms since the epoch), which are given as offsets.
+def offsets_for_times(consumer: Consumer, times: list[TopicPartition], seconds: float) -> list[TopicPartition]:
+    """Return the offset of the first record at or after each time; a negative offset if there is none.
 
-    They are below 0 where there is nothing so new. Raises KafkaException, also for one partition, for the reason that
-    `committed_offsets` has.
-
-    A broker that has not heard yet of its partition is asked again, as for `watermarks`.
+    The times, in milliseconds since the epoch, are the offsets of `times`. Raises KafkaException, also for the error
+    of a single partition, as `committed_offsets`. The request is repeated as for `watermarks`.
     """
-    return _asked_again(lambda: _without_errors(consumer.offsets_for_times(times, timeout=seconds)), _BEGINS, seconds)
+    return _request_again(
+        lambda: _raise_errors(consumer.offsets_for_times(times, timeout=seconds)), _NEW_TOPIC_ERRORS, seconds
+    )
 
 
-def _without_errors(found: list[TopicPartition]) -> list[TopicPartition]:
-    for at in found:
-        if at.error is not None:
-            raise KafkaException(at.error)
-    return found
+def _raise_errors(offsets: list[TopicPartition]) -> list[TopicPartition]:
+    for offset in offsets:
+        if offset.error is not None:
+            raise KafkaException(offset.error)
+    return offsets
 
-
-# --- topic ids and members, and what brokers of older versions lack
 
 NO_TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAA"
-"""Topic id, as librdkafka writes it, of all topics of brokers that are older than Apache Kafka 2.8 (KIP-516)."""
-_UNIQUE = re.compile(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
+"""Topic id, in librdkafka's notation, of all topics of brokers older than Apache Kafka 2.8 (KIP-516)."""
+_UUID_SUFFIX = re.compile(r"-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}$")
 
 
 def topic_id(description: Any) -> str:
-    """Return the id of the topic that librdkafka describes so; empty where brokers are older than Kafka 2.8."""
+    """Return the topic id in librdkafka's description of a topic; empty if brokers are older than Kafka 2.8."""
     id = str(description.topic_id)
     return "" if id == NO_TOPIC_ID else id
 
 
 def required_topic_id(description: Any) -> str:
-    """Return the id of the topic that librdkafka describes so. Raises FlafkaError where brokers are too old."""
+    """Return the topic id in librdkafka's description of a topic. Raises FlafkaError if brokers are too old."""
     if not (id := topic_id(description)):
         raise FlafkaError(
             "the brokers are older than Apache Kafka 2.8, the oldest that the channel kafka can use: without topic "
-            "ids it would take a topic that was created again for the deleted one, and lose its first events. "
+            "ids it would take a recreated topic for the deleted one, and lose its first events. "
             "Upgrade the brokers or use a channel of type file"
         )
     return id
 
 
-def may_write(description: Any) -> bool:
-    """Return False if the brokers say that this client lacks the right Write on a topic.
+def has_write_access(description: Any) -> bool:
+    """Return False if this client lacks the right Write on a topic.
 
-    `description` is of a request with `include_authorized_operations`. Brokers older than Kafka 2.3 name none.
+    `description` is the result of a request with `include_authorized_operations`. Brokers older than Kafka 2.3 return
+    no operations.
     """
     operations = description.authorized_operations
     return not operations or AclOperation.WRITE in operations
 
 
 class TopicIds:
-    """Asks the brokers which topic has a name now."""
+    """Requests for the present id of a topic. Any thread may call."""
 
     def __init__(self, admin: AdminClient, topic: str) -> None:
         self._admin, self._topic = admin, topic
         self._partitions = 0
-        self._unanswered = False
+        self._refresh_due = False
+        """True if the client needs new metadata after a request without an answer."""
 
     def get(self) -> str:
-        """Return the topic's id. Raises Retry where there is no such topic, or no answer, and FlafkaError where
-        brokers are too old.
+        """Return the topic's id. Raises Retry if there is no such topic or no answer.
+
+        Raises FlafkaError if brokers are too old. Blocks for up to `REQUEST_SECONDS`.
         """
         try:
-            found = self._request().result(REQUEST_SECONDS)
+            description = self._describe().result(REQUEST_SECONDS)
         except (KafkaException, TimeoutError) as e:
-            self._unanswered = True
-            raise Retry(f"topic {self._topic} cannot be looked at: {sentence(e)}") from e
-        self._partitions = len(found.partitions)
-        return required_topic_id(found)
+            self._refresh_due = True
+            raise Retry(f"topic {self._topic} cannot be described: {explain_error(e)}") from e
+        self._partitions = len(description.partitions)
+        return required_topic_id(description)
 
-    def ask(self, answer: Callable[[str | None], None]) -> None:
-        """Have it called, on a thread of the client's, with the id; with none where there is no answer.
+    def request(self, callback: Callable[[str | None], None]) -> None:
+        """Request the topic's id without blocking, and pass it to a callback, on a thread of the client's.
 
-        Where there is no such topic now, the id is empty.
+        The id is empty if there is no such topic, and None without an answer.
         """
 
-        def told(future: Any) -> None:
+        def pass_on(future: Any) -> None:
             error = future.exception()
             if error is None:
                 self._partitions = len(future.result().partitions)
-                answer(str(future.result().topic_id))
+                callback(str(future.result().topic_id))
             else:
-                gone = isinstance(error, KafkaException) and error.args[0].code() == KafkaError.UNKNOWN_TOPIC_OR_PART
-                self._unanswered = not gone
-                answer("" if gone else None)
+                code = error.args[0].code() if isinstance(error, KafkaException) else None
+                is_deleted = code == KafkaError.UNKNOWN_TOPIC_OR_PART
+                self._refresh_due = not is_deleted
+                callback("" if is_deleted else None)
 
         try:
-            request = self._request()
+            future = self._describe()
         except KafkaException:
-            answer(None)
+            callback(None)
         else:
-            request.add_done_callback(told)
+            future.add_done_callback(pass_on)
 
-    def unread(self, group: str) -> frozenset[int]:
+    def unassigned_partitions(self, group: str) -> frozenset[int]:
         """Return the partitions that no member of that group has; none during a rebalance, and without an answer."""
-        # Not by `describe_consumer_groups`: when a group's coordinator is lost, what the admin client asked of it
-        # aborts the process (librdkafka 2.16, issue 4605).
+        # Not by `describe_consumer_groups`: if the group's coordinator is lost, a pending request aborts the process
+        # (librdkafka 2.16, issue 4605).
         try:
-            found: list[Any] = self._admin.list_groups(group, timeout=METADATA_SECONDS)
+            groups: list[Any] = self._admin.list_groups(group, timeout=METADATA_SECONDS)
         except KafkaException:
             return frozenset()
-        known = [one for one in found if one.error is None and one.state == "Stable"]
-        members = [member for one in known for member in one.members]
-        owned = (partition for member in members for partition in assigned(member.assignment, self._topic))
+        stable = [
+            description for description in groups if description.error is None and description.state == "Stable"
+        ]
+        members = [member for description in stable for member in description.members]
+        owned = (partition for member in members for partition in assigned_partitions(member.assignment, self._topic))
         return frozenset(range(self._partitions)).difference(owned) if members else frozenset()
 
-    def _request(self) -> Any:
-        if self._unanswered:
-            # The client goes on asking the broker that it took for the controller, which may be lost, for minutes;
-            # whatever metadata it gets names another one.
+    def _describe(self) -> Any:
+        if self._refresh_due:
+            # Without new metadata, the client sends requests to a lost controller for minutes.
             with contextlib.suppress(KafkaException):
                 self._admin.list_topics(self._topic, timeout=METADATA_SECONDS)
-            self._unanswered = False
+            self._refresh_due = False
         topics = TopicCollection([self._topic])
         return self._admin.describe_topics(topics, request_timeout=REQUEST_SECONDS)[self._topic]
 
 
-def called(member: Any) -> str:
-    """A member of a group, as an operator knows it: the name that lasts, where it has one, and its host."""
-    return f"{_UNIQUE.sub('', member.id)} on {member.client_host.lstrip('/')}"
+def member_name(member: Any) -> str:
+    """Return the client or instance id of a group's member, without its UUID, and its host."""
+    return f"{_UUID_SUFFIX.sub('', member.id)} on {member.client_host.lstrip('/')}"
 
 
-def assigned(assignment: bytes, topic: str) -> Iterator[int]:
-    """The partitions of that topic in what the leader of a group has assigned to a member."""
+def assigned_partitions(assignment: bytes, topic: str) -> Iterator[int]:
+    """Yield the partitions of a topic in the assignment of a group's member, in Kafka's binary format."""
     if not assignment:
         return
     _, topics = struct.unpack_from(">hi", assignment)
-    at = 6
+    position = 6
     for _ in range(topics):
-        (length,) = struct.unpack_from(">h", assignment, at)
-        name = assignment[at + 2 : at + 2 + length].decode()
-        at += 2 + length
-        (count,) = struct.unpack_from(">i", assignment, at)
+        (length,) = struct.unpack_from(">h", assignment, position)
+        name = assignment[position + 2 : position + 2 + length].decode()
+        position += 2 + length
+        (count,) = struct.unpack_from(">i", assignment, position)
         if name == topic:
-            yield from struct.unpack_from(f">{count}i", assignment, at + 4)
-        at += 4 + 4 * count
+            yield from struct.unpack_from(f">{count}i", assignment, position + 4)
+        position += 4 + 4 * count

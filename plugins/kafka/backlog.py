@@ -1,4 +1,4 @@
-"""State of the brokers of a topic, and the backlog of its consumer groups, for monitoring."""
+"""Monitor of a topic's brokers and of the backlogs of its consumer groups."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from flafka.plugins.errors import Retry
-from flafka.plugins.kafka.admin import accepts, committed_offsets, watermarks
+from flafka.plugins.kafka.admin import committed_offsets, is_accepting, watermarks
 from flafka.plugins.kafka.clients import Role, new_admin, new_consumer
-from flafka.plugins.kafka.errors import sentence
+from flafka.plugins.kafka.errors import explain_error
 
 
 class Broker(NamedTuple):
@@ -23,61 +23,54 @@ class Broker(NamedTuple):
     id: int
     address: str
     up: bool
-    """True if it accepts connections now."""
+    """True if the broker accepts connections now."""
     leads: int
-    """Number of the topic's partitions that it leads."""
+    """Number of partitions of the topic with this leader."""
 
 
 class ClusterState(NamedTuple):
-    """A cluster and a channel's topic as they are now."""
+    """Present state of a cluster and of a channel's topic."""
 
     id: str
     topic: str
     brokers: tuple[Broker, ...]
-    """Brokers that were seen since the first look, up or not."""
+    """Brokers seen since the start of the monitor, up or not."""
     partitions: int
     under_replicated: int
-    """Partitions of which not all replicas are in sync."""
+    """Number of partitions without all replicas in sync."""
     leaderless: int
-    """Partitions that nobody can read or write."""
+    """Number of partitions without a leader, which no client can read or write."""
 
 
 class Backlog(NamedTuple):
-    """Records that a consumer group has not committed yet."""
+    """Uncommitted records of a consumer group."""
 
     records: int
+    """Number of records, at most: it may include ends of transactions."""
     oldest: int | None
-    """Time at which the oldest of them came, in milliseconds since the epoch; None where there is none."""
+    """Timestamp of the oldest record, in milliseconds since the epoch; None if there are no records."""
     retention: float | None
-    """Seconds until the brokers delete it; None where they keep it, or there is none."""
+    """Seconds until the brokers delete the oldest record; None if they keep it, or if there are no records."""
 
 
 MONITORING_REQUEST_SECONDS = 3.0
-"""A broker that takes no connection in that time is shown as one that does not answer."""
-
-
-RECORD_SECONDS = 2.0
-"""For the oldest records of a backlog; what was not read by then is looked for again the next time."""
-
-
-RETENTION_SECONDS = 300.0
-"""The topic's retention is asked for so often."""
-
-
+"""Time in which brokers answer a request of a monitor."""
+OLDEST_RECORD_SECONDS = 2.0
+"""Time for reading the oldest records of a backlog. Unread ones are read on the next call."""
+RETENTION_INTERVAL_SECONDS = 300.0
+"""Interval between requests for the topic's retention."""
 _Range = tuple[int, int]
 """Offsets of a partition, the end exclusive."""
-
-
 _SMALL: Mapping[str, Any] = {
-    "fetch.message.max.bytes": 1024,  # brokers answer with one batch of records at least
+    "fetch.message.max.bytes": 1024,  # brokers return at least one batch of records
     "queued.max.messages.kbytes": 64,
 }
 
 
 class TopicMonitor:
-    """Requests for the state of brokers and backlogs. Used by one thread; raises Retry where brokers do not answer.
+    """Requests for the state of brokers and backlogs. Not thread-safe. Raises Retry if brokers do not answer.
 
-    It keeps one client a consumer group. None of them becomes a member of it, and nothing is committed.
+    The monitor has one client for each consumer group, which neither joins the group nor commits offsets.
     """
 
     def __init__(self, role: Role, topic: str, group: str, client: Mapping[str, Any]) -> None:
@@ -85,11 +78,11 @@ class TopicMonitor:
         self._admin: AdminClient | None = None
         self._consumers: dict[str, Consumer] = {}
         self._brokers: dict[int, tuple[str, int]] = {}
-        """By id: every broker that was ever seen."""
+        """Address by id of every broker seen so far."""
         self._times: dict[str, dict[tuple[int, int], int]] = {}
-        """By group, partition and offset: time of a record that was the oldest one at the latest look."""
+        """Timestamps of the oldest records on the latest call, by group, and by partition and offset."""
         self._empty: dict[str, dict[int, _Range]] = {}
-        """By group and partition: offsets from the committed one on that hold ends of transactions, and no record."""
+        """Offsets from the committed one on without records (only ends of transactions), by group and partition."""
         self._retention: float | None = None
         self._retention_due = 0.0
 
@@ -101,21 +94,21 @@ class TopicMonitor:
         self._admin = None
 
     def cluster(self) -> ClusterState:
-        """By the metadata that the first broker that answers has, and by connecting to each."""
+        """Return the state of the brokers, by the cluster's metadata and by a connection to each broker."""
         try:
             metadata = self._consumer(None).list_topics(self._topic, timeout=MONITORING_REQUEST_SECONDS)
         except KafkaException as e:
             if not self._brokers:
-                raise Retry(f"no broker answers: {sentence(e)}") from e
+                raise Retry(f"no broker answers: {explain_error(e)}") from e
             metadata = None
         partitions: list[Any] = []
         if metadata is not None:
             self._brokers |= {broker.id: (broker.host, broker.port) for broker in metadata.brokers.values()}
             partitions = [*metadata.topics[self._topic].partitions.values()]
         with ThreadPoolExecutor(len(self._brokers) or 1) as pool:
-            up = dict(zip(self._brokers, pool.map(accepts, self._brokers.values()), strict=True))
+            up = dict(zip(self._brokers, pool.map(is_accepting, self._brokers.values()), strict=True))
         brokers = tuple(
-            Broker(id, f"{host}:{port}", up[id], sum(one.leader == id for one in partitions))
+            Broker(id, f"{host}:{port}", up[id], sum(partition.leader == id for partition in partitions))
             for id, (host, port) in sorted(self._brokers.items())
         )
         return ClusterState(
@@ -123,85 +116,85 @@ class TopicMonitor:
             self._topic,
             brokers,
             len(partitions),
-            sum(len(one.isrs) < len(one.replicas) for one in partitions),
-            sum(one.leader < 0 for one in partitions),
+            sum(len(partition.isrs) < len(partition.replicas) for partition in partitions),
+            sum(partition.leader < 0 for partition in partitions),
         )
 
     def backlog(self, group: str | None) -> Backlog:
-        """From the group's offsets to the ends of the partitions."""
+        """Return the records between the group's committed offsets and the ends of the partitions."""
         consumer = self._consumer(group)
         times = self._times.setdefault(group or self._group, {})
         empty = self._empty.setdefault(group or self._group, {})
         try:
-            left = {p: at for p, at in self._left(consumer).items() if empty.get(p) != at}
-            oldest = self._oldest(consumer, left, times, empty)
-            retention = None if oldest is None else self._kept_for()
+            ranges = {p: offsets for p, offsets in self._uncommitted(consumer).items() if empty.get(p) != offsets}
+            oldest = self._oldest(consumer, ranges, times, empty)
+            retention = None if oldest is None else self._retention_seconds()
         except (KafkaException, TimeoutError) as e:
             name = group or self._group
-            raise Retry(f"the backlog of group {name} cannot be looked at: {sentence(e)}") from e
-        records = sum(high - start for p, (start, high) in left.items() if empty.get(p) != (start, high))
+            raise Retry(f"the backlog of group {name} cannot be read: {explain_error(e)}") from e
+        records = sum(high - start for p, (start, high) in ranges.items() if empty.get(p) != (start, high))
         if oldest is None or retention is None:
             return Backlog(records, oldest, None)
         return Backlog(records, oldest, oldest / 1000 + retention - time.time())
 
     def _consumer(self, group: str | None) -> Consumer:
-        """Not the client of a producer, which makes brokers create a topic that it asks for."""
+        # A producer's metadata requests would make brokers create the topic.
         name = group or self._group
         consumer = self._consumers.get(name)
         if consumer is None:
             consumer = self._consumers[name] = new_consumer(self._role, {**self._client, **_SMALL, "group.id": name})
         return consumer
 
-    def _left(self, consumer: Consumer) -> dict[int, _Range]:
-        """By partition with more to read: the committed offset of the group, and the end."""
-        found = consumer.list_topics(self._topic, timeout=MONITORING_REQUEST_SECONDS).topics[self._topic].partitions
-        partitions = [TopicPartition(self._topic, partition) for partition in found]
-        left: dict[int, _Range] = {}
-        for at in committed_offsets(consumer, partitions, MONITORING_REQUEST_SECONDS):
-            low, high = watermarks(consumer, at, MONITORING_REQUEST_SECONDS)
-            start = max(at.offset, low)  # below 0 where there is no committed offset
+    def _uncommitted(self, consumer: Consumer) -> dict[int, _Range]:
+        """Return the range from the group's committed offset to the end, by partition, without empty ranges."""
+        numbers = consumer.list_topics(self._topic, timeout=MONITORING_REQUEST_SECONDS).topics[self._topic].partitions
+        partitions = [TopicPartition(self._topic, partition) for partition in numbers]
+        ranges: dict[int, _Range] = {}
+        for committed in committed_offsets(consumer, partitions, MONITORING_REQUEST_SECONDS):
+            low, high = watermarks(consumer, committed, MONITORING_REQUEST_SECONDS)
+            start = max(committed.offset, low)  # negative without a committed offset
             if start < high:
-                left[at.partition] = start, high
-        return left
+                ranges[committed.partition] = start, high
+        return ranges
 
     def _oldest(
         self,
         consumer: Consumer,
-        left: Mapping[int, _Range],
+        ranges: Mapping[int, _Range],
         times: dict[tuple[int, int], int],
         empty: dict[int, _Range],
     ) -> int | None:
-        """Return the time of the oldest record of `left`, and note in `empty` which of its ranges hold none.
+        """Return the timestamp of the oldest record of the ranges, and add ranges without records to `empty`.
 
-        `times` are known from the group's earlier looks.
+        `times` are the group's timestamps of the latest call, and are updated.
         """
-        wanted = {(partition, start) for partition, (start, _) in left.items()}
-        for at in times.keys() - wanted:
-            del times[at]
+        wanted = {(partition, start) for partition, (start, _) in ranges.items()}
+        for stale in times.keys() - wanted:
+            del times[stale]
         unknown = wanted - times.keys()
         if unknown:
             consumer.assign([TopicPartition(self._topic, partition, offset) for partition, offset in unknown])
-            deadline = time.monotonic() + RECORD_SECONDS
+            deadline = time.monotonic() + OLDEST_RECORD_SECONDS
             while unknown and (seconds := deadline - time.monotonic()) > 0:
                 message = consumer.poll(seconds)
                 if message is None:
                     continue
                 partition, offset, error = message.partition() or 0, message.offset() or 0, message.error()
-                found = {at for at in unknown if at[0] == partition and at[1] <= offset}
-                if error is None:  # what was there may be gone, or be the end of a transaction: the next one counts
-                    times |= dict.fromkeys(found, message.timestamp()[1])
-                elif error.code() == KafkaError._PARTITION_EOF and found and offset >= left[partition][1]:
-                    empty[partition] = left[partition]
+                resolved = {start for start in unknown if start[0] == partition and start[1] <= offset}
+                if error is None:  # the first record after the offset, if that was deleted or ends a transaction
+                    times |= dict.fromkeys(resolved, message.timestamp()[1])
+                elif error.code() == KafkaError._PARTITION_EOF and resolved and offset >= ranges[partition][1]:
+                    empty[partition] = ranges[partition]
                 else:
                     continue
-                unknown -= found
-                if found:
+                unknown -= resolved
+                if resolved:
                     consumer.incremental_unassign([TopicPartition(self._topic, partition)])
             consumer.unassign()
         return min(times.values(), default=None)
 
-    def _kept_for(self) -> float | None:
-        """Seconds; None for ever, and where the brokers do not tell: that may be forbidden, and all else is known."""
+    def _retention_seconds(self) -> float | None:
+        """Return the topic's retention; None if it is unlimited, or if this client may not read it."""
         if time.monotonic() < self._retention_due:
             return self._retention
         if self._admin is None:
@@ -210,7 +203,7 @@ class TopicMonitor:
         self._retention = None
         with contextlib.suppress(KafkaException, TimeoutError):
             settings = self._admin.describe_configs([resource])[resource].result(MONITORING_REQUEST_SECONDS)
-            kept = int(settings["retention.ms"].value or -1)
-            self._retention = None if kept < 0 else kept / 1000
-        self._retention_due = time.monotonic() + RETENTION_SECONDS
+            milliseconds = int(settings["retention.ms"].value or -1)
+            self._retention = None if milliseconds < 0 else milliseconds / 1000
+        self._retention_due = time.monotonic() + RETENTION_INTERVAL_SECONDS
         return self._retention

@@ -1,9 +1,8 @@
-"""Kafka clients of components: their default properties, the three functions that make them, times that they wait.
+"""Kafka clients of components: constructors, default properties and timeouts.
 
-Each place that makes a client names its role, which declares the rights that the client needs on a cluster with ACLs.
-`docs/build.py` makes the table of rights from all roles. Commands have other clients, of kafka-python
-(`agent/cli/kafka_admin.py`), and options are checked by clients that connect to nothing (`config.py`,
-`properties.py`).
+Each caller names the client's role, which declares the rights that the client needs on a cluster with ACLs.
+`docs/build.py` makes the table of rights from all roles. Commands use kafka-python instead
+(`agent/cli/kafka_admin.py`). Validators of options make clients that never connect (`config.py`, `properties.py`).
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ CONSUMER: Mapping[str, Any] = {
     "queued.max.messages.kbytes": 16 << 10,
     "isolation.level": "read_committed",
 }
-"""Properties of a consumer that its component does not set otherwise."""
+"""Default properties of a consumer."""
 PRODUCER: Mapping[str, Any] = {
     "acks": "all",
     "enable.idempotence": True,
     "linger.ms": 5,
     "message.max.bytes": 8 << 20,
-    "partitioner": "murmur2_random",  # Java's: a key has one partition, whoever writes
+    "partitioner": "murmur2_random",  # of Java's client: a key has the same partition for both clients
     "queue.buffering.max.kbytes": 64 << 10,
     "compression.type": "lz4",
 }
-"""Properties of a producer that its component does not set otherwise."""
+"""Default properties of a producer."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +47,7 @@ class Access:
     """Operations of Kafka's ACLs on one resource, such as Read and Describe on a topic."""
 
     resource: str
-    """Resource as the documentation names it: "the topic of the channel"."""
+    """Resource in the words of the documentation, such as "the topic of the channel"."""
     operations: tuple[str, ...]
 
 
@@ -60,7 +59,7 @@ class Role:
     access: tuple[Access, ...]
 
 
-ASK = Role("a question about brokers or a topic, for a component whose own role has the rights", ())
+QUERY = Role("a request about brokers or a topic, for a component whose own role has the rights", ())
 
 
 def new_consumer(role: Role, properties: Mapping[str, Any]) -> Consumer:
@@ -76,33 +75,29 @@ def new_producer(role: Role, properties: Mapping[str, Any]) -> Producer:
 
 
 def new_admin(role: Role, properties: Mapping[str, Any]) -> AdminClient:
-    """Return a client for administration with these properties of librdkafka. Raises KafkaException.
+    """Return an admin client with these properties of librdkafka. Raises KafkaException.
 
-    Keep a reference to it until its last answer has come.
+    Keep a reference to the client until its last future is done.
     """
-    _log.debug("new client for administration: %s", role.purpose)
+    _log.debug("new admin client: %s", role.purpose)
     return AdminClient(dict(properties))
 
 
 def stream_client(stream: KafkaStream) -> dict[str, Any]:
-    """librdkafka's properties for what works beside a channel, on its brokers."""
+    """Return librdkafka's properties for a client of the stream's brokers. Raises Retry for an unusable key store."""
     return {"bootstrap.servers": stream.bootstrap_servers, **QUIET, **client_properties(stream.client)}
 
 
 REQUEST_SECONDS = 10.0
-"""Time in which brokers answer one request: for offsets, watermarks, metadata, or the settings of a topic.
+"""Timeout of one request for offsets, watermarks, metadata, or the settings of a topic.
 
-Brokers that take longer count as away: the caller reports that, and tries again later.
+The caller reports brokers that take longer as unreachable, and retries later.
 """
 METADATA_SECONDS = 2.0
-"""Time in which brokers answer a list of topics or groups that a polling thread asks for, which fetches nothing
-meanwhile.
-"""
-CONNECT_SECONDS = 2.0
-"""Time in which a broker accepts a connection, and gives each answer on it, when a client's failure is explained."""
+"""Timeout of a request for topics or groups by a polling thread, which fetches no records meanwhile."""
+BROKER_CONNECT_SECONDS = 2.0
+"""Timeout of a connection to a broker, and of each answer on it, when a client's failure is diagnosed."""
 TOPIC_ID_SECONDS = 5.0
-"""Longest time between two requests for the id of a topic: one that was recreated may have records before the
-offset.
-"""
+"""Longest time between two requests for the id of a topic, which may have been recreated."""
 BUSY_POLL_SECONDS = 0.02
-"""Timeout of a poll of a consumer that has just received records: commits and rebalances wait for its end."""
+"""Timeout of a poll after a consumer has received records. Commits and rebalances wait for the end of the poll."""

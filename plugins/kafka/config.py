@@ -1,4 +1,4 @@
-"""Options that the Kafka channel, source and sink share."""
+"""Common options of the Kafka channel, source and sink."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from confluent_kafka import Consumer, Producer
 from pydantic import PrivateAttr
 
 from flafka.plugins.kafka.clients import CONSUMER, PRODUCER
-from flafka.plugins.kafka.properties import QUIET, accepted, number, without_effect
+from flafka.plugins.kafka.properties import QUIET, check_accepted, ineffective_properties, parse_number
 from flafka.plugins.options import Config, option
 from flafka.plugins.problems import Problem
 
 INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__share_group_state"})
-"""Topics of the brokers themselves, which take no records of a client (`Topic.INTERNAL_TOPICS` of Kafka 4)."""
+"""Internal topics of the brokers, which accept no records from clients (`Topic.INTERNAL_TOPICS` of Kafka 4)."""
 
 
-def checked_topic(name: str, *, most: int = 249) -> str:
-    """Return the name of a topic of at most so many characters. Raises ValueError for one that Kafka cannot have."""
+def check_topic_name(name: str, *, most: int = 249) -> str:
+    """Return a valid name of a topic, of at most `most` characters. Raises ValueError for an invalid name."""
     if not name:
         raise ValueError("must not be empty")
     if name in (".", ".."):
-        raise ValueError(f"must not be {name!r}, which Kafka does not take as a name")
+        raise ValueError(f"must not be {name!r}, which Kafka does not accept as a name")
     if wrong := re.search(r"[^a-zA-Z0-9._-]", name):
         raise ValueError(f"{name[:80]!r} must consist of A-Z, a-z, 0-9, '.', '_' and '-', and has {wrong[0]!r}")
     if len(name) > most:
@@ -32,18 +32,18 @@ def checked_topic(name: str, *, most: int = 249) -> str:
     return name
 
 
-def own_topic(name: str, *, most: int = 249) -> str:
-    """Return the name of a topic that clients may write to. Raises ValueError for any other name."""
-    if checked_topic(name, most=most) in INTERNAL_TOPICS:
-        raise ValueError(f"must not be {name!r}, a topic of the brokers themselves: name a topic of your own")
+def check_writable_topic(name: str, *, most: int = 249) -> str:
+    """Return the name of a topic that clients may write to. Raises ValueError for an invalid or internal name."""
+    if check_topic_name(name, most=most) in INTERNAL_TOPICS:
+        raise ValueError(f"must not be {name!r}, an internal topic of the brokers: name another topic")
     return name
 
 
 _PROTOCOLS = frozenset({"PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"})
 
 
-class KafkaEndConfig(Config):
-    """Options of a component that reads or writes topics: `check` looks for loops in what it answers here."""
+class KafkaClientConfig(Config):
+    """Options of a component that reads or writes topics. `agent check` finds loops by the methods of this class."""
 
     section = "Kafka's clients"
     bootstrap_servers: str | None = option(
@@ -66,26 +66,26 @@ class KafkaEndConfig(Config):
         return servers
 
     def of_cluster(self, servers: str, cluster_id: str) -> Self:
-        """A copy that names these brokers, as long as they are of that cluster."""
+        """Return a copy with these brokers, which are valid only as long as they are of that cluster."""
         copy = self.model_copy(update={"bootstrap_servers": servers})
         copy._cluster_id = cluster_id
         return copy
 
-    def foreign(self, cluster_id: str | None) -> str | None:
-        """Return why brokers of that cluster must not be used; None if they may be.
+    def foreign_cluster_error(self, cluster_id: str | None) -> str | None:
+        """Return why brokers of that cluster must not be used; None if they may be used.
 
-        Only the cluster of `agent cluster start` has to be the user's own: named brokers may be of any cluster.
+        Named brokers may be of any cluster; without names, only the user's own `agent cluster start` is used.
         """
         if self._cluster_id in (None, cluster_id):
             return None
         return (
             f"at {self.bootstrap_servers} answers the Kafka cluster {cluster_id}, not your own, "
-            f"{self._cluster_id}: `agent cluster status` tells more. If it is the one you mean, name its brokers: "
+            f"{self._cluster_id}: see `agent cluster status`. To use the cluster, name its brokers: "
             "kafka.bootstrap.servers"
         )
 
     def client(self, name: str) -> dict[str, Any]:
-        """librdkafka's properties for the component of that name, but for those that its options add."""
+        """Return librdkafka's properties for the component of that name, without its `kafka.*` options."""
         return {
             "bootstrap.servers": self.bootstrap_servers,
             "client.id": f"flafka-{name}",
@@ -95,27 +95,27 @@ class KafkaEndConfig(Config):
         }
 
     def brokers(self) -> frozenset[str]:
-        """Return the addresses that are named; empty for the project's own cluster."""
+        """Return the configured addresses; empty for the cluster of `agent cluster start`."""
         return frozenset((self.bootstrap_servers or "").replace(",", " ").split())
 
-    def reads(self, topic: str) -> bool:
-        """Return True if the component consumes this topic."""
+    def consumes(self, topic: str) -> bool:
+        """Return True if the component consumes the topic."""
         return False
 
-    def writes(self) -> list[str]:
-        """The topics it produces to, as far as the configuration says."""
+    def produced_topics(self) -> list[str]:
+        """Return the topics to which the component produces, as far as the configuration names them."""
         return []
 
-    def marks(self) -> str | None:
-        """The header in which a source leaves the name of the topic that an event came from."""
+    def topic_header_set(self) -> str | None:
+        """Return the header in which a source stores the name of an event's topic; None if there is none."""
         return None
 
-    def follows(self) -> str | None:
-        """The header whose value a sink takes for the topic to write to."""
+    def topic_header_used(self) -> str | None:
+        """Return the header whose value is the topic to which a sink writes; None if there is none."""
         return None
 
 
-class ProducerConfig(KafkaEndConfig):
+class ProducerConfig(KafkaClientConfig):
     """Options of a component that writes to topics."""
 
     section = "Kafka's clients"
@@ -137,22 +137,25 @@ class ProducerConfig(KafkaEndConfig):
     )
 
     def warnings(self) -> Iterator[Problem]:
-        """Properties that have no effect here."""
+        """Yield a warning for each Kafka property without effect."""
         yield from super().warnings()
-        yield from without_effect("kafka.producer.", self.producer)
+        yield from ineffective_properties("kafka.producer.", self.producer)
 
     @pydantic.field_validator("producer")
     @classmethod
     def _producer_accepts(cls, properties: dict[str, str]) -> dict[str, str]:
-        return accepted(properties, lambda client: Producer({**QUIET, **cls.producer_properties(client)}))
+        return check_accepted(properties, lambda client: Producer({**QUIET, **cls.producer_properties(client)}))
 
     @classmethod
     def producer_properties(cls, client: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all properties of a producer, given the configured ones under librdkafka's names."""
+        """Return all properties of a producer: the defaults `PRODUCER`, overridden by the configured ones.
+
+        These are in `client`, under librdkafka's names.
+        """
         return {**PRODUCER, **client}
 
 
-class ConsumerConfig(KafkaEndConfig):
+class ConsumerConfig(KafkaClientConfig):
     """Options of a component that reads topics."""
 
     section = "Kafka's clients"
@@ -165,21 +168,21 @@ class ConsumerConfig(KafkaEndConfig):
     )
 
     def warnings(self) -> Iterator[Problem]:
-        """Properties that have no effect here."""
+        """Yield a warning for each Kafka property without effect."""
         yield from super().warnings()
-        yield from without_effect("kafka.consumer.", self.consumer)
+        yield from ineffective_properties("kafka.consumer.", self.consumer)
 
     @pydantic.field_validator("consumer")
     @classmethod
     def _consumer_accepts(cls, properties: dict[str, str]) -> dict[str, str]:
-        heartbeat = number(properties.get("heartbeat.interval.ms", 3_000)) or 0
-        session = number(properties.get("session.timeout.ms", CONSUMER["session.timeout.ms"])) or 0
-        if 0 < session <= heartbeat and number(heartbeat) is not None:
+        heartbeat = parse_number(properties.get("heartbeat.interval.ms", 3_000)) or 0
+        session = parse_number(properties.get("session.timeout.ms", CONSUMER["session.timeout.ms"])) or 0
+        if 0 < session <= heartbeat and parse_number(heartbeat) is not None:
             given = [name for name in ("heartbeat.interval.ms", "session.timeout.ms") if name in properties]
             raise ValueError(
                 f"{given[0]}: heartbeat.interval.ms ({heartbeat:.0f}) must be lower than session.timeout.ms "
-                f"({session:.0f}), or the group puts this member out again and again"
+                f"({session:.0f}), or the group removes this member again and again"
             )
-        return accepted(
+        return check_accepted(
             properties, lambda client: Consumer({**CONSUMER, **QUIET, **client, "group.id": "none"}).close()
         )

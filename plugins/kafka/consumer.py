@@ -1,4 +1,4 @@
-"""Member of a Kafka consumer group, polled on a thread of its own so that a slow sink keeps its partitions."""
+"""Thread that polls a member of a consumer group, so that a slow sink keeps its partitions."""
 
 from __future__ import annotations
 
@@ -16,36 +16,36 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Message, Topic
 
 from flafka.plugins.errors import FlafkaError, Retry
 from flafka.plugins.kafka.clients import Role, new_consumer
-from flafka.plugins.kafka.errors import raising, sentence
+from flafka.plugins.kafka.errors import explain_error, wrap_callback
 from flafka.plugins.metrics import Metrics
 from flafka.plugins.threads import start_thread
 
 QUEUE_BYTES = 32 << 20
-"""Partitions are paused once so much waits, until half of it was taken."""
+"""Size of waiting records at which all partitions are paused, until half of it was taken."""
 MESSAGE_BYTES = 512
-"""Memory of a waiting record beside its value, in bytes."""
-AT_ONCE = 500
-"""Records that are fetched with one call, at most."""
+"""Memory of a waiting record in addition to its value."""
+CONSUME_RECORDS = 500
+"""Maximum number of records that one call returns."""
 BUSY_SECONDS = 1.0
-"""Time after the latest activity during which polls are as short as the subclass wants, in seconds."""
+"""Time after the latest activity during which polls have the timeout of the subclass."""
 IDLE_POLL_SECONDS = 0.1
-"""Shortest timeout of an idle poll, in seconds, which costs a third. A record ends a poll at once; what the subclass
-does between two polls waits."""
-STANDING_SECONDS = 20.0
-"""Longest wait of `close` for the current poll, in seconds. librdkafka waits by the wall clock (its issue 2145).
-Where the clock was set back and no record comes, a poll ends once the clock has caught up."""
+"""Shortest timeout of a poll of an idle consumer, which saves CPU time. A record ends a poll at once, but
+`before_poll` waits for the timeout."""
+CLIENT_CLOSE_SECONDS = 20.0
+"""Longest wait of `close` for the current poll. librdkafka uses the wall clock (issue 2145): if the clock was set
+back and no record comes, a poll ends once the clock has caught up."""
 _FENCED = frozenset({KafkaError.FENCED_INSTANCE_ID, KafkaError._FATAL})
 
 
 class Fenced(Retry):
-    """Error of a static member under whose name another process has joined; the member joins under another name."""
+    """Error of a static member after another process has joined with its instance id. It joins with another id."""
 
 
-class Poller(ABC):
-    """Thread that polls a consumer and calls the subclass. State that other threads read is guarded by `changed`.
+class ConsumerThread(ABC):
+    """Thread that polls a consumer and calls the methods of a subclass. `changed` guards the state for other threads.
 
-    Every call to the client is made on that thread: while it is in a rebalance callback, a call from another never
-    returns. What fails there ends the thread, and is in `error` for whoever takes from it.
+    Only this thread calls the client: a call from another thread during a rebalance callback never returns. A failure
+    ends the thread and is stored in `error`, which the taking thread raises.
     """
 
     def __init__(
@@ -57,10 +57,10 @@ class Poller(ABC):
         metrics: Metrics,
         log: logging.Logger,
     ) -> None:
-        """`metrics` get the time that polls take, as `KafkaEventGetTimer`."""
+        """Make the client. The duration of polls is counted in `metrics` as `KafkaEventGetTimer`."""
         self.group = str(properties["group.id"])
         self.changed = threading.Condition()
-        """Notified when something can be taken, when that fails, and when this closes."""
+        """Notified when records can be taken, on a failure, and on close."""
         self.error: Exception | None = None
         self.closing = False
         self._client: Mapping[str, Any] = {**properties}
@@ -70,120 +70,121 @@ class Poller(ABC):
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
 
     def start(self) -> None:
-        """Begin to poll."""
+        """Start polling. Raises RuntimeError if the thread cannot be started."""
         start_thread(self._thread)
 
     def close(self) -> None:
-        """Stop polling. A static member keeps its partitions until its session times out.
+        """Stop polling, from another thread. A static member keeps its partitions until its session times out.
 
-        A poll that hangs is abandoned after `STANDING_SECONDS`; its thread closes the client once the poll returns.
+        A poll that hangs is abandoned after `CLIENT_CLOSE_SECONDS`; its thread closes the client once the poll
+        returns.
         """
         with self.changed:
             self.closing = True
             self.changed.notify_all()
-        self._thread.join(STANDING_SECONDS)
+        self._thread.join(CLIENT_CLOSE_SECONDS)
         if self._thread.is_alive():
             self._log.warning(
-                "group %s: Kafka's client stands still and is left alone; was this host's clock set back?", self.group
+                "group %s: Kafka's client does not return from a poll and is abandoned: check whether this host's "
+                "clock was set back",
+                self.group,
             )
 
     def fail(self, error: Exception) -> None:
-        """Have whoever takes see it. The first one counts."""
+        """Store an error for the taking thread, unless there is one already. Any thread may call."""
         with self.changed:
             if not isinstance(error, FlafkaError):
-                text = self.explained(error) if isinstance(error, KafkaException) else repr(error)
+                text = self.explain(error) if isinstance(error, KafkaException) else repr(error)
                 error = Retry(f"group {self.group}: {text}")
             self.error = self.error or error
             self.changed.notify_all()
 
-    # --- on the polling thread
+    @abstractmethod
+    def on_start(self) -> None:
+        """Subscribe, before the first poll. On the polling thread, as all following methods."""
 
     @abstractmethod
-    def begin(self) -> None:
-        """Before the first poll: subscribe."""
+    def before_poll(self) -> None:
+        """Do the work between two polls."""
 
     @abstractmethod
-    def turn(self) -> None:
-        """Between two polls."""
-
-    @abstractmethod
-    def received(self, messages: Sequence[Message]) -> None:
-        """Handle records, and the errors and partition ends that the client reports in their stead."""
+    def on_messages(self, messages: Sequence[Message]) -> None:
+        """Handle records, errors, and the ends of partitions."""
 
     @abstractmethod
     def assigned(self, partitions: list[TopicPartition]) -> Sequence[TopicPartition]:
-        """Accept assigned partitions, and return the offset at which each begins. The poll raises its errors."""
+        """Accept assigned partitions, and return the offset at which each begins. Exceptions end the polling."""
 
     @abstractmethod
     def revoked(self, partitions: list[TopicPartition]) -> None:
-        """Finish work on revoked partitions, which go to another member once this returns."""
+        """Finish work on revoked partitions, which another member gets once this returns."""
 
     @abstractmethod
     def lost(self, partitions: list[TopicPartition]) -> None:
         """Drop lost partitions."""
 
     @abstractmethod
-    def ended(self) -> None:
-        """Clean up after the last poll; `error` is set if polling failed."""
+    def on_stop(self) -> None:
+        """Clean up after the last poll; `error` is set if polling has failed."""
 
     @abstractmethod
     def waiting_bytes(self) -> int:
-        """Size of the records that wait to be taken, in bytes: the sum of `weight`."""
+        """Return the size of the records that wait to be taken, in bytes: the sum of `memory_bytes`."""
 
     def subscribe(self, topics: list[str]) -> None:
-        """Read these topics from now on."""
+        """Subscribe to these topics."""
         self.consumer.subscribe(
             topics,
-            on_assign=raising(self._on_assign),
-            on_revoke=raising(self._on_revoke),
-            on_lost=raising(lambda _, partitions: self.lost(partitions)),
+            on_assign=wrap_callback(self._on_assign),
+            on_revoke=wrap_callback(self._on_revoke),
+            on_lost=wrap_callback(lambda _, partitions: self.lost(partitions)),
         )
 
-    def refuse_fenced(self, error: KafkaError) -> None:
-        """Raise Fenced where another member has this one's name, or the client cannot go on."""
+    def raise_if_fenced(self, error: KafkaError) -> None:
+        """Raise Fenced if another member has the same instance id, or if the error is fatal."""
         if error.fatal() or error.code() in _FENCED:
             raise Fenced(
                 f"group {self.group}: another agent of this name has joined it from this host: joining again under "
                 "another name, to share its partitions"
             )
 
-    def refuse_unauthorized(self, error: KafkaError, topic: str) -> None:
-        """Raise Retry where this user may not read the topic, or not as a member of this group."""
+    def raise_if_unauthorized(self, error: KafkaError, topic: str) -> None:
+        """Raise Retry if this user may not read the topic, or may not read as a member of this group."""
         if error.code() in (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED):
-            raise Retry(f"group {self.group}: {self.explained(error, topic)}")
+            raise Retry(f"group {self.group}: {self.explain(error, topic)}")
 
-    def explained(self, error: object, topic: str = "") -> str:
-        """Return what went wrong, and which right is missing on the group or the topic."""
-        return sentence(error, topic=topic, group=self.group, right="Read", client=self._client)
+    def explain(self, error: object, topic: str = "") -> str:
+        """Return the text of an error, with the missing right on the group or the topic."""
+        return explain_error(error, topic=topic, group=self.group, right="Read", client=self._client)
 
     def _run(self) -> None:
         try:
-            self.begin()
+            self.on_start()
             while not self.closing:
-                self.turn()
+                self.before_poll()
                 self._throttle()
                 with self._metrics.timed("KafkaEventGetTimer"):
-                    message = self.consumer.poll(self._patience())
-                    more = self.consumer.consume(AT_ONCE, timeout=0) if message is not None else []
+                    message = self.consumer.poll(self._poll_timeout())
+                    more = self.consumer.consume(CONSUME_RECORDS, timeout=0) if message is not None else []
                 if message is not None:
-                    self.busy()
-                    self.received([message, *more])
-        except Exception as e:  # noqa: BLE001  # whatever it is, it is raised on the thread that takes
+                    self.expect_activity()
+                    self.on_messages([message, *more])
+        except Exception as e:  # noqa: BLE001  # raised on the taking thread
             self.fail(e)
         finally:
             with self.changed:
                 self.closing = True
-            self.ended()
-            with contextlib.suppress(FlafkaError):  # of a callback that was still due: it is of no use any more
+            self.on_stop()
+            with contextlib.suppress(FlafkaError):  # of a last rebalance callback, which has no effect any more
                 self.consumer.close()
 
-    def busy(self) -> None:
-        """Poll for short times for a while: something is on its way, or who owns this will ask for something."""
+    def expect_activity(self) -> None:
+        """Use short polls for `BUSY_SECONDS`, as records or calls are expected."""
         self._busy_until = time.monotonic() + BUSY_SECONDS
 
-    def _patience(self) -> float:
-        idle = time.monotonic() >= self._busy_until
-        return max(self._poll_seconds, IDLE_POLL_SECONDS) if idle else self._poll_seconds
+    def _poll_timeout(self) -> float:
+        is_idle = time.monotonic() >= self._busy_until
+        return max(self._poll_seconds, IDLE_POLL_SECONDS) if is_idle else self._poll_seconds
 
     def _throttle(self) -> None:
         full = self.waiting_bytes() > (QUEUE_BYTES // 2 if self._paused else QUEUE_BYTES)
@@ -194,48 +195,48 @@ class Poller(ABC):
     def _on_assign(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         consumer.incremental_assign(list(self.assigned(partitions)))
         if self._paused:
-            consumer.pause(partitions)  # as those that were ours before, which stay so
+            consumer.pause(partitions)  # like the other partitions of this member
 
     def _on_revoke(self, consumer: Consumer, partitions: list[TopicPartition]) -> None:
         self.revoked(partitions)
         consumer.incremental_unassign(partitions)
 
 
-def weight(message: Message) -> int:
-    """Memory of a waiting record, in bytes."""
+def memory_bytes(message: Message) -> int:
+    """Return the memory of a waiting record, in bytes."""
     return len(message) + MESSAGE_BYTES
 
 
-class Calls:
-    """Made in order, on the thread that asks for them; guarded by `changed`, which is notified of each."""
+class CallQueue:
+    """Queue of calls that one thread makes for others. Thread-safe; `changed` is notified of each call."""
 
     def __init__(self, changed: threading.Condition) -> None:
         self._changed = changed
-        self._due: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
+        self._queue: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
 
     def __bool__(self) -> bool:
-        """Return True if a call is due."""
-        return bool(self._due)
+        """Return True if a call waits."""
+        return bool(self._queue)
 
     def add(self, call: Callable[[], Any]) -> Future[Any]:
-        """Have it made. What it answers, or raises, is in the future."""
-        answer: Future[Any] = Future()
+        """Add a call, and return the future of its result or exception. Any thread may call."""
+        future: Future[Any] = Future()
         with self._changed:
-            self._due.append((call, answer))
+            self._queue.append((call, future))
             self._changed.notify_all()
-        return answer
+        return future
 
-    def make(self, *, raises: bool = False) -> None:
-        """Make those that are due. `raises` says whether what one raises is raised here, too, without the ones after
-        it."""
+    def run(self, *, raises: bool = False) -> None:
+        """Make all waiting calls, in order. With `raises`, raise the first exception, and leave later calls
+        waiting."""
         while True:
             with self._changed:
-                if not self._due:
+                if not self._queue:
                     return
-                call, answer = self._due.popleft()
+                call, future = self._queue.popleft()
             try:
-                answer.set_result(call())
+                future.set_result(call())
             except Exception as e:
-                answer.set_exception(e)
+                future.set_exception(e)
                 if raises:
                     raise

@@ -1,4 +1,4 @@
-"""Sentences about brokers that cannot be used: what is wrong, at which of them, and what to do."""
+"""Errors of Kafka clients, as sentences that name the problem, the broker and the remedy."""
 
 from __future__ import annotations
 
@@ -17,25 +17,25 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from flafka.plugins.component import require
 from flafka.plugins.errors import Retry, Unreachable
-from flafka.plugins.kafka.clients import ASK, CONNECT_SECONDS, new_admin
+from flafka.plugins.kafka.clients import BROKER_CONNECT_SECONDS, QUERY, new_admin
 
 EXPLANATION_SECONDS = 1.0
-"""After so long without an answer the reason is looked for."""
+"""Time without an answer after which the connections to the brokers are diagnosed."""
 _CORRELATION = 0x464C4146
 _API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, _CORRELATION, -1)
-"""A request, of version 0, that every broker since 0.10 answers before a login."""
+"""Request ApiVersions, version 0, which every broker since 0.10 answers before a login."""
 _REFUSED = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})
-_RIGHTS = {
+_RESOURCES = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "topic",
     KafkaError.GROUP_AUTHORIZATION_FAILED: "consumer group",
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "transactional id",
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: "cluster",
 }
-BROKEN = (KafkaException, SystemError)
+FATAL_EXCEPTIONS = (KafkaException, SystemError)
 """Exceptions that `poll` and `flush` of a producer raise once after a fatal error.
 
-SystemError comes amid delivery callbacks, where Python takes the client's exception for a bug."""
-AWAY = frozenset(
+Python raises SystemError if the client's exception occurs during a delivery callback."""
+UNREACHABLE_ERRORS = frozenset(
     (
         KafkaError._ALL_BROKERS_DOWN,
         KafkaError._MSG_TIMED_OUT,
@@ -56,7 +56,7 @@ AWAY = frozenset(
         KafkaError.REQUEST_TIMED_OUT,
     )
 )
-"""Errors that say that brokers are away, or too few of them there."""
+"""Error codes for brokers that do not answer, or for too few brokers."""
 RECORD_REFUSALS = frozenset(
     {
         KafkaError.MSG_SIZE_TOO_LARGE,
@@ -65,90 +65,93 @@ RECORD_REFUSALS = frozenset(
         KafkaError._INVALID_DIFFERENT_RECORD,
     }
 )
-"""Errors of one record, which fail every record of the same request batch."""
-TOO_OLD = frozenset({KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION})
-"""Errors of brokers, or of the client, that say that the brokers are too old for a request."""
+"""Error codes for one refused record. They fail every record of the same request batch."""
+UNSUPPORTED_ERRORS = frozenset({KafkaError._UNSUPPORTED_FEATURE, KafkaError.UNSUPPORTED_VERSION})
+"""Error codes for brokers that are too old for a request."""
 
 
-class Trouble(NamedTuple):
-    """The reason why one broker cannot be used."""
+class BrokerFailure(NamedTuple):
+    """Reason why a client cannot use a broker."""
 
     text: str
-    is_away: bool
-    """True if nobody answers there; False if somebody answers and refuses."""
+    """Sentence whose subject is the broker."""
+    is_unreachable: bool
+    """True if no process answers at the address; False if the broker answers and refuses."""
 
 
-class Unexplained(Unreachable):
-    """Brokers have not answered yet, and nothing is wrong with the connections to them."""
+class UnexplainedTimeout(Unreachable):
+    """Lack of an answer from brokers although the connections to them work."""
 
 
 class ReportedErrors:
-    """Errors that a client has reported; an instance is its `error_cb`."""
+    """Errors that a client has reported. An instance is the client's `error_cb`."""
 
     def __init__(self) -> None:
         self._refusals: dict[str, str] = {}
 
     def __call__(self, error: KafkaError) -> None:
-        """Note what a broker says against this client's login."""
-        if error.code() in _REFUSED and (found := re.match(r"(?:\w+://)?(.+?)/\w+: (.+)", error.str())):
-            self._refusals[found[1]] = re.sub(r" \(after .*", "", found[2])
+        """Record a broker's refusal of the login."""
+        if error.code() in _REFUSED and (match := re.match(r"(?:\w+://)?(.+?)/\w+: (.+)", error.str())):
+            self._refusals[match[1]] = re.sub(r" \(after .*", "", match[2])
 
     def refusal(self, server: str = "") -> str:
-        """Return what that broker, or any, has said against this client's login; empty if nothing."""
+        """Return the latest refusal of the login by that broker, or by any; empty if there is none."""
         if not server:
             return next(iter(self._refusals.values()), "")
         return self._refusals.get(server, "")
 
 
-def metadata(client: Mapping[str, Any], seconds: float, whose: str = "") -> Any:
-    """Ask the brokers for their metadata. Raises Retry, or Unreachable where nobody answers, with the reason.
+def fetch_metadata(client: Mapping[str, Any], seconds: float, prefix: str = "") -> Any:
+    """Request the cluster's metadata. Raises Unreachable if no broker answers within `seconds`, otherwise Retry.
 
-    `client` are librdkafka's properties; `whose` begins the sentence, such as `channel c1: `.
+    `client` are librdkafka's properties. `prefix` begins the text of the exception, such as `channel c1: `.
     """
-    heard = ReportedErrors()
-    properties: dict[str, Any] = {**client, "error_cb": heard}
+    reported = ReportedErrors()
+    properties: dict[str, Any] = {**client, "error_cb": reported}
     try:
-        admin = new_admin(ASK, properties)
+        admin = new_admin(QUERY, properties)
     except KafkaException as e:
-        raise Retry(whose + sentence(e)) from e
+        raise Retry(prefix + explain_error(e)) from e
     deadline = time.monotonic() + seconds
     while True:
-        left = deadline - time.monotonic()
+        remaining = deadline - time.monotonic()
         try:
-            return admin.list_topics(timeout=max(0.1, min(left, EXPLANATION_SECONDS)))
+            return admin.list_topics(timeout=max(0.1, min(remaining, EXPLANATION_SECONDS)))
         except KafkaException as e:
-            admin.poll(0)  # the callback runs within it
-            failed = unusable(client, e, heard, whose)
-            if left <= EXPLANATION_SECONDS or not isinstance(failed, Unexplained):
-                raise failed from e
+            admin.poll(0)  # calls `error_cb`
+            error = connection_error(client, e, reported, prefix)
+            if remaining <= EXPLANATION_SECONDS or not isinstance(error, UnexplainedTimeout):
+                raise error from e
 
 
-def unusable(
-    client: Mapping[str, Any], error: Exception, heard: ReportedErrors, whose: str = "", **named: str
+def connection_error(
+    client: Mapping[str, Any], error: Exception, reported: ReportedErrors, prefix: str = "", **resources: str
 ) -> Retry:
-    """Return what to raise for brokers that have not answered a client with these properties.
+    """Return the exception to raise after an error of a client with these properties; diagnoses each broker.
 
-    `named` are the resources and the right of `sentence`.
+    `resources` are the keyword arguments of `explain_error`. Blocks for up to several `BROKER_CONNECT_SECONDS`.
     """
     servers = str(client.get("bootstrap.servers") or "")
     code = error.args[0].code() if isinstance(error, KafkaException) else None
-    if code is not None and code not in AWAY:
-        return Retry(whose + sentence(error, client=client, **named))
+    if code is not None and code not in UNREACHABLE_ERRORS:
+        return Retry(prefix + explain_error(error, client=client, **resources))
     brokers = servers.replace(",", " ").split()
     with ThreadPoolExecutor(max(1, min(len(brokers), 8))) as threads:
-        found = dict(zip(brokers, threads.map(lambda server: trouble(client, server, heard), brokers), strict=True))
-    troubles = {server: one for server, one in found.items() if one is not None}
-    if not troubles:
-        return Unexplained(f"{whose}no Kafka broker answers at {servers}: {sentence(error)}")
-    texts = [one.text for one in troubles.values()]
-    each = "; ".join(f"{server}: {one.text}" for server, one in troubles.items())
-    why = texts[0] if len({*texts}) == 1 else each
-    if all(one.is_away for one in troubles.values()):
-        return Unreachable(f"{whose}no Kafka broker answers at {servers}: {why}")
-    return Retry(f"{whose}no Kafka broker at {servers} takes this client: {why}")
+        results = dict(
+            zip(brokers, threads.map(lambda server: diagnose_broker(client, server, reported), brokers), strict=True)
+        )
+    failures = {server: failure for server, failure in results.items() if failure is not None}
+    if not failures:
+        return UnexplainedTimeout(f"{prefix}no Kafka broker answers at {servers}: {explain_error(error)}")
+    texts = [failure.text for failure in failures.values()]
+    by_server = "; ".join(f"{server}: {failure.text}" for server, failure in failures.items())
+    reason = texts[0] if len({*texts}) == 1 else by_server
+    if all(failure.is_unreachable for failure in failures.values()):
+        return Unreachable(f"{prefix}no Kafka broker answers at {servers}: {reason}")
+    return Retry(f"{prefix}no Kafka broker at {servers} takes this client: {reason}")
 
 
-def sentence(
+def explain_error(
     error: Any,
     *,
     topic: str = "",
@@ -157,84 +160,82 @@ def sentence(
     right: str = "",
     client: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return what a KafkaException, a KafkaError or a TimeoutError says went wrong.
+    """Return the text of a KafkaException, a KafkaError or a TimeoutError.
 
-    Where it is a missing right, the names say on which resource, and `right` which one it is on a topic.
+    For a missing right, the text names the resource: `topic`, `group` or `transactional_id`. `right` is the right
+    that the client needs on the topic.
     """
     if isinstance(error, TimeoutError):
         return "no answer in time"
     known = error.args[0] if isinstance(error, KafkaException) else error
     if not isinstance(known, KafkaError):
         return str(known)
-    if (kind := _RIGHTS.get(known.code())) is not None:
+    if (kind := _RESOURCES.get(known.code())) is not None:
         user = (client or {}).get("sasl.username")
-        who = f"user {user}" if user else "this client"
+        subject = f"user {user}" if user else "this client"
         names = {"topic": (topic, right), "consumer group": (group, "Read"), "cluster": ("", "")}
         name, right = names.get(kind, (transactional_id, "Write"))
-        on = f"{kind} {name}".rstrip() if kind != "cluster" else "the cluster"
-        return f"{who} lacks the right{f' {right}' if right else ''} on {on} ({known.str()})"
-    if known.code() in TOO_OLD:
+        resource = f"{kind} {name}".rstrip() if kind != "cluster" else "the cluster"
+        return f"{subject} lacks the right{f' {right}' if right else ''} on {resource} ({known.str()})"
+    if known.code() in UNSUPPORTED_ERRORS:
         return f"the brokers are too old for this ({known.str()})"
     return str(known.str())
 
 
-def trouble(client: Mapping[str, Any], server: str, heard: ReportedErrors) -> Trouble | None:
-    """Connect to a broker as a client with these properties does; None where that shows nothing wrong."""
+def diagnose_broker(client: Mapping[str, Any], server: str, reported: ReportedErrors) -> BrokerFailure | None:
+    """Connect to a broker as a client with these properties, and return the failure; None if the connection works."""
     protocol = str(client.get("security.protocol", "PLAINTEXT")).upper()
     address = server.rpartition("://")[2]
     host, _, port = address.rpartition(":") if ":" in address else (address, ":", "9092")
     host = host.strip("[]")
     if not host or not port.isdecimal():
-        return Trouble("it must be written as host:port", False)
+        return BrokerFailure("it must be written as host:port", False)
     try:
-        connection = socket.create_connection((host, int(port)), timeout=CONNECT_SECONDS)
+        connection = socket.create_connection((host, int(port)), timeout=BROKER_CONNECT_SECONDS)
     except socket.gaierror as e:
-        return Trouble(f"unknown host ({e.strerror})", True)
-    except ValueError:  # UnicodeError: a label between dots is empty or too long (RFC 1034, section 3.1)
-        return Trouble(f"{host} is no name of a host", True)
+        return BrokerFailure(f"unknown host ({e.strerror})", True)
+    except ValueError:  # UnicodeError: a label of the name is empty or too long (RFC 1034, section 3.1)
+        return BrokerFailure(f"{host} is no name of a host", True)
     except TimeoutError:
-        return Trouble(f"no connection within {CONNECT_SECONDS:.0f} s; is a firewall between?", True)
+        return BrokerFailure(f"no connection within {BROKER_CONNECT_SECONDS:.0f} s; is a firewall between?", True)
     except (OSError, OverflowError) as e:
-        why = getattr(e, "strerror", None) or str(e)
-        return Trouble(
-            f"{why}; is it running? For the cluster of `agent cluster start`, see `agent cluster status`", True
+        reason = getattr(e, "strerror", None) or str(e)
+        return BrokerFailure(
+            f"{reason}; is it running? For the cluster of `agent cluster start`, see `agent cluster status`", True
         )
     with connection:
-        connection.settimeout(CONNECT_SECONDS)
-        found = (
-            _over_tls(client, connection, (host, int(port)))
+        connection.settimeout(BROKER_CONNECT_SECONDS)
+        failure = (
+            _check_tls(client, connection, (host, int(port)))
             if "SSL" in protocol
-            else _in_plain_text(connection, host, int(port))
+            else _check_plain_text(connection, host, int(port))
         )
-    if found is not None:
-        return found
-    if text := heard.refusal(address):
-        return Trouble(login(text, client), False)
+    if failure is not None:
+        return failure
+    if text := reported.refusal(address):
+        return BrokerFailure(describe_login_error(text, client), False)
     if "SASL" not in protocol:
         secure = "SASL_SSL" if protocol == "SSL" else "SASL_PLAINTEXT"
-        if _closes(client, host, int(port), "SSL" in protocol):
-            return Trouble(
+        if _requires_login(client, host, int(port), "SSL" in protocol):
+            return BrokerFailure(
                 f"it wants a login: set security.protocol = {secure}, with sasl.mechanism and a user", False
             )
     return None
 
 
-def login(text: str, client: Mapping[str, Any]) -> str:
-    """Return what to do about the words in which a broker has refused the login of this client."""
+def describe_login_error(text: str, client: Mapping[str, Any]) -> str:
+    """Return a sentence, with the remedy, for a broker's refusal of this client's login."""
     mechanism = client.get("sasl.mechanism") or client.get("sasl.mechanisms") or "GSSAPI"
     if "Request not valid in current SASL state" in text or "Disconnected" in text:
         return "it takes no logins there: name the port of its SASL listener, or set security.protocol without SASL"
-    if found := re.search("supported mechanisms: *(.+)", text):
-        return f"it does not take sasl.mechanism = {mechanism}; it takes {found[1].replace(',', ', ')}"
-    why = text.removeprefix("SASL authentication error: ").removeprefix("Authentication failed: ")
-    return f"it refuses user {client.get('sasl.username', '')}: {why}"
+    if match := re.search("supported mechanisms: *(.+)", text):
+        return f"it does not take sasl.mechanism = {mechanism}; it takes {match[1].replace(',', ', ')}"
+    reason = text.removeprefix("SASL authentication error: ").removeprefix("Authentication failed: ")
+    return f"it refuses user {client.get('sasl.username', '')}: {reason}"
 
 
-# --- what answers
-
-
-def _asked(connection: socket.socket) -> bytes:
-    """Return the beginning of the answer to a request of Kafka's; empty where the connection ends."""
+def _request_versions(connection: socket.socket) -> bytes:
+    """Return the beginning of the answer to ApiVersions; empty if the peer closes the connection."""
     connection.sendall(_API_VERSIONS)
     data = b""
     while len(data) < 8 and (more := connection.recv(512)):
@@ -248,42 +249,42 @@ def _is_kafka(data: bytes) -> bool:
     return len(data) >= 8 and struct.unpack(">i", data[4:8])[0] == _CORRELATION
 
 
-def _in_plain_text(connection: socket.socket, host: str, port: int) -> Trouble | None:
+def _check_plain_text(connection: socket.socket, host: str, port: int) -> BrokerFailure | None:
     try:
-        data = _asked(connection)
+        data = _request_versions(connection)
     except TimeoutError:
-        return _silent(host, port)
+        return _diagnose_silence(host, port)
     except OSError:
         data = b""
     if _is_kafka(data):
         return None
     if data.startswith((b"HTTP/", b"<")):
-        return Trouble(_HTTP, False)
-    if data[:2] == b"\x15\x03" or (not data and _speaks_tls(host, port)):
-        return _wants_tls()
+        return BrokerFailure(_HTTP, False)
+    if data[:2] == b"\x15\x03" or (not data and _speaks_tls(host, port)):  # TLS alert
+        return _TLS_REQUIRED
     if data:
-        return Trouble("what answers is no Kafka broker", False)
-    return Trouble("it ends the connection without an answer; is it a Kafka broker?", False)
+        return BrokerFailure("what answers is no Kafka broker", False)
+    return BrokerFailure("it ends the connection without an answer; is it a Kafka broker?", False)
 
 
 _HTTP = "an HTTP server answers, and no Kafka broker"
+_TLS_REQUIRED = BrokerFailure(
+    "it speaks TLS, and this client does not: set security.protocol = SSL, or SASL_SSL", False
+)
 
 
-def _silent(host: str, port: int) -> Trouble:
+def _diagnose_silence(host: str, port: int) -> BrokerFailure:
+    """Return the failure of a peer that accepts the connection and does not answer a request of Kafka."""
     if _speaks_tls(host, port):
-        return _wants_tls()
+        return _TLS_REQUIRED
     with (
         contextlib.suppress(OSError),
-        socket.create_connection((host, port), timeout=CONNECT_SECONDS) as connection,
+        socket.create_connection((host, port), timeout=BROKER_CONNECT_SECONDS) as connection,
     ):
         connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
         if connection.recv(5) == b"HTTP/":
-            return Trouble(_HTTP, False)
-    return Trouble("it takes the connection and answers nothing; is it a Kafka broker?", True)
-
-
-def _wants_tls() -> Trouble:
-    return Trouble("it speaks TLS, and this client does not: set security.protocol = SSL, or SASL_SSL", False)
+            return BrokerFailure(_HTTP, False)
+    return BrokerFailure("it takes the connection and answers nothing; is it a Kafka broker?", True)
 
 
 def _speaks_tls(host: str, port: int) -> bool:
@@ -291,7 +292,7 @@ def _speaks_tls(host: str, port: int) -> bool:
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
         with (
-            socket.create_connection((host, port), timeout=CONNECT_SECONDS) as connection,
+            socket.create_connection((host, port), timeout=BROKER_CONNECT_SECONDS) as connection,
             context.wrap_socket(connection),
         ):
             return True
@@ -299,12 +300,12 @@ def _speaks_tls(host: str, port: int) -> bool:
         return False
 
 
-def _closes(client: Mapping[str, Any], host: str, port: int, tls: bool) -> bool:
-    """Return True if the broker ends the connection at a request for which it wants a login."""
+def _requires_login(client: Mapping[str, Any], host: str, port: int, tls: bool) -> bool:
+    """Return True if the broker closes the connection at a request that needs a login."""
     request = struct.pack(">hhihi", 3, 0, _CORRELATION, -1, 0)  # Metadata, of all topics
     try:
         with contextlib.ExitStack() as stack:
-            connection = stack.enter_context(socket.create_connection((host, port), timeout=CONNECT_SECONDS))
+            connection = stack.enter_context(socket.create_connection((host, port), timeout=BROKER_CONNECT_SECONDS))
             if tls:
                 connection = stack.enter_context(tls_context(client).wrap_socket(connection, server_hostname=host))
             connection.sendall(struct.pack(">i", len(request)) + request)
@@ -315,34 +316,33 @@ def _closes(client: Mapping[str, Any], host: str, port: int, tls: bool) -> bool:
         return True
 
 
-# --- TLS
-
-
-def _over_tls(client: Mapping[str, Any], connection: socket.socket, at: tuple[str, int]) -> Trouble | None:
+def _check_tls(
+    client: Mapping[str, Any], connection: socket.socket, address: tuple[str, int]
+) -> BrokerFailure | None:
     try:
         context = tls_context(client)
     except (OSError, ValueError):
-        return None  # the client has said so itself
+        return None  # the client has reported the error in its properties
     try:
-        with context.wrap_socket(connection, server_hostname=at[0]) as secured:
-            _asked(secured)  # with TLS 1.3 a client's certificate is looked at after the handshake
+        with context.wrap_socket(connection, server_hostname=address[0]) as secured:
+            _request_versions(secured)  # TLS 1.3 verifies the client's certificate after the handshake
     except ssl.SSLCertVerificationError as e:
-        return Trouble(_untrusted(e, at), False)
+        return BrokerFailure(_explain_untrusted(e, address), False)
     except TimeoutError:
-        return Trouble("it takes the connection and does not answer over TLS", True)
+        return BrokerFailure("it takes the connection and does not answer over TLS", True)
     except ssl.SSLError as e:
-        return Trouble(_not_agreed(e, client), False)
+        return BrokerFailure(_explain_handshake(e, client), False)
     except OSError:
-        return Trouble(_NO_TLS, False)
+        return BrokerFailure(_NO_TLS, False)
     return None
 
 
 _NO_TLS = "it does not speak TLS, and this client does: name its TLS port, or set security.protocol without SSL"
 
 
-def _not_agreed(error: ssl.SSLError, client: Mapping[str, Any]) -> str:
-    why = (error.reason or str(error)).upper().replace(" ", "_")
-    if "CERTIFICATE_REQUIRED" in why or ("ALERT" in why and "CERTIFICATE" in why):
+def _explain_handshake(error: ssl.SSLError, client: Mapping[str, Any]) -> str:
+    reason = (error.reason or str(error)).upper().replace(" ", "_")
+    if "CERTIFICATE_REQUIRED" in reason or ("ALERT" in reason and "CERTIFICATE" in reason):
         if not any(
             client.get(name) for name in ("ssl.certificate.pem", "ssl.certificate.location", "ssl.keystore.location")
         ):
@@ -350,9 +350,9 @@ def _not_agreed(error: ssl.SSLError, client: Mapping[str, Any]) -> str:
                 "it wants a certificate of this client, which has none: set ssl.keystore.location, or "
                 "ssl.certificate.location and ssl.key.location"
             )
-        said = why.rpartition("ALERT_")[2].lower().replace("_", " ")
-        return f"it refuses this client's certificate ({said}): is its authority in the broker's truststore?"
-    if why in (
+        alert = reason.rpartition("ALERT_")[2].lower().replace("_", " ")
+        return f"it refuses this client's certificate ({alert}): is its authority in the broker's truststore?"
+    if reason in (
         "WRONG_VERSION_NUMBER",
         "HTTP_REQUEST",
         "PACKET_LENGTH_TOO_LONG",
@@ -360,34 +360,36 @@ def _not_agreed(error: ssl.SSLError, client: Mapping[str, Any]) -> str:
         "RECORD_LAYER_FAILURE",
     ) or isinstance(error, ssl.SSLEOFError):
         return _NO_TLS
-    return f"no TLS connection comes about ({why.lower().replace('_', ' ')})"
+    return f"no TLS connection comes about ({reason.lower().replace('_', ' ')})"
 
 
-def _untrusted(error: ssl.SSLCertVerificationError, at: tuple[str, int]) -> str:
-    why = error.verify_message
-    whose = f"the broker's certificate{_subject(at)}"
-    if "mismatch" in why:
+def _explain_untrusted(error: ssl.SSLCertVerificationError, address: tuple[str, int]) -> str:
+    reason = error.verify_message
+    certificate = f"the broker's certificate{_subject(address)}"
+    if "mismatch" in reason:
         return (
-            f"{whose} is not for {at[0]}: write the brokers as it names them, or set "
+            f"{certificate} is not for {address[0]}: write the brokers as it names them, or set "
             "ssl.endpoint.identification.algorithm = none"
         )
-    if "expired" in why or "not yet valid" in why:
-        return f"{whose}: {why}"
-    return f"{whose} is not trusted ({why}): name its authority with ssl.truststore.location or ssl.ca.location"
+    if "expired" in reason or "not yet valid" in reason:
+        return f"{certificate}: {reason}"
+    return (
+        f"{certificate} is not trusted ({reason}): name its authority with ssl.truststore.location or ssl.ca.location"
+    )
 
 
-def _subject(at: tuple[str, int]) -> str:
-    """Return ` (CN=…)` of the certificate there, or nothing if it cannot be read."""
+def _subject(address: tuple[str, int]) -> str:
+    """Return ` (CN=…)` of the server's certificate; empty if the certificate cannot be read."""
     try:
         x509 = require("cryptography.x509", "tls")
-        found = x509.load_pem_x509_certificate(ssl.get_server_certificate(at, timeout=CONNECT_SECONDS).encode())
-        return f" ({found.subject.rfc4514_string()})"
-    except Exception:  # noqa: BLE001  # the sentence does without
+        pem = ssl.get_server_certificate(address, timeout=BROKER_CONNECT_SECONDS)
+        return f" ({x509.load_pem_x509_certificate(pem.encode()).subject.rfc4514_string()})"
+    except Exception:  # noqa: BLE001  # the error is clear without the subject
         return ""
 
 
 def tls_context(client: Mapping[str, Any]) -> ssl.SSLContext:
-    """Return what the client's properties mean in Python. OSError or ValueError where a file cannot be used."""
+    """Return Python's TLS context for a client's properties. Raises OSError or ValueError for an unusable file."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = client.get("ssl.endpoint.identification.algorithm", "https") not in ("none", "")
     if pem := client.get("ssl.ca.pem"):
@@ -402,7 +404,7 @@ def tls_context(client: Mapping[str, Any]) -> ssl.SSLContext:
     if certificate := client.get("ssl.certificate.location"):
         context.load_cert_chain(str(certificate), client.get("ssl.key.location"), password)
     elif pem := client.get("ssl.certificate.pem"):
-        fd = os.memfd_create("key")  # OpenSSL takes a key from files only, and it must not lie on a disk
+        fd = os.memfd_create("key")  # OpenSSL reads keys from files only, and the key must not be written to a disk
         try:
             os.write(fd, f"{client.get('ssl.key.pem', '')}\n{pem}".encode())
             context.load_cert_chain(f"/proc/self/fd/{fd}", password=password)
@@ -411,31 +413,31 @@ def tls_context(client: Mapping[str, Any]) -> ssl.SSLContext:
     return context
 
 
-def failure(error: Any, text: str) -> Retry:
-    """Return the exception with that text for a client's error: Unreachable where brokers are away, else Retry."""
+def to_retry(error: Any, text: str) -> Retry:
+    """Return an exception with that text for a client's error: Unreachable if brokers do not answer, else Retry."""
     known = error.args[0] if isinstance(error, KafkaException) else error
-    away = isinstance(error, TimeoutError) or known.code() in AWAY
-    return Unreachable(text) if away else Retry(text)
+    is_unreachable = isinstance(error, TimeoutError) or known.code() in UNREACHABLE_ERRORS
+    return Unreachable(text) if is_unreachable else Retry(text)
 
 
-def is_broken(error: Exception) -> bool:
-    """Return True if the producer that raised the error refuses all work from now on."""
+def is_fatal(error: Exception) -> bool:
+    """Return True if the producer that raised the error can no longer be used."""
     if isinstance(error, KafkaException):
         return bool(error.args[0].fatal() or error.args[0].code() == KafkaError._FATAL)
     return isinstance(error, SystemError)
 
 
-def raising(callback: Callable[[Consumer, list[TopicPartition]], None]) -> Callable[..., None]:
-    """Return that rebalance callback with the client's errors as Retry.
+def wrap_callback(callback: Callable[[Consumer, list[TopicPartition]], None]) -> Callable[..., None]:
+    """Return a rebalance callback that raises the client's errors as Retry.
 
-    What the client itself raised, and a callback lets through, comes out of `poll` as something that no `except`
-    clause for an Exception catches: the thread would end without a word.
+    If a callback raises a KafkaException, `poll` raises an object that no `except Exception` catches, and the thread
+    would end without an error.
     """
 
     def wrapped(consumer: Consumer, partitions: list[TopicPartition]) -> None:
         try:
             callback(consumer, partitions)
         except KafkaException as e:
-            raise Retry(sentence(e)) from e
+            raise Retry(explain_error(e)) from e
 
     return wrapped

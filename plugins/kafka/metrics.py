@@ -1,11 +1,11 @@
-"""Metrics that several components on Kafka have; Flume's names where Flume has one."""
+"""Metrics of several components that use Kafka, with Flume's names if Flume has them."""
 
 from __future__ import annotations
 
 from flafka.plugins.metrics import Metric
 
 GET_TIMER = Metric("KafkaEventGetTimer", "counter", "milliseconds", "Time spent waiting for records from Kafka.")
-SEND_TIMER = Metric("KafkaEventSendTimer", "counter", "milliseconds", "Time until Kafka acknowledged what was sent.")
+SEND_TIMER = Metric("KafkaEventSendTimer", "counter", "milliseconds", "Time until Kafka acknowledged sent records.")
 COMMIT_TIMER = Metric("KafkaCommitTimer", "counter", "milliseconds", "Time spent committing offsets.")
 ROLLBACKS = Metric(
     *("RollbackCount", "counter", "rollbacks"),
@@ -13,11 +13,11 @@ ROLLBACKS = Metric(
 )
 TOPIC_RECREATED = Metric(
     *("TopicRecreatedCount", "counter", "topics"),
-    "Times that the topic was found deleted and created again.",
+    "Times that the topic was recreated.",
     "known",
 )
 RECORDS_LOST = Metric(
     *("RecordLostCount", "counter", "records"),
-    "Records that a deleted topic still held undelivered.",
+    "Undelivered records of deleted topics.",
     "known",
 )

@@ -1,4 +1,4 @@
-"""Committed offsets of a consumer group: metadata, errors of a group that stops, commits without membership."""
+"""Committed offsets of consumer groups: metadata, errors that block a group, commits without membership."""
 
 from __future__ import annotations
 
@@ -22,64 +22,69 @@ _LOST = re.compile(r"\d+[?+]?", re.ASCII)
 
 
 NUL = "\0"
-"""The end of what was written."""
-VERSION = 1
-"""Version of the metadata. Metadata without a number is of version 1; a later one adds a field `version`."""
-OUTSIDE_SECONDS = 2.0
-"""Seconds after which `agent group reset` looks at the group once more. An owner that commits without membership
-looks at the group before, and nothing keeps others from committing in between. If it took longer from its look to
-the answer, it logs that. So one of the two sees that a reset was undone.
+"""Terminator of the metadata."""
+METADATA_VERSION = 1
+"""Version of the metadata. Metadata without a field `version` is of version 1."""
+MEMBERLESS_COMMIT_SECONDS = 2.0
+"""Time after which `agent group reset` verifies the group's offsets.
+
+An owner that commits without membership reads the offsets first, and a reset may come in between. If its commit ends
+more than this time after its read, the owner logs a warning. So either the reset or the owner detects that the reset
+was overwritten.
 """
 
 
 class OffsetMetadata(NamedTuple):
-    """Metadata of one committed offset, as a text `epoch=…&topic=…&ids=…&record=…&lost=…&time=…` that a NUL ends.
+    """Metadata of a committed offset: a text `epoch=…&topic=…&ids=…&record=…&lost=…&time=…` that ends with a NUL.
 
-    librdkafka reads metadata up to a NUL, and past its end where there is none; its Python binding writes one by
-    itself. Flume writes an empty text. A text of another program counts as empty.
+    librdkafka reads metadata up to a NUL, and beyond the buffer without one; its Python binding writes the NUL. Flume
+    writes an empty text. A text of another program counts as empty.
     """
 
     generation: Generation = Generation()
-    """Generation of the owner that committed the offset. Non-empty metadata without an event-ID scheme has scheme 1,
-    see `refusal`."""
+    """Generation of the owner that committed the offset.
+
+    Non-empty metadata without an event-ID scheme has scheme 1, which `unsupported_reason` refuses.
+    """
     topic_id: str = ""
-    """Id of the topic that the offset belongs to; empty while unknown."""
+    """Id of the topic of the offset; empty if unknown."""
     lost: str = ""
-    """Lost records, as `RecordsLost.lost`; empty if there are none. A reset of the group removes it."""
-    version: int = VERSION
-    """Version of the metadata that was read."""
+    """Lost records, as `RecordsLost.lost`; empty if there are none. A reset of the group clears it."""
+    version: int = METADATA_VERSION
+    """Version of the parsed metadata."""
     time: int = -1
-    """Timestamp of the record before the offset, in milliseconds since the epoch; -1 while unknown. It distinguishes
-    that record from a later one with its offset where the owner does not know leader epochs (Spark).
+    """Timestamp of the record before the offset, in milliseconds since the epoch; -1 if unknown.
+
+    It distinguishes that record from a later one with the same offset if the owner knows no leader epochs (Spark).
     """
 
     @classmethod
     def parse(cls, text: str | None) -> OffsetMetadata:
-        """Return the metadata in that text; unknown parts are left out."""
-        found = dict(parse_qsl((text or "").partition(NUL)[0]))
-        epoch, lost = _NUMBER.match(found.get("epoch", "")), found.get("lost", "")
-        scheme, version = found.get("ids", ""), found.get("version", "")
-        without = 1 if epoch is not None or "topic" in found or "record" in found else 2
+        """Return the metadata in a text; invalid fields get their defaults."""
+        fields = dict(parse_qsl((text or "").partition(NUL)[0]))
+        epoch, lost = _NUMBER.match(fields.get("epoch", "")), fields.get("lost", "")
+        scheme, version = fields.get("ids", ""), fields.get("version", "")
+        default_scheme = 1 if epoch is not None or "topic" in fields or "record" in fields else 2
         return cls(
             Generation(
                 int(epoch[0]) if epoch is not None else 0,
-                int(scheme) if _NUMBER.fullmatch(scheme) else without,
-                found.get("record", ""),
+                int(scheme) if _NUMBER.fullmatch(scheme) else default_scheme,
+                fields.get("record", ""),
             ),
-            topic if (topic := found.get("topic", "")) != NO_TOPIC_ID else "",
+            topic if (topic := fields.get("topic", "")) != NO_TOPIC_ID else "",
             lost if _LOST.fullmatch(lost) else "",
-            int(version) if _NUMBER.fullmatch(version) else VERSION,
-            int(last) if _NUMBER.fullmatch(last := found.get("time", "")) else -1,
+            int(version) if _NUMBER.fullmatch(version) else METADATA_VERSION,
+            int(last) if _NUMBER.fullmatch(last := fields.get("time", "")) else -1,
         )
 
     @classmethod
     def of(cls, assignment: Assignment) -> OffsetMetadata:
-        """Return the metadata to be committed with the next offset of that partition."""
+        """Return the metadata to commit with the next offset of an assignment."""
         topic_id, last = assignment.topic_partition.topic_id, assignment.last_record
         return cls(assignment.generation, topic_id, time=last.timestamp)
 
     def text(self) -> str:
-        """To be written, by another client than librdkafka with a NUL behind it."""
+        """Return the metadata as text. Clients other than confluent-kafka must append `NUL`."""
         fields = {
             "epoch": self.generation.epoch or "",
             "topic": self.topic_id,
@@ -91,187 +96,181 @@ class OffsetMetadata(NamedTuple):
         return urlencode({name: value for name, value in fields.items() if value})
 
 
-def refusal(said: OffsetMetadata) -> str:
-    """Return why this agent cannot go on from an offset with that metadata, as a clause; empty if it can."""
-    if said.version != VERSION:
-        return f"has metadata of version {said.version}, and this agent reads version {VERSION}"
-    if said.generation.id_scheme < 2:
-        return f"has event-ID scheme {said.generation.id_scheme}, and this agent knows scheme 2 and later ones"
+def unsupported_reason(metadata: OffsetMetadata) -> str:
+    """Return why this agent cannot use an offset with that metadata, as a clause; empty if it can."""
+    if metadata.version != METADATA_VERSION:
+        return f"has metadata of version {metadata.version}, and this agent reads version {METADATA_VERSION}"
+    if metadata.generation.id_scheme < 2:
+        return f"has event-ID scheme {metadata.generation.id_scheme}, and this agent knows scheme 2 and later ones"
     return ""
 
 
-def unreadable(assignment: Assignment, said: OffsetMetadata) -> FlafkaError | None:
-    """Return the error, with the way out, where a group's offset has metadata that `refusal` refuses; else None."""
-    if not (why := refusal(said)):
+def unsupported_error(assignment: Assignment, metadata: OffsetMetadata) -> FlafkaError | None:
+    """Return the error, with its remedy, for unsupported metadata of a group's offset; None if it is supported."""
+    if not (reason := unsupported_reason(metadata)):
         return None
     return FlafkaError(
-        f"the offset of group {assignment.group} in {assignment.topic_partition} {why}: deliver what the topic holds "
-        f"with the agent that wrote it (agent start --drain), then run {_reset(assignment, 'current')}"
+        f"the offset of group {assignment.group} in {assignment.topic_partition} {reason}: deliver the topic's "
+        f"events with the agent that wrote it (agent start --drain), then run {_reset_command(assignment, 'current')}"
     )
 
 
-def overtaken(assignment: Assignment, said: OffsetMetadata) -> str:
-    """Return in words why an owner has to give a partition up, by the metadata of its committed offset; empty if it
-    need not.
+def fencing_reason(assignment: Assignment, metadata: OffsetMetadata) -> str:
+    """Return why the owner of a partition is fenced, by the metadata of the committed offset; empty if it is not.
 
-    An offset without metadata, as of another program or a group that was deleted, overtakes nothing.
+    An offset without metadata, such as that of another program or of a deleted group, fences no owner.
     """
-    group, place, ours = assignment.group, assignment.topic_partition, assignment.generation
-    if said.version != VERSION:
-        return f"the offset of group {group} in {place} {refusal(said)}"
-    if said.generation.epoch > ours.epoch:
-        return f"group {group} was reset, or another agent has taken {place} over"
-    if said.lost:
-        return f"brokers have lost records of {place}, and group {group} was not reset"
-    log = said.generation.commit_log
-    if said.generation.epoch == ours.epoch and log and ours.commit_log not in ("", log):
-        return f"another sink of group {group} commits {place}, below {log}"
+    group, partition, own = assignment.group, assignment.topic_partition, assignment.generation
+    if metadata.version != METADATA_VERSION:
+        return f"the offset of group {group} in {partition} {unsupported_reason(metadata)}"
+    if metadata.generation.epoch > own.epoch:
+        return f"group {group} was reset, or another agent has taken {partition} over"
+    if metadata.lost:
+        return f"brokers have lost records of {partition}, and group {group} was not reset"
+    log = metadata.generation.commit_log
+    if metadata.generation.epoch == own.epoch and log and own.commit_log not in ("", log):
+        return f"another sink of group {group} commits {partition}, below {log}"
     return ""
 
 
-def undone(assignment: Assignment, said: OffsetMetadata) -> bool:
-    """Return True if an earlier owner, of an earlier epoch or of a deleted topic, has committed last, late.
+def is_late_commit(assignment: Assignment, metadata: OffsetMetadata) -> bool:
+    """Return True if the offset is a late commit of an earlier owner: of an earlier epoch or of a deleted topic.
 
-    An offset without metadata, as of another program or a group that was deleted, is none of an owner's.
+    An offset without metadata, such as that of another program or of a deleted group, is not.
     """
-    other = said.topic_id not in ("", assignment.topic_partition.topic_id)
-    return other or is_earlier(said, assignment.generation.epoch)
+    is_other_topic = metadata.topic_id not in ("", assignment.topic_partition.topic_id)
+    return is_other_topic or is_earlier_epoch(metadata, assignment.generation.epoch)
 
 
-def is_earlier(said: OffsetMetadata, epoch: int) -> bool:
-    """Return True if an owner of an earlier epoch than that has committed it."""
-    found = said.generation.epoch
-    return found < epoch and (found, said.topic_id) != (0, "")
+def is_earlier_epoch(metadata: OffsetMetadata, epoch: int) -> bool:
+    """Return True if an owner of an epoch before `epoch` has committed the offset."""
+    committed = metadata.generation.epoch
+    return committed < epoch and (committed, metadata.topic_id) != (0, "")
 
 
 class RecordsLost(FlafkaError):
-    """Loss of records by brokers before the offset of a group, which a person has to reset.
+    """Loss of records by brokers before the committed offset of a group, which a person must reset.
 
-    The error lasts: `lost` is committed with the offset (`OffsetMetadata.lost`). The next owner of the partition
-    raises it again, although new records may lie at the offset by then.
+    The error is durable: `lost` is committed with the offset (`OffsetMetadata.lost`). The next owner of the partition
+    raises it again, even if new records have the lost offsets by then.
     """
 
     def __init__(self, assignment: Assignment, lost: str, low: int = 0) -> None:
-        """The assignment's next offset is the group's.
+        """Describe the loss before the assignment's next offset, the group's committed offset.
 
-        `lost` is the first offset of the lost records: with a `?` an upper bound, with a `+` a lower one.
-
-        `low` is the offset of the oldest record that the brokers have. Retention may have passed the lost records
-        since: brokers refuse a reset to an offset before `low`.
+        `lost` is the first offset of the lost records. A suffix `?` marks an upper bound, and `+` a lower bound.
+        `low` is the offset of the brokers' oldest record: brokers refuse a reset to an earlier offset.
         """
         self.assignment, self.lost = assignment, lost
-        start, place, offset = lost.rstrip("?+"), assignment.topic_partition, assignment.next_offset or 0
-        what = f"group {assignment.group} stands at offset {offset} of {place}, "
+        start, partition, offset = lost.rstrip("?+"), assignment.topic_partition, assignment.next_offset or 0
+        head = f"group {assignment.group} has committed offset {offset} of {partition}, "
         cause = "as when a replica that was behind becomes leader, or brokers are restored from a backup"
-        removed, to = "", start
+        removed, target = "", start
         if low > int(start):
-            removed, to = f" Retention has removed records before offset {low} since.", "earliest"
-        way_out = _reset(assignment, f"{to} --new-ids")
+            removed, target = f" Retention has removed records before offset {low} since.", "earliest"
+        remedy = _reset_command(assignment, f"{target} --new-ids")
         if lost.endswith("+"):
             super().__init__(
-                f"{what}and the record before that is not the one that was read: the brokers have lost records "
-                f"since, {cause}, and others have taken their offsets, somewhere from {start} on. Some may be "
-                f"delivered twice.{removed} To go on with those: {way_out}"
+                f"{head}and the record before that is not the one that was read: the brokers have lost records "
+                f"since, {cause}, and other records have offsets somewhere from {start} on. Some may be delivered "
+                f"twice.{removed} To continue with these records: {remedy}"
             )
         elif not lost.endswith("?"):
             super().__init__(
-                f"{what}and has read records {start} to {offset - 1}, {offset - int(start):,} in all, which the "
+                f"{head}and has read records {start} to {offset - 1}, {offset - int(start):,} in all, which the "
                 f"brokers have lost since, {cause}; new records get offsets from {start} on.{removed} "
-                f"To go on with those: {way_out}"
+                f"To continue with these records: {remedy}"
             )
         else:
-            skipped = f"; records that were put since then, below offset {start}, would be skipped."
+            skipped = f"; records stored since then, below offset {start}, would be skipped."
             super().__init__(
-                f"{what}which the brokers did not have: {place} ended at {start}: the brokers lost records, "
-                f"{cause}{f'.{removed}' if removed else skipped} To accept the loss: {way_out}"
+                f"{head}which the brokers did not have: {partition} ended at {start}: the brokers lost records, "
+                f"{cause}{f'.{removed}' if removed else skipped} To accept the loss: {remedy}"
             )
 
 
-def out_of_range(assignment: Assignment, low: int, high: int) -> FlafkaError | None:
-    """Return the error, with the way out, where the brokers do not have the next offset of a group; None if they do.
+def out_of_range_error(assignment: Assignment, low: int, high: int) -> FlafkaError | None:
+    """Return the error, with its remedy, for a next offset that the brokers do not have; None if they have it.
 
-    The partition has records `low` up to, not including, `high`.
+    The partition has records from `low`, inclusive, to `high`, exclusive.
     """
-    place, offset = assignment.topic_partition, assignment.next_offset or 0
+    partition, offset = assignment.topic_partition, assignment.next_offset or 0
     if offset < low and assignment.replay:
         return Retry(
-            f"records from {offset} on were removed from {place} by retention: the replay goes on with record {low}"
+            f"records from {offset} on were removed from {partition} by retention: the replay continues with record "
+            f"{low}"
         )
     if offset > high and assignment.replay:
-        return Retry(f"the brokers have lost records from {high} on of {place}: the replay looks at what is left")
+        return Retry(
+            f"the brokers have lost records from {high} on of {partition}: the replay reads the remaining ones"
+        )
     if offset > high:
         return RecordsLost(assignment, f"{high}?")
     if offset < low:
         return FlafkaError(
-            f"group {assignment.group} stands at offset {offset} of {place}, which the brokers do not have: records "
-            f"{offset} to {low - 1}, {low - offset:,} in all, were removed by retention unread. "
-            f"To accept the loss: {_reset(assignment, 'earliest')}"
+            f"group {assignment.group} has committed offset {offset} of {partition}, which the brokers do not have: "
+            f"records {offset} to {low - 1}, {low - offset:,} in all, were removed by retention unread. "
+            f"To accept the loss: {_reset_command(assignment, 'earliest')}"
         )
     return None
 
 
-def truncated(assignment: Assignment, start: int) -> FlafkaError:
-    """Return the error, with the way out, where a group has read from `start` on what the brokers
-    have lost since.
-    """
+def truncation_error(assignment: Assignment, start: int) -> FlafkaError:
+    """Return the error, with its remedy, for records from `start` on that a group has read and brokers have lost."""
     offset = assignment.next_offset or 0
     if not assignment.replay:
         return RecordsLost(assignment, f"{start}")
     return FlafkaError(
-        f"group {assignment.group} stands at offset {offset} of {assignment.topic_partition}, and has read records "
-        f"{start} to {offset - 1}, {offset - start:,} in all, which the brokers have lost since, as when a replica "
-        "that was behind becomes leader. Run the replay again; where that says so once more, --again delivers all "
-        "that the span has now"
+        f"group {assignment.group} has committed offset {offset} of {assignment.topic_partition}, and has read "
+        f"records {start} to {offset - 1}, {offset - start:,} in all, which the brokers have lost since, as when a "
+        "replica that was behind becomes leader. Run the replay again; if this error recurs, --again delivers all "
+        "records that the span has now"
     )
 
 
-def _reset(assignment: Assignment, to: str) -> str:
-    return f"agent group reset {assignment.group} --topic {assignment.topic}:{assignment.partition} --to {to}"
+def _reset_command(assignment: Assignment, target: str) -> str:
+    return f"agent group reset {assignment.group} --topic {assignment.topic}:{assignment.partition} --to {target}"
 
 
-def begins_late(start: Assignment) -> str:
-    """Return the warning about a group without an offset that begins behind records that are gone."""
+def missing_offset_warning(start: Assignment) -> str:
+    """Return the warning about a group without a committed offset that starts after deleted records."""
     return (
-        f"group {start.group} has no position in {start.topic_partition}, and begins with record "
-        f"{start.next_offset}, the first that is left: whether those before it were delivered is not known"
+        f"group {start.group} has no committed offset in {start.topic_partition}, and begins with record "
+        f"{start.next_offset}, the first that is left: whether earlier records were delivered is not known"
     )
 
 
-def made_again(assignment: Assignment, left: int, unknown: int) -> str:
-    """Return the error about a topic that was recreated; the loss in `unknown` partitions is not known."""
-    more = f" (of {unknown} partitions that is not known)" if unknown else ""
+def recreated_error(assignment: Assignment, lost: int, unknown: int) -> str:
+    """Return the text about a recreated topic, with `lost` records; `unknown` partitions have an unknown loss."""
+    more = f" (of {unknown} partitions the loss is not known)" if unknown else ""
     return (
-        f"topic {assignment.topic} was deleted and created again: group {assignment.group} begins with the "
-        f"first record of the new one. {left:,} records that the old one held when last looked at are lost{more}"
+        f"topic {assignment.topic} was deleted and recreated: group {assignment.group} begins with the first record "
+        f"of the new one. {lost:,} records that the old one held at the latest check are lost{more}"
     )
 
 
-# --- requests to brokers
+def metadata_of(offset: TopicPartition) -> str:
+    """Return the text of the metadata of a committed offset, perhaps followed by other text.
 
-
-def metadata_of(at: TopicPartition) -> str:
-    """Return the metadata that was committed with that offset, perhaps with other text behind it.
-
-    The client reads up to a NUL, which not every program writes: past the end there may be any bytes, also invalid
-    UTF-8.
+    The client reads up to a NUL, which other programs may not write: beyond the end it may read any bytes.
     """
     try:
-        return at.metadata or ""
+        return offset.metadata or ""
     except UnicodeDecodeError as e:
         return bytes(e.object).decode(errors="replace")
 
 
 def with_last_record(start: Assignment, committed: Assignment) -> Assignment:
-    """Return where to go on, with what the group's committed offset says of the last record if it is the same offset.
+    """Return `start`, with the last record of the group's committed offset if the two have the same offset.
 
-    Of the two, the committed leader epoch is preferred, and the timestamp of `start`.
+    The leader epoch of the committed offset takes precedence, and the timestamp of `start`.
     """
     if start.next_offset != committed.next_offset:
         return start
-    ours, theirs = start.last_record, committed.last_record
-    timestamp = ours.timestamp if ours.timestamp >= 0 else theirs.timestamp
-    leader_epoch = theirs.leader_epoch if theirs.leader_epoch >= 0 else ours.leader_epoch
-    return start.at(start.next_offset, LastRecord(timestamp, leader_epoch))
+    own, stored = start.last_record, committed.last_record
+    timestamp = own.timestamp if own.timestamp >= 0 else stored.timestamp
+    leader_epoch = stored.leader_epoch if stored.leader_epoch >= 0 else own.leader_epoch
+    return start.with_offset(start.next_offset, LastRecord(timestamp, leader_epoch))
 
 
 def assignments_of(
@@ -280,79 +279,77 @@ def assignments_of(
     log: logging.Logger,
     logged: set[tuple[str, str, int, int]] | None = None,
 ) -> list[Assignment]:
-    """Return the group's committed offset of each partition, as an assignment with what its metadata says.
+    """Return the assignments of a group, by its committed offsets and their metadata.
 
-    `assignment` names the topic and the group. An offset of another topic of that name counts as none, and is logged
-    once: `logged` holds the earlier ones, by group, topic id, partition and offset. Raises FlafkaError, as
-    `unreadable` returns it.
+    `assignment` is a template with topic and group. An offset of a deleted topic of the same name counts as none, and
+    is logged once: `logged` holds the logged ones by group, topic id, partition and offset. Raises the FlafkaError of
+    `unsupported_error`.
     """
     logged = set() if logged is None else logged
-    topic_id, found = assignment.topic_partition.topic_id, []
+    topic_id, assignments = assignment.topic_partition.topic_id, []
     for tp in committed:
-        said = OffsetMetadata.parse(metadata_of(tp))
-        one = assignment.of(partition=tp.partition)
+        metadata = OffsetMetadata.parse(metadata_of(tp))
+        own = assignment.replace(partition=tp.partition)
         if tp.offset < 0:
-            found.append(one)
-        elif said.version == VERSION and said.topic_id not in ("", topic_id):
-            stale = (one.group, topic_id, tp.partition, tp.offset)
+            assignments.append(own)
+        elif metadata.version == METADATA_VERSION and metadata.topic_id not in ("", topic_id):
+            stale = (own.group, topic_id, tp.partition, tp.offset)
             if stale not in logged:
                 log.warning(
-                    "group %s stood at offset %d of a topic %s that was deleted: it begins with the first record of "
-                    "the topic of that name; what the old one still held of partition %d is lost",
-                    one.group, tp.offset, one.topic, tp.partition,
+                    "group %s has committed offset %d of a topic %s that was deleted: it begins with the first "
+                    "record of the new topic; undelivered records of partition %d of the old one are lost",
+                    own.group, tp.offset, own.topic, tp.partition,
                 )  # fmt: skip
             logged.add(stale)
-            found.append(one)
-        elif (error := unreadable(one, said)) is not None:
+            assignments.append(own)
+        elif (error := unsupported_error(own, metadata)) is not None:
             raise error
         else:
-            last = LastRecord(said.time, -1 if tp.leader_epoch is None else tp.leader_epoch)
-            found.append(replace(one, generation=said.generation, next_offset=tp.offset, last_record=last))
-    return found
+            last = LastRecord(metadata.time, -1 if tp.leader_epoch is None else tp.leader_epoch)
+            assignments.append(replace(own, generation=metadata.generation, next_offset=tp.offset, last_record=last))
+    return assignments
 
 
-def kept_refusals(
+def stored_losses(
     assignments: Iterable[Assignment],
     committed: Iterable[TopicPartition],
     watermarks: Callable[[int], tuple[int, int]],
 ) -> Iterator[RecordsLost]:
-    """Yield the losses of records that are kept in the metadata of these offsets, of which the assignments were made.
+    """Yield the losses of records that are stored in the metadata of these offsets, in the order of the assignments.
 
-    `watermarks` returns the low and the high watermark of a partition: retention may have removed the records to
-    which a loss had advised to reset the group, or brokers may have lost more records since.
+    `watermarks` returns the low and the high watermark of a partition. Since the loss was stored, retention may have
+    removed records, or brokers may have lost more.
     """
-    for one, tp in zip(assignments, committed, strict=True):
-        if one.next_offset is not None and (lost := OffsetMetadata.parse(metadata_of(tp)).lost):
+    for assignment, tp in zip(assignments, committed, strict=True):
+        if assignment.next_offset is not None and (lost := OffsetMetadata.parse(metadata_of(tp)).lost):
             low, high = watermarks(tp.partition)
-            yield RecordsLost(one, lost if int(lost.rstrip("?+")) <= high else f"{high}?", low)
+            yield RecordsLost(assignment, lost if int(lost.rstrip("?+")) <= high else f"{high}?", low)
 
 
-def refusals_of(
+def out_of_range_errors(
     assignments: Iterable[Assignment], watermarks: Mapping[int, tuple[int, int]]
 ) -> dict[int, FlafkaError]:
-    """Return, by partition, why its group cannot go on from its next offset before a person decides.
+    """Return, by partition, the error of a next offset that the brokers do not have.
 
-    The upper watermarks count all records, in open transactions too: `agent group reset --to latest` moves a
-    group behind these.
+    The high watermarks must include open transactions, as `agent group reset --to latest` moves a group after these.
     """
-    found = {
-        one.partition: out_of_range(one, *watermarks[one.partition])
-        for one in assignments
-        if one.next_offset is not None and one.partition in watermarks and not one.replay
+    errors = {
+        assignment.partition: out_of_range_error(assignment, *watermarks[assignment.partition])
+        for assignment in assignments
+        if assignment.next_offset is not None and assignment.partition in watermarks and not assignment.replay
     }
-    return {partition: error for partition, error in found.items() if error is not None}
+    return {partition: error for partition, error in errors.items() if error is not None}
 
 
-# --- commits without membership
-
-UNANSWERED = (KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT, KafkaError._TRANSPORT)
-"""Errors after which brokers may have done what they were asked for."""
+AMBIGUOUS_ERRORS = (KafkaError._TIMED_OUT, KafkaError.REQUEST_TIMED_OUT, KafkaError._TRANSPORT)
+"""Error codes of requests whose outcome is unknown."""
 
 
 class MemberlessCommits:
-    """Commits offsets of groups without members. Raises Retry where the brokers do not take them.
+    """Commits offsets of consumer groups without joining them (Spark driver, replay). Raises Retry.
 
-    `consumer` makes one of the named group, which it does not join; `confirm` is that of `KafkaBackedChannel`.
+    `consumer` makes a client with the named group, which it does not join. `confirm` is
+    `KafkaTopic.confirm_topic_id`.
     """
 
     def __init__(
@@ -361,97 +358,103 @@ class MemberlessCommits:
         self._consumer, self._confirm, self._log = consumer, confirm, log
 
     def commit_offsets(self, assignments: Collection[Assignment]) -> None:
-        """Commit offsets without membership, which works while the group has no members.
+        """Commit offsets, while the group has no members. Raises Conflict if the owner is fenced.
 
-        Without a member nothing fences an owner that was overtaken. So the group is looked at before, and within
-        an epoch no offset goes back. If its metadata does not name the topic, the brokers have to. An owner that
-        slept between the two may undo a reset, and logs that.
+        Brokers fence members only. So this method reads the committed offsets first, and within an epoch never
+        commits a lower offset. If the metadata does not name the topic, the brokers must confirm it. An owner that
+        was suspended between read and commit may overwrite a reset, and logs a warning.
         """
-        self._commit_where(assignments, lambda assignment, said: True)
+        self._commit_where(assignments, lambda assignment, metadata: True)
 
-    def refuse(self, error: RecordsLost) -> None:
-        """Commit with the group's offset that brokers have lost records before it. Conflict as for
-        `commit_offsets`.
-        """
-        lost = error.assignment.at(error.assignment.next_offset)
-        self._commit_where([lost], lambda assignment, said: True, error.lost)
+    def store_loss(self, error: RecordsLost) -> None:
+        """Commit a loss of records with the group's offset. Raises Conflict as `commit_offsets`."""
+        lost = error.assignment.with_offset(error.assignment.next_offset)
+        self._commit_where([lost], lambda assignment, metadata: True, error.lost)
 
-    def restore(self, assignments: Collection[Assignment]) -> None:
-        """Commit again what a late commit has undone, one from before a reset or for a topic that was deleted."""
+    def restore_offsets(self, assignments: Collection[Assignment]) -> None:
+        """Restore offsets that a late commit has overwritten: one from before a reset, or for a deleted topic."""
 
-        def late(assignment: Assignment, said: OffsetMetadata) -> bool:
-            if found := undone(assignment, said):
-                reset = said.topic_id in ("", assignment.topic_partition.topic_id)
+        def is_overwritten(assignment: Assignment, metadata: OffsetMetadata) -> bool:
+            if is_late := is_late_commit(assignment, metadata):
+                is_same_topic = metadata.topic_id in ("", assignment.topic_partition.topic_id)
                 self._log.warning(
-                    "group %s: a commit from before %s reached the brokers late, and had undone it for %s: the "
-                    "group's position is %d again",
-                    *(assignment.group, "its latest reset" if reset else "the topic was made again"),
+                    "group %s: a commit from before %s reached the brokers late and had overwritten the offset of "
+                    "%s: the committed offset is %d again",
+                    *(assignment.group, "its latest reset" if is_same_topic else "the topic was recreated"),
                     *(assignment.topic_partition, assignment.next_offset),
                 )
-            return found
+            return is_late
 
-        self._commit_where([one.at(one.next_offset) for one in assignments], late)
+        self._commit_where(
+            [assignment.with_offset(assignment.next_offset) for assignment in assignments], is_overwritten
+        )
 
     def _commit_where(
         self,
         assignments: Collection[Assignment],
-        wanted: Callable[[Assignment, OffsetMetadata], bool],
+        condition: Callable[[Assignment, OffsetMetadata], bool],
         lost: str = "",
     ) -> None:
-        for group in {one.group for one in assignments}:
-            of_group = {one.partition: one for one in assignments if one.group == group}
+        for group in {requested.group for requested in assignments}:
+            of_group = {requested.partition: requested for requested in assignments if requested.group == group}
             consumer = self._consumer(group)
-            looked = time.monotonic()
+            read_at = time.monotonic()
             try:
                 offsets = {
                     partition: TopicPartition(
-                        one.topic,
+                        requested.topic,
                         partition,
-                        one.next_offset or 0,
-                        metadata=OffsetMetadata.of(one)._replace(lost=lost).text(),
+                        requested.next_offset or 0,
+                        metadata=OffsetMetadata.of(requested)._replace(lost=lost).text(),
                     )
-                    for partition, one in of_group.items()
+                    for partition, requested in of_group.items()
                 }
-                for at in committed_offsets(consumer, [*offsets.values()], REQUEST_SECONDS):
-                    assignment, said = of_group[at.partition], OffsetMetadata.parse(metadata_of(at))
+                for committed in committed_offsets(consumer, [*offsets.values()], REQUEST_SECONDS):
+                    partition, metadata = committed.partition, OffsetMetadata.parse(metadata_of(committed))
+                    assignment = of_group[partition]
                     epoch, topic_id = assignment.generation.epoch, assignment.topic_partition.topic_id
-                    if said.topic_id != topic_id:  # of another topic, or gone with that
+                    if metadata.topic_id != topic_id:  # of another topic, or without metadata
                         self._confirm(assignment)
-                    elif why := overtaken(assignment, said):
-                        raise Conflict(why)
-                    same = (said.generation.epoch, said.topic_id) == (epoch, topic_id)
-                    if (same and at.offset > offsets[at.partition].offset) or not wanted(assignment, said):
-                        del offsets[at.partition]
+                    elif reason := fencing_reason(assignment, metadata):
+                        raise Conflict(reason)
+                    is_same = (metadata.generation.epoch, metadata.topic_id) == (epoch, topic_id)
+                    is_ahead = is_same and committed.offset > offsets[partition].offset
+                    if is_ahead or not condition(assignment, metadata):
+                        del offsets[partition]
                 if offsets:
-                    self._commit(consumer, group, [*offsets.values()], looked)
+                    self._commit(consumer, group, [*offsets.values()], read_at)
             except KafkaException as e:
                 raise Retry(f"group {group}: committing offsets failed: {e.args[0].str()}") from e
             finally:
                 consumer.close()
 
-    def _commit(self, consumer: Consumer, group: str, offsets: list[TopicPartition], looked: float) -> None:
-        why = ""
+    def _commit(self, consumer: Consumer, group: str, offsets: list[TopicPartition], read_at: float) -> None:
+        warning = ""
         try:
             consumer.commit(offsets=offsets, asynchronous=False)
-            why = _slept(looked)
+            warning = _suspension_warning(read_at)
         except KafkaException as e:
-            if (code := e.args[0].code()) in UNANSWERED:
-                why = "a commit of its offsets was not answered and may still take effect"
-            elif code == KafkaError.UNKNOWN_TOPIC_OR_PART:  # a topic made again has fewer: of the others it counts
-                why = _slept(looked)
+            if (code := e.args[0].code()) in AMBIGUOUS_ERRORS:
+                warning = "a commit of its offsets was not answered and may still take effect"
+            elif (
+                code == KafkaError.UNKNOWN_TOPIC_OR_PART
+            ):  # a recreated topic has fewer partitions: others are committed
+                warning = _suspension_warning(read_at)
             raise
         finally:
-            if why:
+            if warning:
                 self._log.warning(
-                    "group %s: %s: if agent group reset moved the group in that time, this was undone, and it is to "
-                    "be run again",
-                    *(group, why),
+                    "group %s: %s: an `agent group reset` made during this time may have been overwritten; run it "
+                    "again",
+                    *(group, warning),
                 )
 
 
-def _slept(since: float) -> str:
-    """Return the words for a process that seems to have slept between a look at a group and a commit."""
-    took = time.monotonic() - since
-    if took <= OUTSIDE_SECONDS:
+def _suspension_warning(read_at: float) -> str:
+    """Return the warning about a process that was suspended between read and commit; empty if it was not."""
+    seconds = time.monotonic() - read_at
+    if seconds <= MEMBERLESS_COMMIT_SECONDS:
         return ""
-    return f"{took:.1f} s passed between reading its offsets and committing them, as when this process is suspended"
+    return (
+        f"{seconds:.1f} s passed between reading its offsets and committing them, as when this process is suspended"
+    )

@@ -1,4 +1,4 @@
-"""Delivery reports of a producer, and detection of one that has stalled."""
+"""Delivery reports of a producer, and detection of a stalled producer."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ from confluent_kafka import KafkaError, Producer
 
 
 class DeliveryReports:
-    """Delivery reports of the records that one put has handed to one producer.
+    """Delivery reports of the records of one put, sent by one producer.
 
-    A report takes a few hundred nanoseconds, on any thread and without a lock: appending to a list is atomic.
+    The client may report on any thread. A report takes no lock, as appending to a list is atomic.
     """
 
     def __init__(self, producer: Producer, events: int) -> None:
         self.producer, self.events = producer, events
         self.record_events = events
-        """Most events that one record may hold; fewer after brokers have refused a larger one."""
+        """Maximum number of events in a record; lower after brokers have refused a larger record."""
         self._expected = 0
         self._reported: list[None] = []
-        self._all = threading.Event()
+        self._is_complete = threading.Event()
         self._refused = 0
         self.failed: list[tuple[Sequence[int], KafkaError]] = []
-        """Rows of each record that failed, and the reason."""
+        """Rows and error of each failed record."""
 
-    def of(self, rows: Sequence[int]) -> partial[None]:
-        """Return the delivery callback of the record that holds these rows of the batch."""
+    def callback(self, rows: Sequence[int]) -> partial[None]:
+        """Return the delivery callback of the record with these rows of the batch."""
         return partial(self._report, rows)
 
     def expect(self, records: int) -> None:
-        """Count so many records more. Only the putting thread may call it, before `wait`."""
+        """Expect reports of more records. Only the putting thread may call, before `wait`."""
         self._expected += records
 
-    def refuse(self, rows: Sequence[int], error: KafkaError) -> None:
-        """Record that the client itself has refused a record, which was not expected."""
+    def record_refusal(self, rows: Sequence[int], error: KafkaError) -> None:
+        """Add a record that the client itself has refused; no report of it is expected."""
         self._refused += 1
         self.failed.append((rows, error))
 
@@ -46,83 +46,86 @@ class DeliveryReports:
             self.failed.append((rows, error))
         self._reported.append(None)
         if len(self._reported) == self._expected:
-            self._all.set()
+            self._is_complete.set()
 
     @property
     def reported(self) -> int:
-        """Number of records that are stored or have failed at a broker."""
+        """Number of records that brokers have stored or refused."""
         return len(self._reported)
 
     @property
-    def stored(self) -> bool:
+    def has_stored(self) -> bool:
         """True if a broker has acknowledged at least one of the records."""
         return len(self._reported) > len(self.failed) - self._refused
 
     def wait(self, timeout: float) -> bool:
-        """Return True if all records are reported within `timeout` seconds. No more may be expected afterwards."""
-        self._all.clear()  # the records expected so far may all be reported, although more were to come
+        """Return True if all records are reported within `timeout` seconds. `expect` must not be called
+        afterwards."""
+        self._is_complete.clear()  # set too early if all records so far were reported while more were to come
         if len(self._reported) < self._expected:
-            self._all.wait(timeout)
+            self._is_complete.wait(timeout)
         return len(self._reported) >= self._expected
 
 
 FIRST_STALL_SECONDS = 60.0
-"""Seconds without an acknowledgement after which the brokers are asked whether they could take records. The time
-doubles each time that another producer did not help."""
+"""Time without an acknowledgement after which the brokers are checked. It doubles each time that the replacement of
+the producer did not help."""
 LONGEST_STALL_SECONDS = 600.0
-"""Maximum of the seconds that doubling adds to the first stall timeout."""
+"""Longest time that doubling adds to the first stall timeout."""
 STALL_CHECK_SECONDS = 30.0
-"""Seconds until the brokers are asked once more. A healthy client reconnects within this time to brokers that are
-back."""
+"""Interval between checks of the brokers. Within this time, a healthy client reconnects to restarted brokers."""
 
 
-class Standstill:
-    """Detector of a stalled producer, for several concurrent puts.
+class StallDetector:
+    """Detector of a stalled producer. Thread-safe, for several concurrent puts.
 
     A producer has stalled (librdkafka's issues 2978 and 3009) if both conditions hold:
 
-    - Nothing was acknowledged for `FIRST_STALL_SECONDS` plus `patience`, the seconds that the client waits by itself.
-    - The brokers have answered twice that they could take records. `writable` asks the brokers.
+    - No record was acknowledged for `FIRST_STALL_SECONDS` plus `client_seconds`, the delays of the client's
+      properties.
+    - The brokers could take records at two checks in a row. `is_writable` checks the brokers.
     """
 
-    def __init__(self, writable: Callable[[], bool], patience: float, stopping: threading.Event) -> None:
-        self._writable, self._stopping = writable, stopping
-        self._least = self._patience = FIRST_STALL_SECONDS + patience
+    def __init__(self, is_writable: Callable[[], bool], client_seconds: float, stopping: threading.Event) -> None:
+        self._is_writable, self._stopping = is_writable, stopping
+        self._min_timeout = self._timeout = FIRST_STALL_SECONDS + client_seconds
         self._lock = threading.Lock()
-        self._moved = time.monotonic()
-        self._well = False
+        self._last_progress = time.monotonic()
+        self._was_writable = False
         """True if the brokers could take records at the latest check; False after an acknowledgement or a stall."""
-        self._due = 0.0
-        self._asking = False
+        self._next_check = 0.0
+        self._is_checking = False
 
-    def moved(self) -> None:
-        """Something was acknowledged."""
+    def record_progress(self) -> None:
+        """Record the acknowledgement of a record."""
         with self._lock:
-            self._moved, self._well, self._patience = time.monotonic(), False, self._least
+            self._last_progress, self._was_writable, self._timeout = time.monotonic(), False, self._min_timeout
 
-    def stuck(self, began: float) -> float:
-        """The seconds for which it stands still, given since when a put waits; 0 where it does not, or nobody knows.
+    def stalled_seconds(self, waiting_since: float) -> float:
+        """Return the time since the last acknowledgement if the producer has stalled; 0 if not, or if unknown.
 
-        Where it does, another one is to take its place, and has more time than this one had.
+        `waiting_since` is the start of a waiting put (`time.monotonic`). The caller replaces a stalled producer; the
+        next one has a longer timeout. Blocks while `is_writable` checks the brokers.
         """
         with self._lock:
             now = time.monotonic()
-            if self._asking or now < self._due or now - max(began, self._moved) <= self._patience:
+            is_early = now < self._next_check or now - max(waiting_since, self._last_progress) <= self._timeout
+            if self._is_checking or is_early:
                 return 0.0
-            self._asking, moved = True, self._moved
+            self._is_checking, progress = True, self._last_progress
         try:
-            well = self._writable()
+            is_writable = self._is_writable()
         finally:
-            self._due, self._asking = time.monotonic() + STALL_CHECK_SECONDS, False
+            self._next_check, self._is_checking = time.monotonic() + STALL_CHECK_SECONDS, False
         with self._lock:
-            if moved != self._moved or self._stopping.is_set():
+            if progress != self._last_progress or self._stopping.is_set():
                 return 0.0
-            before, self._well = self._well, well
-            if not well:
-                self._patience = self._least  # an outage that begins anew says nothing of this client
-            if not (before and well):
+            was_writable, self._was_writable = self._was_writable, is_writable
+            if not is_writable:
+                self._timeout = self._min_timeout  # a new outage does not indicate a faulty client
+            if not (was_writable and is_writable):
                 return 0.0
-            quiet = time.monotonic() - max(began, moved)
-            self._moved, self._well = time.monotonic(), False
-            self._patience = min(2 * self._patience, self._least + LONGEST_STALL_SECONDS)
-            return quiet
+            seconds = time.monotonic() - max(waiting_since, progress)
+            self._last_progress, self._was_writable = time.monotonic(), False
+            self._timeout = min(2 * self._timeout, self._min_timeout + LONGEST_STALL_SECONDS)
+            return seconds

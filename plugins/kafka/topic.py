@@ -1,4 +1,4 @@
-"""One topic as consumer groups read it, and the channel whose events lie in it."""
+"""A topic and its consumer groups, and the interface of channels that store events in one."""
 
 from __future__ import annotations
 
@@ -20,35 +20,35 @@ from flafka.plugins.errors import FlafkaError, Retry
 from flafka.plugins.event import Event, EventId
 from flafka.plugins.kafka.admin import (
     TopicIds,
-    assigned,
-    called,
+    assigned_partitions,
     committed_offsets,
+    member_name,
     members_of,
-    offsets_at,
+    offsets_for_times,
     read_up_to,
     watermarks,
 )
 from flafka.plugins.kafka.backlog import TopicMonitor
 from flafka.plugins.kafka.clients import REQUEST_SECONDS, Role, new_admin, new_consumer
-from flafka.plugins.kafka.errors import ReportedErrors, metadata, sentence, unusable
+from flafka.plugins.kafka.errors import ReportedErrors, connection_error, explain_error, fetch_metadata
 from flafka.plugins.kafka.offsets import (
     MemberlessCommits,
     RecordsLost,
     assignments_of,
-    kept_refusals,
-    refusals_of,
+    out_of_range_errors,
+    stored_losses,
     with_last_record,
 )
-from flafka.plugins.kafka.truncation import truncations
+from flafka.plugins.kafka.truncation import find_truncations
 from flafka.plugins.partitions import Assignment, Generation, OffsetRange
 from flafka.plugins.streaming import KafkaStream
 
 
 class KafkaTopic:
-    """One topic as consumer groups read it.
+    """A topic and its consumer groups, for requests without membership in a group. Thread-safe.
 
-    It joins no group. Each call makes clients of its own, except for the topic's id, so that any thread may use it.
-    Every method raises Retry where brokers do not answer. A `group` of None is the one that the topic was made with.
+    Each call makes its own clients, except those for the topic's id. Every method raises Retry if brokers do not
+    answer. A `group` of None is the group of the `stream`.
     """
 
     def __init__(
@@ -58,142 +58,146 @@ class KafkaTopic:
         client: Callable[[], dict[str, Any]],
         decode: Decode,
         log: logging.Logger,
-        whose: str = "",
+        prefix: str = "",
     ) -> None:
-        """`client` returns the properties of a consumer; errors begin with `whose`, such as `channel c1: `."""
+        """Make consumers with the properties of `client()`. Errors begin with `prefix`, such as `channel c1: `."""
         self._role, self._stream, self._client, self._decode = role, stream, client, decode
-        self._log, self._whose = log, whose
+        self._log, self._prefix = log, prefix
         self.topic, self.group, self.cluster = stream.topic, stream.group, ""
         self._topic_ids: TopicIds | None = None
         self._logged = set[tuple[str, str, int, int]]()
-        """Offsets of deleted topics that were logged, see `assignments_of`: a drain asks for offsets again and again.
-        """
+        """Offsets of deleted topics that were logged, see `assignments_of`. A drain reads the offsets repeatedly."""
 
-    def use(self, cluster: str, topic_ids: TopicIds | None) -> None:
-        """Use the id of the cluster, and the client that asks for the topic's id, of an open channel."""
+    def attach(self, cluster: str, topic_ids: TopicIds | None) -> None:
+        """Set the cluster's id, and the open channel's client for the topic's id; None detaches the client."""
         self.cluster, self._topic_ids = cluster, topic_ids
 
     def stream(self, group: str | None) -> KafkaStream:
-        """Return how another engine, such as Spark, reads it in that group."""
+        """Return the parameters with which another engine, such as Spark, reads the topic in that group."""
         return replace(self._stream, group=group or self.group)
 
     def assignment(self, group: str | None) -> Assignment:
-        """Return the template of the group's assignments, which names no partition and no topic id."""
+        """Return a template of the group's assignments, without partition and topic id."""
         topic = partitions.TopicPartition(self.cluster, self.topic, "", -1)
         return Assignment(topic, group or self.group, Generation())
 
     def monitor(self) -> TopicMonitor:
-        """Return what looks at the brokers and backlogs, with connections of its own."""
+        """Return a new monitor of brokers and backlogs, with its own connections."""
         return TopicMonitor(self._role, self.topic, self.group, self._client())
 
-    # --- offsets of groups
-
     def committed(self, group: str | None) -> Sequence[Assignment]:
-        """Return the group's committed offset of every partition, with what its metadata says."""
+        """Return the group's committed offset of every partition, with its metadata.
+
+        Raises FlafkaError if the metadata has an unsupported version.
+        """
         return self._committed(group)[0]
 
-    def refusals(self, group: str | None, starts: Collection[Assignment] | None = None) -> Sequence[FlafkaError]:
+    def blocking_errors(
+        self, group: str | None, starts: Collection[Assignment] | None = None
+    ) -> Sequence[FlafkaError]:
         """Return an error, with the command that resolves it, for each partition that needs a person's decision.
 
-        So it is where brokers have lost records, or retention has removed them unread. `starts` are the next offsets
-        by a sink's own commit log; if unset, the group's committed offsets count. What was kept with the group's
-        offsets, by `refuse` or a reader, is returned in any case.
+        Brokers have lost records of such a partition, or retention has removed undelivered ones. `starts` are the
+        next offsets of a sink's commit log, or None for the committed offsets. Errors that `store_error` or a reader
+        has stored with the group's offsets are always included.
         """
         assignments, offsets = self._committed(group)
         starts = assignments if starts is None else starts
         marks = cache(lambda: self._watermarks({"isolation.level": "read_uncommitted"}))
-        found = refusals_of(starts, marks()) if starts else {}
-        known = {one.partition: one for one in assignments}
-        there = [with_last_record(one, known[one.partition]) for one in starts if one.partition in known]
+        errors = out_of_range_errors(starts, marks()) if starts else {}
+        committed = {assignment.partition: assignment for assignment in assignments}
+        existing = [
+            with_last_record(start, committed[start.partition]) for start in starts if start.partition in committed
+        ]
         client = {**self._client(), "group.id": group or self.group}
-        with self._asking():
-            lost = [one for one in truncations(self._role, client, there, known) if isinstance(one, RecordsLost)]
-        kept = kept_refusals(assignments, offsets, lambda partition: marks()[partition])
-        found |= {one.assignment.partition: one for one in (*lost, *kept)}
-        if found:
-            self.confirm(assignments[0])  # a topic made again meanwhile has lost nothing
-        return [error for _, error in sorted(found.items())]
+        with self._translated_errors():
+            truncations = find_truncations(self._role, client, existing, committed)
+            lost = [error for error in truncations if isinstance(error, RecordsLost)]
+        stored = stored_losses(assignments, offsets, lambda partition: marks()[partition])
+        errors |= {error.assignment.partition: error for error in (*lost, *stored)}
+        if errors:
+            self.confirm_topic_id(assignments[0])  # a topic that was recreated meanwhile has lost no records
+        return [error for _, error in sorted(errors.items())]
 
     def members(self, group: str | None) -> Mapping[str, Collection[int]]:
-        """Return, by member of that group and its host, the partitions that it reads at present."""
+        """Return the assigned partitions by member of the group: name and host."""
         name = group or self.group
         try:
             members = members_of(new_admin(self._role, self._client()), name, REQUEST_SECONDS)
         except KafkaException as e:
-            raise Retry(f"group {name} cannot be looked at: {sentence(e)}") from e
-        found: dict[str, list[int]] = {}
-        for member in members:  # several may have one name
-            found.setdefault(called(member), []).extend(assigned(member.assignment, self.topic))
-        return found
+            raise Retry(f"group {name} cannot be described: {explain_error(e)}") from e
+        by_name: dict[str, list[int]] = {}
+        for member in members:  # several members may have the same name
+            by_name.setdefault(member_name(member), []).extend(assigned_partitions(member.assignment, self.topic))
+        return by_name
 
     def commit_offsets(self, assignments: Collection[Assignment]) -> None:
-        """Commit the next offsets of a group that no reader is a member of.
+        """Commit offsets of a consumer group without joining it, as `MemberlessCommits` does.
 
-        Raises Retry, also while the group has a member. Raises Conflict where the group was reset since, or another
-        sink's commit log has replaced that of this owner. `MemberlessCommits` describes how.
+        Raises Retry, also while the group has members. Raises Conflict if the group was reset, or if another sink's
+        commit log has replaced that of the assignments.
         """
         self._commits().commit_offsets(assignments)
 
-    def refuse(self, error: FlafkaError) -> None:
-        """Keep that error with the offset of a group that no reader is a member of, if a person has to decide.
+    def store_error(self, error: FlafkaError) -> None:
+        """Store an error that needs a person's decision with the offset of a group without members; ignore others.
 
-        It is one of `refusals` from then on, until the group is reset, whatever comes into the topic. Raises as
-        `commit_offsets` does.
+        `blocking_errors` returns the error until the group is reset, even once new records have the lost offsets.
+        Raises as `commit_offsets`.
         """
         if isinstance(error, RecordsLost):
-            self._commits().refuse(error)
+            self._commits().store_loss(error)
 
-    def restore(self, assignments: Collection[Assignment]) -> None:
-        """Commit those offsets that an earlier owner has undone, and log it: its commit reached the brokers late.
+    def restore_offsets(self, assignments: Collection[Assignment]) -> None:
+        """Restore committed offsets that a late commit of an earlier owner has overwritten, and log each.
 
-        What other programs have committed stays, and so does it that there is no offset. Raises as `commit_offsets`
-        does.
+        Offsets of other programs, and missing offsets, are not changed. Raises as `commit_offsets`.
         """
-        self._commits().restore(assignments)
+        self._commits().restore_offsets(assignments)
 
-    def confirm(self, assignment: Assignment) -> None:
-        """Return when records read before this call are known to be of the assignment's topic.
+    def confirm_topic_id(self, assignment: Assignment) -> None:
+        """Confirm that records read before this call are of the assignment's topic.
 
-        Raises Retry where the topic was deleted and created again: what was read may be of the other one.
+        Raises Retry if the topic was recreated: the records may be of the new topic.
         """
         if self.topic_ids.get() != assignment.topic_partition.topic_id:
             raise Retry(
-                f"topic {assignment.topic} was deleted and created again: group {assignment.group} begins with the "
-                "first record of the new one; what the old one still held is lost"
+                f"topic {assignment.topic} was deleted and recreated: group {assignment.group} begins with the first "
+                "record of the new one; undelivered records of the old one are lost"
             )
 
-    # --- records
-
-    def starts(self) -> Mapping[int, int]:
-        """Return, by partition, the offset of the oldest record, or where the next one comes."""
+    def beginning_offsets(self) -> Mapping[int, int]:
+        """Return the offset of the oldest record by partition; the end offset if there is none."""
         return {partition: low for partition, (low, _) in self._watermarks().items()}
 
-    def ends(self) -> Mapping[int, int]:
-        """Return, by partition, the offset behind the newest record: up to where a drain has to come."""
+    def end_offsets(self) -> Mapping[int, int]:
+        """Return the end offset by partition, which a drain must reach."""
         return {partition: high for partition, (_, high) in self._watermarks().items()}
 
-    def at(self, time: int) -> Mapping[int, int]:
+    def offsets_for_time(self, time: int) -> Mapping[int, int]:
         """Return, by partition, the offset of the first record of that time (ms since the epoch) or later.
 
-        Where there is none, it is the offset of the next one to come.
+        The end offset if there is no such record.
         """
-        with self._asking(), closing(self._consumer(None)) as consumer:
+        with self._translated_errors(), closing(self._consumer(None)) as consumer:
             wanted = [TopicPartition(self.topic, partition, time) for partition in self._numbers(consumer)]
-            found = {one.partition: one.offset for one in offsets_at(consumer, wanted, REQUEST_SECONDS)}
-            if ends := {p: self._marks(consumer, p)[1] for p, offset in found.items() if offset < 0}:
-                again = [one for one in wanted if one.partition in ends]  # a newer one may have come before its end
-                for one in offsets_at(consumer, again, REQUEST_SECONDS):
-                    found[one.partition] = one.offset if one.offset >= 0 else ends[one.partition]
-            return found
+            offsets = {
+                result.partition: result.offset for result in offsets_for_times(consumer, wanted, REQUEST_SECONDS)
+            }
+            if ends := {p: self._marks(consumer, p)[1] for p, offset in offsets.items() if offset < 0}:
+                missing = [result for result in wanted if result.partition in ends]
+                # A record of that time may have come before the end offset was read.
+                for result in offsets_for_times(consumer, missing, REQUEST_SECONDS):
+                    offsets[result.partition] = result.offset if result.offset >= 0 else ends[result.partition]
+            return offsets
 
-    def is_vacant(self, partition: int, start: int | None, end: int) -> bool:
-        """Return True if no reader is ever given anything of that partition from `start` (None: the earliest record)
-        up to, not including, `end`.
+    def is_empty_range(self, partition: int, start: int | None, end: int) -> bool:
+        """Return True if a partition has no committed record from `start`, inclusive, to `end`, exclusive.
 
-        So it is in an empty partition, and where there are the ends of transactions and what these took back alone.
-        An open transaction, which may be committed yet, counts as something.
+        None as `start` is the earliest record. Ends of transactions and aborted records do not count. An open
+        transaction counts as a record.
         """
-        with self._asking(), closing(self._consumer(None)) as consumer:
+        with self._translated_errors(), closing(self._consumer(None)) as consumer:
             consumer.assign([TopicPartition(self.topic, partition, OFFSET_BEGINNING if start is None else start)])
             message = consumer.poll(REQUEST_SECONDS)
         if message is None:
@@ -204,58 +208,63 @@ class KafkaTopic:
         return (message.offset() or 0) >= end
 
     def read(self, assignment: Assignment, offsets: OffsetRange) -> Iterator[PolledBatch]:
-        """Yield records of the assignment's partition: of committed transactions, and of none."""
+        """Yield the records of a range of the assignment's partition, except records of uncommitted transactions."""
         consumer = self._consumer(None)
         try:
-            at = TopicPartition(self.topic, assignment.partition, offsets.start)
-            records = (_record(one) for one in read_up_to(consumer, at, offsets.end, REQUEST_SECONDS))
+            start = TopicPartition(self.topic, assignment.partition, offsets.start)
+            records = (_record(message) for message in read_up_to(consumer, start, offsets.end, REQUEST_SECONDS))
             within = (record for record in records if offsets.start <= record.offset < offsets.end)
             while (polled := self._decode(within, assignment)) is not None:
                 yield polled
         except KafkaException as e:
-            raise Retry(f"topic {self.topic} cannot be read: {sentence(e)}") from e
+            raise Retry(f"topic {self.topic} cannot be read: {explain_error(e)}") from e
         finally:
             consumer.close()
 
-    def find(self, id: EventId, groups: Collection[str | None]) -> EventLocation | None:
-        """Return where that event is, as `Channel.find` does, by the topic as it is now."""
+    def find_event(self, id: EventId, groups: Collection[str | None]) -> EventLocation | None:
+        """Return the state of that event, as `Channel.find_event`, by the present records of the topic."""
         if id.topic.partition("~")[0] != self.topic:
             return None
-        cluster = str(metadata(self._client(), REQUEST_SECONDS).cluster_id)
-        at: dict[str | None, Assignment] = {}
+        cluster = str(fetch_metadata(self._client(), REQUEST_SECONDS).cluster_id)
+        committed: dict[str | None, Assignment] = {}
         for group in groups or [None]:
-            for one in self.committed(group):
-                if one.partition == id.partition:
-                    at[group] = replace(one, topic_partition=one.topic_partition._replace(cluster=cluster))
-        kinds = [named for one in at.values() for named in (one, one.of(id_scheme=Generation().id_scheme))]
-        assignment = next((one for one in kinds if one.id_prefix == id.topic), None)
+            for candidate in self.committed(group):
+                if candidate.partition == id.partition:
+                    committed[group] = replace(
+                        candidate, topic_partition=candidate.topic_partition._replace(cluster=cluster)
+                    )
+        default_scheme = Generation().id_scheme
+        candidates = [
+            variant
+            for candidate in committed.values()
+            for variant in (candidate, candidate.replace(id_scheme=default_scheme))
+        ]
+        assignment = next((candidate for candidate in candidates if candidate.id_prefix == id.topic), None)
         if assignment is None:
             return None
-        with self._asking(), closing(self._consumer(None)) as consumer:
+        with self._translated_errors(), closing(self._consumer(None)) as consumer:
             low, high = self._marks(consumer, id.partition)
-        there = OffsetRange(id.offset, id.offset + 1)
-        polled = next(self.read(assignment, there), None) if low <= id.offset < high else None
-        place: dict[str, str | int] = {"topic": self.topic, "partition": id.partition, "offset": id.offset}
-        return EventLocation(place, polled, _missing(id, polled, low, high), at)
-
-    # --- within
+        offsets = OffsetRange(id.offset, id.offset + 1)
+        polled = next(self.read(assignment, offsets), None) if low <= id.offset < high else None
+        coordinates: dict[str, str | int] = {"topic": self.topic, "partition": id.partition, "offset": id.offset}
+        return EventLocation(coordinates, polled, _missing_reason(id, polled, low, high), committed)
 
     def _committed(self, group: str | None) -> tuple[list[Assignment], list[TopicPartition]]:
-        """Return the assignments of all partitions, and the committed offsets that these were made of."""
-        assignment = self.assignment(group).of(topic_id=self.topic_ids.get())
-        with self._asking(), closing(self._consumer(group)) as consumer:
+        """Return the group's assignments of all partitions, and the committed offsets from which they are made."""
+        assignment = self.assignment(group).replace(topic_id=self.topic_ids.get())
+        with self._translated_errors(), closing(self._consumer(group)) as consumer:
             wanted = [TopicPartition(self.topic, partition) for partition in self._numbers(consumer)]
-            found = committed_offsets(consumer, wanted, REQUEST_SECONDS)
-        return assignments_of(assignment, found, self._log, self._logged), found
+            offsets = committed_offsets(consumer, wanted, REQUEST_SECONDS)
+        return assignments_of(assignment, offsets, self._log, self._logged), offsets
 
     def _watermarks(self, properties: Mapping[str, str] = MappingProxyType({})) -> dict[int, tuple[int, int]]:
-        with self._asking(), closing(self._consumer(None, properties)) as consumer:
+        with self._translated_errors(), closing(self._consumer(None, properties)) as consumer:
             return {partition: self._marks(consumer, partition) for partition in self._numbers(consumer)}
 
     def _numbers(self, consumer: Consumer) -> Collection[int]:
         """Return the numbers of the topic's partitions."""
-        found = consumer.list_topics(self.topic, timeout=REQUEST_SECONDS)
-        return [*found.topics[self.topic].partitions]
+        metadata = consumer.list_topics(self.topic, timeout=REQUEST_SECONDS)
+        return [*metadata.topics[self.topic].partitions]
 
     def _marks(self, consumer: Consumer, partition: int) -> tuple[int, int]:
         return watermarks(consumer, TopicPartition(self.topic, partition), REQUEST_SECONDS)
@@ -265,22 +274,24 @@ class KafkaTopic:
 
     @property
     def topic_ids(self) -> TopicIds:
-        """Requests for the id of the topic, by one client for all of them."""
+        """Requests for the topic's id, all by one client."""
         if self._topic_ids is None:
             self._topic_ids = TopicIds(new_admin(self._role, self._client()), self.topic)
         return self._topic_ids
 
     def _commits(self) -> MemberlessCommits:
-        return MemberlessCommits(self._consumer, self.confirm, self._log)
+        return MemberlessCommits(self._consumer, self.confirm_topic_id, self._log)
 
     @contextmanager
-    def _asking(self) -> Iterator[None]:
-        """Raise the reason as Retry where brokers do not answer, or refuse the client."""
+    def _translated_errors(self) -> Iterator[None]:
+        """Translate errors of clients within the context into Retry, with the reason."""
         try:
             yield
         except KafkaException as e:
-            why = unusable(self._client(), e, ReportedErrors(), self._whose, topic=self.topic, right="Read")
-            raise Retry(str(why)) from e
+            error = connection_error(
+                self._client(), e, ReportedErrors(), self._prefix, topic=self.topic, right="Read"
+            )
+            raise Retry(str(error)) from e
 
 
 Decode = Callable[[Iterator[Record], Assignment], PolledBatch | None]
@@ -289,8 +300,8 @@ Decode = Callable[[Iterator[Record], Assignment], PolledBatch | None]
 class KafkaBackedChannel(Channel[C]):
     """A channel whose events are records of a Kafka topic.
 
-    The agent asks a channel's class, before it makes one, whether its events lie in Kafka: only then Spark can read
-    them, and drains and replays go by offsets.
+    Only such a channel can be read by Spark, and drained and replayed by offsets. The agent checks the class of a
+    channel before it makes an instance.
     """
 
     durable: ClassVar[bool] = True
@@ -298,39 +309,39 @@ class KafkaBackedChannel(Channel[C]):
     @property
     @abstractmethod
     def kafka(self) -> KafkaTopic:
-        """The topic. It needs no `open` of the channel."""
+        """Topic of the channel, also before `open`."""
 
     @property
     def refusal(self) -> str:
-        """Reason why brokers that answer do not serve this client, such as a wrong password.
+        """Reason why brokers refuse this client, such as a wrong password; empty otherwise.
 
-        Empty while they do, and while they are away.
+        Also empty while no broker answers.
         """
         return ""
 
     @property
     @abstractmethod
     def replication(self) -> int:
-        """Number of replicas that the topics beside it have, too."""
+        """Number of replicas of the topic, and of topics that the agent creates beside it."""
 
     @property
     @abstractmethod
     def holds_batches(self) -> bool:
-        """True if a record has a whole batch of events, rather than one of them."""
+        """True if a record holds a batch of events; False if it holds one event."""
 
     @abstractmethod
     def decode(self, records: Iterator[Record], assignment: Assignment) -> PolledBatch | None:
-        """Return the next records of one partition, decoded; None when there are no more.
+        """Return the next records of one partition, decoded; None if there are no more.
 
-        Small records are joined. What is undecodable comes back as such.
+        Small records are joined. Undecodable records are in `PolledBatch.undecodable`.
         """
 
     @abstractmethod
     def redelivery(self, lost: Event | Record, id: EventId, arrival: int, group: str) -> Record:
-        """Return a record that offers an event, or a record as it is, once more to one group alone.
+        """Return a record that redelivers an event, or an undecodable record, to one consumer group only.
 
-        Read in the partition that `id` names, the event has that id again. Its time of arrival in the channel is
-        `arrival`, in milliseconds since the epoch.
+        The event has that id once the record is read from the partition of `id`. `arrival` is its time of arrival in
+        the channel, in milliseconds since the epoch.
         """
 
 
@@ -338,7 +349,7 @@ def _record(message: Any) -> Record:
     return Record(message.offset(), message.timestamp()[1], message.key(), message.value(), message.headers() or ())
 
 
-def _missing(id: EventId, polled: PolledBatch | None, low: int, high: int) -> str:
+def _missing_reason(id: EventId, polled: PolledBatch | None, low: int, high: int) -> str:
     if id.offset < low:
         return f"retention has removed it: the oldest record of partition {id.partition} is {low}"
     if id.offset >= high:

@@ -1,5 +1,5 @@
-"""Morphlines: chains of commands that take events apart, as Kite's library for Java runs them in Flume.
+"""Morphlines: chains of commands that transform events, as Kite's library for Java does in Flume.
 
-A component declares the options of `MorphlineConfig`, which reads its morphline. What executes commands is imported
-when a morphline is read.
+A component has the options of `MorphlineConfig`, which reads its morphline. The modules of the commands are imported
+only when a morphline is read.
 """

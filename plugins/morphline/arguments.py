@@ -1,4 +1,4 @@
-"""The arguments of a command, read by what they are meant to be."""
+"""Typed access to the arguments of a command."""
 
 from __future__ import annotations
 
@@ -7,30 +7,30 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from flafka.plugins.java.charsets import text_codec
 from flafka.plugins.morphline.grok import Dictionary
-from flafka.plugins.morphline.hocon import Scalar, flat
-from flafka.plugins.shared.charsets import text_codec
+from flafka.plugins.morphline.hocon import Scalar, flatten
 
 T = TypeVar("T")
-_WHOLE = re.compile(r"[+-]?[0-9]+")
+_INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
 class Arguments:
-    """Each method reads one argument, by name. Raises ValueError, in words for the user.
+    """Arguments of a command. Each method reads one by name and raises ValueError with a message for the user.
 
-    `unread` then names what no method asked for.
+    `unknown_names` then returns the arguments that no method has read.
     """
 
-    def __init__(self, given: dict[str, Any]) -> None:
-        self.given = given
-        self._asked: set[str] = set()
+    def __init__(self, values: dict[str, Any]) -> None:
+        self.values = values
+        self._read: set[str] = set()
 
-    def unread(self) -> list[str]:
-        """Names that the command does not know."""
-        return [name for name in self.given if name not in self._asked]
+    def unknown_names(self) -> list[str]:
+        """Return the names of arguments that the command has not read."""
+        return [name for name in self.values if name not in self._read]
 
     def text(self, name: str, default: str | None = None) -> str:
-        """A text; required where there is no default."""
+        """Return a text; required if there is no default."""
         value = self._get(name)
         if value is None:
             if default is None:
@@ -38,67 +38,67 @@ class Arguments:
             return default
         if not isinstance(value, Scalar):
             raise ValueError(f"{name} must be a text")
-        return value.written
+        return value.source
 
-    def one_of(self, name: str, *choices: str) -> str:
-        """One of these; the first where it is not given."""
+    def choice(self, name: str, *choices: str) -> str:
+        """Return one of `choices`; the first is the default."""
         value = self.text(name, choices[0])
         if value not in choices:
             raise ValueError(f"{name} must be one of {', '.join(choices)}, not {value!r}")
         return value
 
     def character(self, name: str, default: str) -> str:
-        """One character or, where the default is, none."""
+        """Return one character, or an empty text if the default is empty."""
         value = self.text(name, default)
         if len(value) > 1 or (default and not value):
             raise ValueError(f"{name} must be one character, not {value!r}")
         return value
 
-    def truth(self, name: str, default: bool) -> bool:
-        """Whether."""
+    def boolean(self, name: str, default: bool) -> bool:
+        """Return a boolean."""
         value = self.text(name, str(default).lower())
         if value not in ("true", "yes", "on", "false", "no", "off"):
             raise ValueError(f"{name} must be true or false, not {value!r}")
         return value in ("true", "yes", "on")
 
-    def whole(self, name: str, default: int) -> int:
-        """A whole number."""
+    def integer(self, name: str, default: int) -> int:
+        """Return an integer."""
         value = self.text(name, str(default))
-        if not _WHOLE.fullmatch(value):
+        if not _INTEGER.fullmatch(value):
             raise ValueError(f"{name} must be a whole number, not {value!r}")
         return int(value)
 
-    def fraction(self, name: str, default: float) -> float:
-        """A number."""
+    def number(self, name: str, default: float) -> float:
+        """Return a float."""
         try:
             return float(self.text(name, str(default)))
         except ValueError:
             raise ValueError(f"{name} must be a number") from None
 
-    def texts(self, name: str, default: list[str] | None = None) -> list[str]:
-        """A list of texts; required where there is no default."""
+    def text_list(self, name: str, default: list[str] | None = None) -> list[str]:
+        """Return a list of texts; required if there is no default."""
         value = self._get(name)
         if value is None:
             if default is None:
                 raise ValueError(f"needs {name}")
             return default
-        if not isinstance(value, list) or not all(isinstance(one, Scalar) for one in value):
+        if not isinstance(value, list) or not all(isinstance(item, Scalar) for item in value):
             raise ValueError(f"{name} must be a list of texts")
-        return [one.written for one in value]
+        return [item.source for item in value]
 
-    def objects(self, name: str) -> list[dict[str, Any]]:
-        """A list of objects; empty where it is not given."""
+    def object_list(self, name: str) -> list[dict[str, Any]]:
+        """Return a list of objects; empty if missing."""
         value = self._get(name) or []
-        if not isinstance(value, list) or not all(isinstance(one, dict) for one in value):
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             raise ValueError(f"{name} must be a list of objects")
         return value
 
-    def mapping(self, name: str, *, required: bool = False) -> dict[str, Any]:
-        """Values by their paths, in the order in which Java goes through them."""
-        return flat(self.object(name, required=required))
+    def flat_object(self, name: str, *, required: bool = False) -> dict[str, Any]:
+        """Return values of an object by path, in the iteration order of Java."""
+        return flatten(self.object(name, required=required))
 
     def object(self, name: str, *, required: bool = False) -> dict[str, Any]:
-        """An object as it is; empty where it is not given."""
+        """Return an object; empty if missing and not required."""
         value = self._get(name)
         if value is None and not required:
             return {}
@@ -107,16 +107,16 @@ class Arguments:
         return value
 
     def charset(self, default: str | None = None) -> str | None:
-        """Python's name of `charset`; None: what the record says."""
+        """Return Python's name of the argument `charset`; None for the charset of the record."""
         value = self.text("charset", default or "")
         return text_codec(value) if value else None
 
     def dictionary(self) -> Dictionary:
-        """What the arguments `dictionary…` say."""
+        """Return the dictionary of the arguments `dictionary…`."""
         dictionary = Dictionary()
-        if self.texts("dictionaryResources", []):
+        if self.text_list("dictionaryResources", []):
             raise ValueError("takes a dictionary out of a jar: extract it, and name the file in dictionaryFiles")
-        for name in self.texts("dictionaryFiles", []):
+        for name in self.text_list("dictionaryFiles", []):
             try:
                 dictionary.load(Path(name))
             except OSError as e:
@@ -124,19 +124,19 @@ class Arguments:
         dictionary.add(self.text("dictionaryString", ""))
         return dictionary
 
-    def read(self, name: str, read: Callable[[str], T], default: str | None = None) -> T:
-        """A text made something of."""
-        return read(self.text(name, default))
+    def parsed(self, name: str, parse: Callable[[str], T], default: str | None = None) -> T:
+        """Return a text parsed by `parse`, which may raise ValueError."""
+        return parse(self.text(name, default))
 
-    def ignored(self, *names: str) -> None:
-        """These have no effect here."""
-        self._asked.update(names)
+    def ignore(self, *names: str) -> None:
+        """Accept arguments that have no effect here."""
+        self._read.update(names)
 
-    def all(self) -> dict[str, Any]:
-        """Everything given, by its path: fields and their values."""
-        self._asked.update(self.given)
-        return flat(self.given)
+    def flat_values(self) -> dict[str, Any]:
+        """Return all arguments by path."""
+        self._read.update(self.values)
+        return flatten(self.values)
 
     def _get(self, name: str) -> Any:
-        self._asked.add(name)
-        return self.given.get(name)
+        self._read.add(name)
+        return self.values.get(name)

@@ -1,4 +1,4 @@
-"""What makes a chain of functions of a morphline, one for each command."""
+"""Compiler of a morphline into a chain of functions, one per command."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from flafka.plugins.morphline.hocon import MorphlineFile
 from flafka.plugins.morphline.record import MorphlineRecord
 
 Process = Callable[[MorphlineRecord], bool]
-"""A command with all that come after it: False where one of them fails. May change the record, and raise Failed."""
+"""A command and its successors. False: one fails. May change the record, and raise MorphlineRuntimeError."""
 Builder = Callable[[Arguments, Process, "Compiler"], Process]
 
-_INSTEAD = "write an interceptor in Python that does it: `agent template interceptor` prints one to start from"
-_JAVA = f"is code in Java, which cannot run here: {_INSTEAD}"
+_ALTERNATIVE = "write an interceptor in Python that does it: `agent template interceptor` prints one to start from"
+_JAVA = f"is code in Java, which cannot run here: {_ALTERNATIVE}"
 COMMANDS: dict[str, Builder] = {}
 
 
 def command(*names: str) -> Callable[[Builder], Builder]:
-    """Decorate what builds the command of these names."""
+    """Register the decorated function as builder of the commands of these names."""
 
     def register(builder: Builder) -> Builder:
         COMMANDS.update(dict.fromkeys(names, builder))
@@ -32,60 +32,58 @@ def command(*names: str) -> Callable[[Builder], Builder]:
 
 
 class Compiler:
-    """Builds one morphline, and notes all that is wrong with it.
-
-    It is also what the commands share while they run.
-    """
+    """Compiler of one morphline, which collects its errors; also the state shared by the commands while they run."""
 
     def __init__(self, file: MorphlineFile, log: logging.Logger) -> None:
         self.log = log
         self.errors: list[str] = []
-        self.locators: list[tuple[str, dict[str, Any]]] = []
-        """Where a command reaches Solr: its place, and the `solrLocator`."""
-        self.load: Callable[[MorphlineRecord], None] | None = None
-        """Takes what `loadSolr` gets. Set by the sink; a morphline that names Solr needs it."""
-        self.known_fields: Callable[[str], bool] = lambda name: True
-        """Whether Solr's schema has a field; set by the sink."""
+        self.solr_locators: list[tuple[str, dict[str, Any]]] = []
+        """Location and `solrLocator` of each command that connects to Solr, from the last to the first."""
+        self.load_document: Callable[[MorphlineRecord], None] | None = None
+        """Consumer of the records of `loadSolr`. Set by the sink `solr`; None elsewhere."""
+        self.is_known_field: Callable[[str], bool] = lambda name: True
+        """True if Solr's schema has the field; set by the sink."""
         self.unique_key = "id"
-        """Of Solr's schema; set by the sink."""
+        """Unique key of Solr's schema; set by the sink."""
         self.random: Callable[[], bytes] = lambda: os.urandom(16)
-        """16 bytes for an identifier."""
-        self.on_event: list[Callable[[], None]] = []
-        """Called before each event."""
+        """Source of 16 bytes for a UUID."""
+        self.event_hooks: list[Callable[[], None]] = []
+        """Functions to call before each event."""
         self._file = file
 
     def uuid(self) -> str:
-        """A new identifier, of version 4."""
+        """Return a new UUID of version 4."""
         return str(uuid.UUID(bytes=self.random(), version=4))
 
-    def chain(self, commands: Sequence[dict[str, Any]], last: Process) -> Process:
-        """Commands one after the other, and then `last`."""
+    def compile_chain(self, commands: Sequence[dict[str, Any]], last: Process) -> Process:
+        """Compile commands in sequence, followed by `last`."""
         process = last
-        for one in reversed(commands):
-            process = self.build(one, process)
+        for definition in reversed(commands):
+            process = self.compile_command(definition, process)
         return process
 
-    def build(self, written: dict[str, Any], child: Process) -> Process:
-        """One command. What is wrong with it is noted, and `child` answered."""
-        place = self._file.place(written)
-        if len(written) != 1:
-            self.errors.append(f"{place}: a command is one name and its arguments, not {len(written)}")
+    def compile_command(self, definition: dict[str, Any], child: Process) -> Process:
+        """Compile one command. If it has errors, record them in `errors` and return `child`."""
+        location = self._file.location(definition)
+        if len(definition) != 1:
+            count = len(definition)
+            self.errors.append(f"{location}: a command must be one name and its arguments, not {count} names")
             return child
-        ((name, given),) = written.items()
+        ((name, argument_values),) = definition.items()
         builder = COMMANDS.get(name)
         if builder is None:
-            self.errors.append(f"{place}: the command `{name}` {_JAVA if name == 'java' else _NOT_BUILT}")
+            self.errors.append(f"{location}: the command `{name}` {_JAVA if name == 'java' else _UNSUPPORTED}")
             return child
-        arguments = Arguments(given if isinstance(given, dict) else {})
+        arguments = Arguments(argument_values if isinstance(argument_values, dict) else {})
         try:
             process = builder(arguments, child, self)
-            if unread := arguments.unread():
-                raise ValueError(f"does not know {', '.join(unread)}")
+            if unknown := arguments.unknown_names():
+                raise ValueError(f"does not know {', '.join(unknown)}")
         except ValueError as e:
-            self.errors.append(f"{place}: the command `{name}` {e}")
+            self.errors.append(f"{location}: the command `{name}` {e}")
             return child
-        self.locators = [(there or place, one) for there, one in self.locators]
+        self.solr_locators = [(known or location, locator) for known, locator in self.solr_locators]
         return process
 
 
-_NOT_BUILT = f"is not built here: {_INSTEAD}"
+_UNSUPPORTED = f"is not supported here: {_ALTERNATIVE}"

@@ -1,4 +1,4 @@
-"""Commands that put, compare and remove fields as a whole."""
+"""Commands that add, compare and remove fields."""
 
 from __future__ import annotations
 
@@ -9,42 +9,44 @@ from typing import Any
 
 from flafka.plugins.morphline.arguments import Arguments
 from flafka.plugins.morphline.compiler import Compiler, Process, command
-from flafka.plugins.morphline.expressions import Values
+from flafka.plugins.morphline.expressions import FieldValues
 from flafka.plugins.morphline.grok import Pattern
-from flafka.plugins.morphline.record import MorphlineRecord, text
+from flafka.plugins.morphline.record import MorphlineRecord, to_java_string
 
 
 @command("addValues")
 def add_values(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Further values."""
-    return _each(arguments, child, lambda record, name, values: record[name].extend(values.of(record)))
+    """Build `addValues`, which adds values to fields."""
+    return _for_each_field(arguments, child, lambda record, name, values: record[name].extend(values.of(record)))
 
 
 @command("setValues")
 def set_values(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Values instead of those there are."""
+    """Build `setValues`, which replaces the values of fields."""
 
-    def put(record: MorphlineRecord, name: str, values: Values) -> None:
+    def put(record: MorphlineRecord, name: str, values: FieldValues) -> None:
         del record[name]
         record[name] = values.of(record)
 
-    return _each(arguments, child, put)
+    return _for_each_field(arguments, child, put)
 
 
 @command("addValuesIfAbsent")
 def add_values_if_absent(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Further values that are not there yet."""
+    """Build `addValuesIfAbsent`, which adds values that a field does not have yet."""
 
-    def put(record: MorphlineRecord, name: str, values: Values) -> None:
+    def put(record: MorphlineRecord, name: str, values: FieldValues) -> None:
         for value in values.of(record):
-            if not any(_same(value, one) for one in record[name]):
+            if not any(_equal(value, existing) for existing in record[name]):
                 record[name].append(value)
 
-    return _each(arguments, child, put)
+    return _for_each_field(arguments, child, put)
 
 
-def _each(arguments: Arguments, child: Process, put: Callable[[MorphlineRecord, str, Values], None]) -> Process:
-    fields = {name: Values(written) for name, written in arguments.all().items()}
+def _for_each_field(
+    arguments: Arguments, child: Process, put: Callable[[MorphlineRecord, str, FieldValues], None]
+) -> Process:
+    fields = {name: FieldValues(definition) for name, definition in arguments.flat_values().items()}
 
     def process(record: MorphlineRecord) -> bool:
         for name, values in fields.items():
@@ -56,45 +58,45 @@ def _each(arguments: Arguments, child: Process, put: Callable[[MorphlineRecord, 
 
 @command("equals")
 def equals(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Fails unless each field has just these values."""
+    """Build `equals`, which fails unless each field has exactly these values."""
 
-    def holds(values: list[Any], wanted: list[Any]) -> bool:
-        return len(values) == len(wanted) and all(map(_same, values, wanted))
+    def matches(values: list[Any], expected_values: list[Any]) -> bool:
+        return len(values) == len(expected_values) and all(map(_equal, values, expected_values))
 
-    return _compared(arguments, child, holds)
+    return _compare(arguments, child, matches)
 
 
 @command("contains")
 def contains(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Fails unless each field has one of these values."""
+    """Build `contains`, which fails unless each field has one of these values."""
 
-    def holds(values: list[Any], wanted: list[Any]) -> bool:
-        return any(_same(value, one) for one in wanted for value in values)
+    def matches(values: list[Any], expected_values: list[Any]) -> bool:
+        return any(_equal(value, expected) for expected in expected_values for value in values)
 
-    return _compared(arguments, child, holds)
+    return _compare(arguments, child, matches)
 
 
-def _compared(arguments: Arguments, child: Process, holds: Callable[[list[Any], list[Any]], bool]) -> Process:
-    fields = {name: Values(written) for name, written in arguments.all().items()}
+def _compare(arguments: Arguments, child: Process, matches: Callable[[list[Any], list[Any]], bool]) -> Process:
+    fields = {name: FieldValues(definition) for name, definition in arguments.flat_values().items()}
 
     def process(record: MorphlineRecord) -> bool:
-        return all(holds(record[name], values.of(record)) for name, values in fields.items()) and child(record)
+        return all(matches(record[name], values.of(record)) for name, values in fields.items()) and child(record)
 
     return process
 
 
-def _same(one: Any, other: Any) -> bool:
-    """Equal for Java: of one type, and bytes only if they are the same object."""
-    if isinstance(one, bytes):
-        return one is other
-    return type(one) is type(other) and bool(one == other)
+def _equal(left: Any, right: Any) -> bool:
+    """Return True for equality as in Java: same type, and for bytes the same object."""
+    if isinstance(left, bytes):
+        return left is right
+    return type(left) is type(right) and bool(left == right)
 
 
-class _Names:
-    """Which names (or values) are meant: those of a blacklist that are not in a whitelist."""
+class _NameFilter:
+    """Names or values that are in a blacklist and not in a whitelist."""
 
     def __init__(self, blacklist: list[str], whitelist: list[str]) -> None:
-        self._black, self._white = ([_matcher(one) for one in names] for names in (blacklist, whitelist))
+        self._black, self._white = ([_matcher(name) for name in names] for names in (blacklist, whitelist))
 
     def __contains__(self, name: str) -> bool:
         return any(match(name) for match in self._black) and not any(match(name) for match in self._white)
@@ -113,36 +115,36 @@ def _matcher(expression: str) -> Callable[[str], bool]:
 
 
 def _glob(pattern: str) -> str:
-    out, braces, in_set = [], 0, False
+    regex, braces, in_set = [], 0, False
     characters = iter(pattern)
     for character in characters:
         if character == "\\":
-            out.append(f"\\{next(characters, '')}")
+            regex.append(f"\\{next(characters, '')}")
         elif character in ".$()|+" or (character == "^" and not in_set):
-            out.append(f"\\{character}")
+            regex.append(f"\\{character}")
         elif character in "*?":
-            out.append(".*" if character == "*" else ".")
+            regex.append(".*" if character == "*" else ".")
         elif character == "{":
             braces += 1
-            out.append("(?:")
+            regex.append("(?:")
         elif character == "," and braces:
-            out.append("|")
+            regex.append("|")
         elif character == "}" and braces:
             braces -= 1
-            out.append(")")
-        elif character == "!" and in_set and out[-1] == "[":
-            out.append("^")
+            regex.append(")")
+        elif character == "!" and in_set and regex[-1] == "[":
+            regex.append("^")
         else:
             in_set = character == "[" or (in_set and character != "]")
-            out.append(character)
-    return "".join(out)
+            regex.append(character)
+    return "".join(regex)
 
 
 @command("removeFields")
 def remove_fields(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Without the fields of these names."""
-    names = _Names(arguments.texts("blacklist", ["*"]), arguments.texts("whitelist", []))
-    arguments.ignored("cacheCapacity")
+    """Build `removeFields`, which removes fields by name."""
+    names = _NameFilter(arguments.text_list("blacklist", ["*"]), arguments.text_list("whitelist", []))
+    arguments.ignore("cacheCapacity")
 
     def process(record: MorphlineRecord) -> bool:
         for name in record:
@@ -153,12 +155,12 @@ def remove_fields(arguments: Arguments, child: Process, compiler: Compiler) -> P
     return process
 
 
-def _values_of_names(
-    arguments: Arguments, child: Process, change: Callable[[list[Any], _Names], list[Any]]
+def _change_values(
+    arguments: Arguments, child: Process, change: Callable[[list[Any], _NameFilter], list[Any]]
 ) -> Process:
-    names = _Names(arguments.texts("nameBlacklist", ["*"]), arguments.texts("nameWhitelist", []))
-    values = _Names(arguments.texts("valueBlacklist", ["*"]), arguments.texts("valueWhitelist", []))
-    arguments.ignored("nameCacheCapacity", "valueCacheCapacity")
+    names = _NameFilter(arguments.text_list("nameBlacklist", ["*"]), arguments.text_list("nameWhitelist", []))
+    values = _NameFilter(arguments.text_list("valueBlacklist", ["*"]), arguments.text_list("valueWhitelist", []))
+    arguments.ignore("nameCacheCapacity", "valueCacheCapacity")
 
     def process(record: MorphlineRecord) -> bool:
         for name in record:
@@ -171,22 +173,26 @@ def _values_of_names(
 
 @command("removeValues")
 def remove_values(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Without these values."""
-    return _values_of_names(arguments, child, lambda given, names: [one for one in given if text(one) not in names])
+    """Build `removeValues`, which removes values of fields."""
+    return _change_values(
+        arguments, child, lambda values, removed: [value for value in values if to_java_string(value) not in removed]
+    )
 
 
 @command("replaceValues")
 def replace_values(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Another value in the place of these."""
-    other = arguments.text("replacement")
-    return _values_of_names(
-        arguments, child, lambda given, names: [other if text(one) in names else one for one in given]
+    """Build `replaceValues`, which replaces values of fields."""
+    replacement = arguments.text("replacement")
+    return _change_values(
+        arguments,
+        child,
+        lambda values, replaced: [replacement if to_java_string(value) in replaced else value for value in values],
     )
 
 
-def _made(field: str, arguments: Arguments, child: Process, make: Callable[[], list[Any]]) -> Process:
+def _generate(field: str, arguments: Arguments, child: Process, make: Callable[[], list[Any]]) -> Process:
     name = arguments.text("field", field)
-    preserve = arguments.truth("preserveExisting", True)
+    preserve = arguments.boolean("preserveExisting", True)
 
     def process(record: MorphlineRecord) -> bool:
         if not (preserve and name in record):
@@ -198,14 +204,14 @@ def _made(field: str, arguments: Arguments, child: Process, make: Callable[[], l
 
 @command("addCurrentTime")
 def add_current_time(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Milliseconds since the epoch."""
-    return _made("timestamp", arguments, child, lambda: [time.time_ns() // 1_000_000])
+    """Build `addCurrentTime`, which adds the time in milliseconds since the epoch."""
+    return _generate("timestamp", arguments, child, lambda: [time.time_ns() // 1_000_000])
 
 
 @command("addLocalHost")
 def add_local_host(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """This host's address or name."""
-    by_address = arguments.truth("useIP", True)
+    """Build `addLocalHost`, which adds this host's address or name."""
+    by_address = arguments.boolean("useIP", True)
 
     def host() -> list[str]:
         name = socket.gethostname()
@@ -214,19 +220,19 @@ def add_local_host(arguments: Arguments, child: Process, compiler: Compiler) -> 
         except OSError:
             return []
 
-    found: list[list[str]] = []
+    cache: list[list[str]] = []
 
-    def once() -> list[str]:
-        if not found:
-            found.append(host())
-        return found[0]
+    def cached_host() -> list[str]:
+        if not cache:
+            cache.append(host())
+        return cache[0]
 
-    return _made("host", arguments, child, once)
+    return _generate("host", arguments, child, cached_host)
 
 
 @command("generateUUID")
 def generate_uuid(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """An identifier."""
+    """Build `generateUUID`, which adds a UUID."""
     prefix = arguments.text("prefix", "")
-    arguments.one_of("type", "secure", "nonSecure")
-    return _made("id", arguments, child, lambda: [prefix + compiler.uuid()])
+    arguments.choice("type", "secure", "nonSecure")
+    return _generate("id", arguments, child, lambda: [prefix + compiler.uuid()])

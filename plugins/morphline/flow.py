@@ -1,4 +1,4 @@
-"""Commands that decide which others run, and those that only look on."""
+"""Commands that control the flow, and commands that only log or report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import random
 from flafka.plugins.morphline.arguments import Arguments
 from flafka.plugins.morphline.compiler import Builder, Compiler, Process, command
 from flafka.plugins.morphline.expressions import Expression
-from flafka.plugins.morphline.record import Failed, MorphlineRecord, listed
+from flafka.plugins.morphline.record import MorphlineRecord, MorphlineRuntimeError, to_java_list
 
 _LEVELS = {
     "logTrace": 5, "logDebug": logging.DEBUG, "logInfo": logging.INFO, "logWarn": logging.WARNING,
@@ -16,62 +16,65 @@ _LEVELS = {
 }  # fmt: skip
 
 
-def _nothing(record: MorphlineRecord) -> bool:
+def _succeed(record: MorphlineRecord) -> bool:
     return True
 
 
 @command("pipe")
 def pipe(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Commands one after the other, as a morphline itself is."""
+    """Build `pipe`, which runs commands in sequence; a morphline is one too."""
     arguments.text("id")
-    imports = arguments.texts("importCommands", ["org.**"])
-    if not any(one.startswith(("org.kitesdk.", "com.cloudera.")) or one in ("org.**", "com.**") for one in imports):
+    imports = arguments.text_list("importCommands", ["org.**"])
+    if not any(
+        package.startswith(("org.kitesdk.", "com.cloudera.")) or package in ("org.**", "com.**")
+        for package in imports
+    ):
         raise ValueError('imports none of Kite\'s commands: add "org.kitesdk.**" to importCommands')
-    return compiler.chain(arguments.objects("commands"), child)
+    return compiler.compile_chain(arguments.object_list("commands"), child)
 
 
 @command("if")
 def if_then_else(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """`then` where all `conditions` succeed, else `else`; either goes on behind it."""
-    conditions = arguments.objects("conditions")
+    """Build `if`, which runs `then` if all `conditions` succeed, or else `else`, and continues after it."""
+    conditions = arguments.object_list("conditions")
     if not conditions:
         raise ValueError("needs conditions")
-    condition = compiler.chain(conditions, _nothing)
-    then = compiler.chain(arguments.objects("then"), child)
-    otherwise = compiler.chain(arguments.objects("else"), child)
+    condition = compiler.compile_chain(conditions, _succeed)
+    then = compiler.compile_chain(arguments.object_list("then"), child)
+    otherwise = compiler.compile_chain(arguments.object_list("else"), child)
     return lambda record: then(record) if condition(record) else otherwise(record)
 
 
 @command("not")
 def negation(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Goes on where its command fails."""
-    arguments.all()
-    inner = compiler.build(arguments.given, _nothing)
+    """Build `not`, which succeeds if its command fails."""
+    arguments.flat_values()
+    inner = compiler.compile_command(arguments.values, _succeed)
     return lambda record: not inner(record) and child(record)
 
 
 @command("tryRules")
 def try_rules(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """The first rule that succeeds, with all that comes after it."""
-    throws = arguments.truth("throwExceptionIfAllRulesFailed", True)
-    catches = arguments.truth("catchExceptions", False)
-    copies = arguments.truth("copyRecords", True)
+    """Build `tryRules`, which runs rules, each with all later commands, until one succeeds."""
+    throws = arguments.boolean("throwExceptionIfAllRulesFailed", True)
+    catches = arguments.boolean("catchExceptions", False)
+    copies = arguments.boolean("copyRecords", True)
     rules = []
-    for one in arguments.objects("rules"):
-        rule = Arguments(one)
-        if commands := rule.objects("commands"):
-            rules.append(compiler.chain(commands, child))
+    for definition in arguments.object_list("rules"):
+        rule = Arguments(definition)
+        if commands := rule.object_list("commands"):
+            rules.append(compiler.compile_chain(commands, child))
 
     def process(record: MorphlineRecord) -> bool:
         for rule in rules:
             try:
                 if rule(record.copy() if copies else record):
                     return True
-            except Failed:
+            except MorphlineRuntimeError:
                 if not catches:
                     raise
         if throws:
-            raise Failed("tryRules found no rule that succeeds")
+            raise MorphlineRuntimeError("no rule of tryRules succeeds")
         return False
 
     return process
@@ -79,24 +82,24 @@ def try_rules(arguments: Arguments, child: Process, compiler: Compiler) -> Proce
 
 @command("dropRecord")
 def drop_record(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Ends here, with success."""
-    arguments.all()
-    return _nothing
+    """Build `dropRecord`, which drops the record and succeeds."""
+    arguments.flat_values()
+    return _succeed
 
 
 @command("head")
 def head(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Only so many records."""
-    limit = arguments.whole("limit", -1)
+    """Build `head`, which drops all but the first `limit` records."""
+    limit = arguments.integer("limit", -1)
     if limit < -1:
         raise ValueError("limit must be at least -1")
-    left = limit
+    remaining = limit
 
     def process(record: MorphlineRecord) -> bool:
-        nonlocal left
-        if left == 0:
+        nonlocal remaining
+        if remaining == 0:
             return True
-        left -= left > 0
+        remaining -= remaining > 0
         return child(record)
 
     return process
@@ -104,23 +107,23 @@ def head(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
 
 @command("sample")
 def sample(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Each record with a probability."""
-    probability = arguments.fraction("probability", 1.0)
+    """Build `sample`, which passes each record with a probability."""
+    probability = arguments.number("probability", 1.0)
     if probability < 0:
         raise ValueError("probability must not be negative")
-    drawn = random.Random(arguments.whole("seed", 0) if "seed" in arguments.given else None)
-    return lambda record: drawn.random() > probability or child(record)
+    generator = random.Random(arguments.integer("seed", 0) if "seed" in arguments.values else None)
+    return lambda record: generator.random() > probability or child(record)
 
 
 def _log(level: int) -> Builder:
     def build(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-        """A line in the log: each `{}` of `format` is the next of `args`."""
+        """Build a command that logs `format`, with the next of `args` for each `{}`."""
         parts = arguments.text("format").split("{}")
-        expressions = [Expression(one) for one in arguments.texts("args", [])]
+        expressions = [Expression(argument) for argument in arguments.text_list("args", [])]
 
         def process(record: MorphlineRecord) -> bool:
             if compiler.log.isEnabledFor(level):
-                values = [listed(one.values(record)) for one in expressions]
+                values = [to_java_list(expression.values(record)) for expression in expressions]
                 values += ["{}"] * (len(parts) - 1 - len(values))
                 line = parts[0] + "".join(value + part for value, part in zip(values, parts[1:], strict=False))
                 compiler.log.log(level, "%s", line)
@@ -137,6 +140,6 @@ for _name, _level in _LEVELS.items():
 
 @command("startReportingMetricsToCSV", "startReportingMetricsToJMX", "startReportingMetricsToSLF4J")
 def report_metrics(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Nothing: the agent has metrics of its own."""
-    arguments.all()
+    """Build a command without effect: the agent has its own metrics."""
+    arguments.flat_values()
     return child

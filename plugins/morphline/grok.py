@@ -1,4 +1,4 @@
-"""Regular expressions of morphlines: Java's, with the names of grok dictionaries in them."""
+"""Regular expressions of morphlines: Java's, with references to grok dictionaries."""
 
 from __future__ import annotations
 
@@ -6,74 +6,77 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from flafka.plugins.shared.javaregex import JavaPattern, replacement_parts
+from flafka.plugins.java.pattern import JavaPattern, parse_replacement
 
 _REFERENCE = re.compile(r"%\{([^}:]*)(?::([^}:]*))?[^}]*\}")
-_ENDS = "\n\r\x85\u2028\u2029"
-"""What ends a line for Java."""
-_END = f"(?!(?<=\r)\n)(?=(?:\r\n|[{_ENDS}])?\\Z)"
-_DEPTH = 100
+_LINE_TERMINATORS = "\n\r\x85\u2028\u2029"
+"""Line terminators of Java."""
+_END_OF_TEXT = f"(?!(?<=\r)\n)(?=(?:\r\n|[{_LINE_TERMINATORS}])?\\Z)"
+_MAX_DEPTH = 100
 
 
 class Dictionary:
-    """Named patterns, which may use one another."""
+    """Named patterns, which may refer to each other."""
 
     def __init__(self) -> None:
         self._patterns: dict[str, str] = {}
 
     def load(self, path: Path) -> None:
-        """Read a file, or all files of a directory. OSError where there is none."""
+        """Read a file, or all files of a directory. Raises OSError."""
         if path.is_dir():
-            for one in sorted(path.iterdir()):
-                self.load(one)
+            for child in sorted(path.iterdir()):
+                self.load(child)
         else:
             self.add(path.read_text("utf-8", "replace"))
 
     def add(self, text: str) -> None:
-        """Read lines of a name, a blank and a pattern. ValueError for others."""
+        """Read lines of a name, a blank and a pattern. Raises ValueError for another line."""
         for line in re.split(r"\r\n|\r|\n", text):
             entry = line.strip("".join(map(chr, range(33))))
             if not entry or entry.startswith("#"):
                 continue
             name, _, pattern = entry.partition(" ")
             if not pattern.strip():
-                raise ValueError(f"has a dictionary with the line {entry!r}, which is no name and pattern")
+                raise ValueError(f"has a dictionary with the line {entry!r}, which is not a name and a pattern")
             self._patterns[name] = pattern.strip()
 
-    def resolved(self, pattern: str) -> str:
-        """The pattern with each `%{NAME:field}` written out. ValueError for a name that is not there."""
+    def resolve(self, pattern: str) -> str:
+        """Return the pattern with each `%{NAME:field}` replaced. Raises ValueError for an unknown name."""
 
-        def named(match: re.Match[str]) -> str:
+        def resolve_reference(match: re.Match[str]) -> str:
             name, field = match.groups()
             if name not in self._patterns:
-                raise ValueError(f"names the pattern {name!r}, which is in none of its dictionaries")
+                raise ValueError(f"names the pattern {name!r}, which is not in its dictionaries")
             inner = self._patterns[name]
             return inner if field is None else f"(?<{field}>{inner})"
 
-        for _ in range(_DEPTH):
-            before, pattern = pattern, _REFERENCE.sub(named, pattern)
+        for _ in range(_MAX_DEPTH):
+            before, pattern = pattern, _REFERENCE.sub(resolve_reference, pattern)
             if pattern == before:
                 return pattern
-        raise ValueError(f"has a dictionary whose patterns use themselves, as in {pattern[:60]!r}")
+        raise ValueError(f"has a dictionary with circular patterns, such as {pattern[:60]!r}")
 
 
 class Pattern:
-    """A regular expression of Java's, run by Python's `re`: back-references and look-around work.
+    """A regular expression of Java, run by Python's `re`, with back-references and look-around.
 
-    As with Java's, some patterns take very long on some texts.
+    As in Java, some patterns take exponential time on some texts. Raises ValueError for an invalid pattern.
     """
 
     def __init__(self, pattern: str, dictionary: Dictionary | None = None) -> None:
         if dictionary is not None:
-            pattern = dictionary.resolved(pattern)
+            pattern = dictionary.resolve(pattern)
         java = JavaPattern(pattern, "re")
         self._names = java.groups
-        flags = "".join(piece for piece in java.out if piece.startswith("(?") and piece[2:3].isalpha())
-        words = {"\\b": r"(?u:\b)", "\\B": r"(?u:\B)"}  # of any language, unlike \w
-        java_only = words | {"." if "s" not in flags else "": f"[^{_ENDS}]", "$" if "m" not in flags else "": _END}
-        java.out = [java_only.get(piece, piece) for piece in java.out]
+        flags = "".join(piece for piece in java.pieces if piece.startswith("(?") and piece[2:3].isalpha())
+        words = {"\\b": r"(?u:\b)", "\\B": r"(?u:\B)"}  # Unicode, unlike \w
+        java_only = words | {
+            "." if "s" not in flags else "": f"[^{_LINE_TERMINATORS}]",
+            "$" if "m" not in flags else "": _END_OF_TEXT,
+        }
+        java.pieces = [java_only.get(piece, piece) for piece in java.pieces]
         try:
-            self._regex = re.compile(java.naming_groups(), re.ASCII)
+            self._regex = re.compile(java.with_named_groups(), re.ASCII)
         except (re.error, OverflowError, RecursionError) as e:
             raise ValueError(f"has the regular expression {pattern!r}, which cannot be read: {e}") from None
         self.search = self._regex.search
@@ -83,18 +86,18 @@ class Pattern:
         named = [(order[name], number, name) for number, name in enumerate(self._names, 1) if name]
         self._fields = [(number, name) for _, number, name in sorted(named)]
 
-    def fields(self, match: re.Match[str]) -> list[tuple[str, str]]:
-        """What its named groups hold, by name, in their order; not those that had no part in the match."""
+    def named_groups(self, match: re.Match[str]) -> list[tuple[str, str]]:
+        """Return name and text of the named groups that took part in the match, in order of the names' first use."""
         return [(name, match[number]) for number, name in self._fields if match[number] is not None]
 
     def replace(self, text: str, parts: Sequence[str | int], count: int) -> str:
-        """The text with each match replaced, or the first `count` of them where that is not 0."""
+        """Return the text with the first `count` matches replaced; all if 0."""
         return self._regex.sub(
             lambda match: "".join(part if isinstance(part, str) else match[part] or "" for part in parts),
             text,
             count=count,
         )
 
-    def replacement(self, text: str) -> tuple[str | int, ...]:
-        """What Java means by a replacement; ValueError for what it cannot."""
-        return replacement_parts(text, self._names)
+    def parse_replacement(self, text: str) -> tuple[str | int, ...]:
+        """Parse a replacement of Java. Raises ValueError with a message for the user."""
+        return parse_replacement(text, self._names)

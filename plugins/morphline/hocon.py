@@ -1,4 +1,4 @@
-"""Morphline files: HOCON, and where in the file each command stands."""
+"""Morphline files in HOCON, with the line of each command."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ _TRUTH = {"true": True, "yes": True, "on": True, "false": False, "no": False, "o
 
 
 class Scalar(NamedTuple):
-    """A value as it is written, and what it is: `string`, `number` or `boolean`."""
+    """A scalar value: its source text, and its type `string`, `number` or `boolean`."""
 
-    written: str
+    source: str
     kind: str
 
     @property
     def value(self) -> Any:
-        """What Java's library makes of it: 1e3 and 2.0 are whole numbers."""
+        """Value as in Java's library, where 1e3 and 2.0 are integers."""
         if self.kind == "boolean":
-            return _TRUTH[self.written]
+            return _TRUTH[self.source]
         if self.kind != "number":
-            return self.written
-        number = float(self.written)
-        if re.fullmatch(r"-?[0-9]+", self.written):
-            return int(self.written)
+            return self.source
+        number = float(self.source)
+        if re.fullmatch(r"-?[0-9]+", self.source):
+            return int(self.source)
         return int(number) if number.is_integer() and abs(number) < 2**63 else number
 
 
@@ -43,9 +43,9 @@ Tree = dict[str, Any] | list[Any] | Scalar | None
 
 
 class MorphlineFile:
-    """A file read, with its substitutions resolved.
+    """Content of a morphline file, with resolved substitutions.
 
-    `variables` come before what the file says at its top. Raises ValueError, in words for the user, OSError where it
+    `variables` override values at the top level. Raises ValueError with a message for the user, OSError if the file
     cannot be read, and MissingExtra.
     """
 
@@ -54,7 +54,7 @@ class MorphlineFile:
         self.path = path
         source = Path(path).read_text("utf-8")
         try:
-            config = hocon.parse(_before(path, variables)) if variables else hocon.parse_file(path)
+            config = hocon.parse(_with_variables(path, variables)) if variables else hocon.parse_file(path)
             self.tree = _tree(config.get_value("morphlines"))
         except (hocon.ParseError, hocon.ResolveError) as e:
             raise ValueError(f"{e.file or path}:{e.line}: {e}") from None
@@ -63,35 +63,35 @@ class MorphlineFile:
         self._lines = _lines(source, self.tree)
 
     def morphline(self, name: str | None) -> dict[str, Any]:
-        """The one with that id, or the first. ValueError where there is none."""
-        found = [one for one in self.tree if isinstance(one, dict)] if isinstance(self.tree, list) else []
-        if not found:
+        """Return the morphline with this id; the first if None. Raises ValueError if there is none."""
+        morphlines = [item for item in self.tree if isinstance(item, dict)] if isinstance(self.tree, list) else []
+        if not morphlines:
             raise ValueError(f"{self.path}: has no morphlines")
         if not name:
-            return found[0]
-        ids = {one["id"].written: one for one in reversed(found) if isinstance(one.get("id"), Scalar)}
-        if name not in ids:
-            known = ", ".join(map(repr, ids))
+            return morphlines[0]
+        by_id = {item["id"].source: item for item in reversed(morphlines) if isinstance(item.get("id"), Scalar)}
+        if name not in by_id:
+            known = ", ".join(map(repr, by_id))
             raise ValueError(f"{self.path}: has no morphline {name!r}; it has {known}")
-        return ids[name]
+        return by_id[name]
 
-    def place(self, command: dict[str, Any]) -> str:
-        """`file:line` of a command, or the file alone where it comes from another one."""
+    def location(self, command: dict[str, Any]) -> str:
+        """Return `file:line` of a command; only the file if the command comes from an included file."""
         line = self._lines.get(id(command))
         return f"{self.path}:{line}" if line else self.path
 
 
-def flat(tree: dict[str, Any]) -> dict[str, Any]:
-    """Values by their paths: those of objects within count, too, and nulls do not."""
-    found = {}
+def flatten(tree: dict[str, Any]) -> dict[str, Any]:
+    """Return values by path, including nested objects, without nulls, in the iteration order of Java."""
+    values = {}
     for path, value in _paths(tree, ()):
-        name = ".".join(one if _PLAIN.fullmatch(one) else json.dumps(one, ensure_ascii=False) for one in path)
-        found[name[1:-1] if len(name) > 1 and name[0] == name[-1] == '"' else name] = value
-    return in_java_order(found)
+        name = ".".join(key if _PLAIN.fullmatch(key) else json.dumps(key, ensure_ascii=False) for key in path)
+        values[name[1:-1] if len(name) > 1 and name[0] == name[-1] == '"' else name] = value
+    return _in_java_order(values)
 
 
-def in_java_order(values: dict[str, Any]) -> dict[str, Any]:
-    """In the order in which Java's hash maps give them, as commands with several fields go by it."""
+def _in_java_order(values: dict[str, Any]) -> dict[str, Any]:
+    """Order values like Java's HashMap. Commands with several fields depend on that order."""
     size = 16
     while len(values) > size * 3 // 4:
         size *= 2
@@ -105,8 +105,8 @@ def in_java_order(values: dict[str, Any]) -> dict[str, Any]:
     return {name: values[name] for name in sorted(values, key=bucket)}
 
 
-def _before(path: str, variables: Mapping[str, str]) -> str:
-    """A text that is that file, with these values instead of its own."""
+def _with_variables(path: str, variables: Mapping[str, str]) -> str:
+    """Return the source text of a file that includes `path` and overrides these values."""
     lines = [f"include file({json.dumps(str(Path(path).absolute()))})"]
     for name, value in variables.items():
         lines.append(f"{'.'.join(map(json.dumps, name.split('.')))} : {json.dumps(value)}")
@@ -116,50 +116,50 @@ def _before(path: str, variables: Mapping[str, str]) -> str:
 def _tree(value: Any) -> Tree:
     match getattr(value, "kind", None):
         case "object":
-            return {name: _tree(one) for name, one in value.fields.items()}
+            return {name: _tree(field) for name, field in value.fields.items()}
         case "array":
-            return [_tree(one) for one in value.items]
+            return [_tree(item) for item in value.items]
         case "scalar" if value.value_type != "null":
             return Scalar(value.raw, value.value_type)
     return None
 
 
-def _paths(tree: dict[str, Any], above: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+def _paths(tree: dict[str, Any], parents: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
     for name, value in tree.items():
         if isinstance(value, dict):
-            yield from _paths(value, (*above, name))
+            yield from _paths(value, (*parents, name))
         elif value is not None:
-            yield (*above, name), value
+            yield (*parents, name), value
 
 
 def _lines(source: str, tree: Tree) -> dict[int, int]:
-    """By the identity of each object that begins as a command does: its line.
+    """Return the line of each object that has the form of a command, by `id` of the object.
 
-    The library tells no places of values; objects of one name come in the same order in the file and in the tree.
+    The library gives no lines of values. Objects of one name have the same order in the file and in the tree.
     """
-    written: dict[str, list[int]] = defaultdict(list)
-    before = ["", "", ""]
-    places = [0, 0, 0]
+    name_lines: dict[str, list[int]] = defaultdict(list)
+    previous = ["", "", ""]
+    previous_lines = [0, 0, 0]
     for token in _TOKEN.finditer(source):
         text = token["mark"] or token["word"] or token["quoted"]
         if text is None:
             if token["long"] is None:
                 continue  # a comment
             text = '"""'
-        if token["mark"] in (":", "=") and before[2] not in ("{", "}", "[", "]", ","):
+        if token["mark"] in (":", "=") and previous[2] not in ("{", "}", "[", "]", ","):
             continue
-        if token["mark"] == "{" and before[1] == "{":
-            written[before[2]].append(places[2])
-        before = [*before[1:], text]
-        places = [*places[1:], source.count("\n", 0, token.start()) + 1]
-    there: dict[str, list[int]] = defaultdict(list)
+        if token["mark"] == "{" and previous[1] == "{":
+            name_lines[previous[2]].append(previous_lines[2])
+        previous = [*previous[1:], text]
+        previous_lines = [*previous_lines[1:], source.count("\n", 0, token.start()) + 1]
+    name_objects: dict[str, list[int]] = defaultdict(list)
     for command in _objects(tree):
-        there[next(iter(command))].append(id(command))
+        name_objects[next(iter(command))].append(id(command))
     return {
-        one: line
-        for name, ids in there.items()
-        if len(ids) == len(written[name])
-        for one, line in zip(ids, written[name], strict=True)
+        identity: line
+        for name, identities in name_objects.items()
+        if len(identities) == len(name_lines[name])
+        for identity, line in zip(identities, name_lines[name], strict=True)
     }
 
 

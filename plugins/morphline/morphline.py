@@ -1,7 +1,7 @@
 """Executable morphline, read from its file in HOCON.
 
-A `Morphline` does with each record what Kite 1.1 does. Mistakes in it, and commands that are not built, are reported
-with their lines before the first event.
+A `Morphline` behaves as in Kite 1.1. Errors in the file and unsupported commands are reported with their lines before
+the first event.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
-from flafka.plugins.morphline import (  # noqa: F401  # they register their commands
+from flafka.plugins.morphline import (  # noqa: F401  # each registers its commands
     extraction,
     fields,
     flow,
@@ -20,14 +20,14 @@ from flafka.plugins.morphline import (  # noqa: F401  # they register their comm
 )
 from flafka.plugins.morphline.compiler import Compiler, Process
 from flafka.plugins.morphline.hocon import MorphlineFile
-from flafka.plugins.morphline.record import Failed, MorphlineRecord
+from flafka.plugins.morphline.record import MorphlineRecord, MorphlineRuntimeError
 
 
 class Morphline:
-    """One morphline of a file, ready to run, by one thread at a time.
+    """One morphline of a file, for one thread at a time.
 
-    `last` gets the records that come out at its end. Raises ValueError, in words for the user, with every mistake in
-    it; OSError if the file cannot be read; and MissingExtra.
+    `last` receives its output records. Raises ValueError with all errors of the morphline, OSError if the file cannot
+    be read, and MissingExtra.
     """
 
     def __init__(
@@ -39,23 +39,26 @@ class Morphline:
         log: logging.Logger,
     ) -> None:
         file = MorphlineFile(path, variables)
-        written = file.morphline(name)
-        self.shared = Compiler(file, log)
-        """State that its commands share while they run."""
-        self._process = self.shared.build({"pipe": written}, last)
-        if self.shared.errors:
-            raise ValueError("; ".join(reversed(self.shared.errors)))
+        definition = file.morphline(name)
+        self.compiler = Compiler(file, log)
+        """Compiler, and state shared by the commands while they run."""
+        self._process = self.compiler.compile_command({"pipe": definition}, last)
+        if self.compiler.errors:
+            raise ValueError("; ".join(reversed(self.compiler.errors)))
 
     @property
-    def locators(self) -> list[tuple[str, dict[str, Any]]]:
-        """Commands that reach Solr: the place of each in the file, and its `solrLocator`."""
-        return self.shared.locators[::-1]  # chains are built from their ends
+    def solr_locators(self) -> list[tuple[str, dict[str, Any]]]:
+        """Location in the file and `solrLocator` of each command that connects to Solr."""
+        return self.compiler.solr_locators[::-1]  # chains are compiled from their ends
 
     def process(self, record: MorphlineRecord) -> bool:
-        """Run it on a record; return False if a command does not succeed. Raises Failed if one cannot do its work."""
-        for begin in self.shared.on_event:
-            begin()
+        """Run the morphline on the record of an event. Return False if a command fails.
+
+        Raises MorphlineRuntimeError if a command raises an error.
+        """
+        for start_event in self.compiler.event_hooks:
+            start_event()
         try:
             return self._process(record)
         except RecursionError:
-            raise Failed("the body is nested too deeply") from None
+            raise MorphlineRuntimeError("the body is nested too deeply") from None

@@ -1,4 +1,4 @@
-"""The options that the components have which run a morphline."""
+"""Options of the components that run a morphline."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from flafka.plugins.morphline.compiler import Process
     from flafka.plugins.morphline.morphline import Morphline
 
-_ALWAYS = "a server that is away is always tried again; any other failure concerns the event alone"
+_NO_EFFECT = "an unreachable server is always retried; any other failure concerns the event alone"
 
-DIFFERENCES = (
+MORPHLINE_COMPATIBILITY = (
     CompatibilityNote(
         flume="names of months, days and zones in many languages; look-behind of any length",
         here="English names (`inputLocale`, `outputLocale`), look-behind of a fixed length: others are errors with "
@@ -28,7 +28,7 @@ DIFFERENCES = (
         option="morphlineFile",
     ),
 )
-"""What a morphline does otherwise than Kite's library for Java."""
+"""Compatibility notes of components that run a morphline."""
 
 
 class MorphlineConfig(Config):
@@ -36,12 +36,12 @@ class MorphlineConfig(Config):
 
     section = "Morphline"
     options_without_effect = MappingProxyType(
-        {"isIgnoringRecoverableExceptions": _ALWAYS, "recoverableExceptionClasses": _ALWAYS}
+        {"isIgnoringRecoverableExceptions": _NO_EFFECT, "recoverableExceptionClasses": _NO_EFFECT}
     )
     morphline_file: str | None = option(
         None,
         name="morphlineFile",
-        file=True,
+        must_exist=True,
         path="flume",
         description="File with morphlines, in HOCON, as Kite's library reads it.",
     )
@@ -55,16 +55,18 @@ class MorphlineConfig(Config):
     )
 
     def warnings(self) -> Iterator[Problem]:
-        """A file, or the library that reads it, that is not there yet."""
+        """Yield a problem if the file, or the library that reads it, is missing."""
         yield from super().warnings()
         if self.morphline_file:
             yield from missing_library("morphlineFile", "hocon", "morphlines")
         if self.morphline_file and not Path(self.morphline_file).exists():
-            yield Problem("morphlineFile", f"{self.morphline_file} does not exist: nothing runs until it does")
+            yield Problem("morphlineFile", f"{self.morphline_file} does not exist: the component starts once it does")
 
-    def checked(self) -> Morphline | None:
-        """The morphline, for a check; None where there is no file yet, or nothing that reads it. ValueError says what
-        is wrong with it."""
+    def check_morphline(self) -> Morphline | None:
+        """Return the morphline for a check; None if the file, or the library that reads it, is missing.
+
+        Raises ValueError with the errors of the morphline.
+        """
         assert self.morphline_file is not None
         try:
             return self._read(lambda record: True, logging.getLogger(__name__))
@@ -73,15 +75,15 @@ class MorphlineConfig(Config):
         except (OSError, UnicodeDecodeError) as e:
             raise ValueError(f"{self.morphline_file} cannot be read: {e}") from None
 
-    def opened(self, last: Process, component: Component[Any]) -> Morphline:
-        """The morphline, to be run by this component. Raises Retry where it cannot be."""
+    def open_morphline(self, last: Process, component: Component[Any]) -> Morphline:
+        """Return the morphline for a component. Raises Retry if it cannot run."""
         try:
             return self._read(last, component.log)
         except (OSError, ValueError) as e:
             raise Retry(f"the morphline cannot run: {e}") from e
 
     def _read(self, last: Process, log: logging.Logger) -> Morphline:
-        from flafka.plugins.morphline.morphline import Morphline  # all commands, which other agents do not need
+        from flafka.plugins.morphline.morphline import Morphline  # slow to import: all commands
 
         assert self.morphline_file is not None
         return Morphline(self.morphline_file, (self.morphline_id or "").strip(), self.variables, last, log)

@@ -1,4 +1,4 @@
-"""Commands that read the body: `_attachment_body`, as it came with the event."""
+"""Commands that read the body of an event, the field `_attachment_body`."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from flafka.plugins.java.charsets import text_codec
 from flafka.plugins.morphline.arguments import Arguments
 from flafka.plugins.morphline.compiler import Compiler, Process, command
 from flafka.plugins.morphline.grok import Pattern
@@ -17,22 +18,21 @@ from flafka.plugins.morphline.record import (
     MESSAGE,
     MIME_TYPE,
     NAME,
-    Failed,
     JsonNode,
     MorphlineRecord,
-    text,
+    MorphlineRuntimeError,
+    to_java_string,
 )
-from flafka.plugins.shared.charsets import text_codec
 
 BLANK = "".join(map(chr, range(33)))
-"""What Java's `trim` removes."""
+"""Characters that Java's `trim` removes."""
 _LINE = re.compile(r"([^\r\n]*)(\r\n|\r|\n|\Z)")
 _MIME_TYPE = re.compile(r"\s*([^;/\s]+/[^;/\s]+)\s*(?:;.*)?")
 _SPACE = re.compile(r"[ \t\r\n]*")
 
 
-def lines(text: str) -> Iterator[str]:
-    """Its lines, by Java's rules."""
+def split_lines(text: str) -> Iterator[str]:
+    """Yield the lines of a text, by Java's rules."""
     position = 0
     while position < len(text):
         match = _LINE.match(text, position)
@@ -41,9 +41,9 @@ def lines(text: str) -> Iterator[str]:
         position = match.end()
 
 
-def _body(arguments: Arguments) -> Callable[[MorphlineRecord], bytes | None]:
-    """What gives a record's body; None where it has none, or one of another type than `supportedMimeTypes`."""
-    supported = [_mime_type(one) for one in arguments.texts("supportedMimeTypes", [])]
+def _body_reader(arguments: Arguments) -> Callable[[MorphlineRecord], bytes | None]:
+    """Return a function that returns a record's body; None if missing or not of `supportedMimeTypes`."""
+    supported = [_mime_type(name) for name in arguments.text_list("supportedMimeTypes", [])]
 
     def read(record: MorphlineRecord) -> bytes | None:
         if BODY not in record:
@@ -51,12 +51,12 @@ def _body(arguments: Arguments) -> Callable[[MorphlineRecord], bytes | None]:
         if supported:
             if MIME_TYPE not in record:
                 return None
-            kind, _, subtype = _mime_type(text(record[MIME_TYPE][0])).partition("/")
-            if not any(one in (f"{kind}/{subtype}", f"{kind}/*", f"*/{subtype}", "*/*") for one in supported):
+            kind, _, subtype = _mime_type(to_java_string(record[MIME_TYPE][0])).partition("/")
+            if not any(name in (f"{kind}/{subtype}", f"{kind}/*", f"*/{subtype}", "*/*") for name in supported):
                 return None
         body = record[BODY][0]
         if not isinstance(body, bytes):
-            raise Failed(f"{BODY} no longer holds the bytes of the body: a command before has replaced them")
+            raise MorphlineRuntimeError(f"{BODY} is no longer the body in bytes: an earlier command has replaced it")
         return body
 
     return read
@@ -69,9 +69,9 @@ def _mime_type(name: str) -> str:
     return match[1]
 
 
-def _text(arguments: Arguments) -> Callable[[MorphlineRecord], str | None]:
-    """The same as text, in `charset` or what the record says."""
-    read = _body(arguments)
+def _text_reader(arguments: Arguments) -> Callable[[MorphlineRecord], str | None]:
+    """Return a function that returns a record's body as text, decoded by `charset` or the record's charset."""
+    read = _body_reader(arguments)
     charset = arguments.charset()
 
     def decode(record: MorphlineRecord) -> str | None:
@@ -81,11 +81,11 @@ def _text(arguments: Arguments) -> Callable[[MorphlineRecord], str | None]:
         codec = charset
         if codec is None:
             if CHARSET not in record:
-                raise Failed(f"the record has no {CHARSET}, and the command no charset")
+                raise MorphlineRuntimeError(f"the record has no {CHARSET}, and the command no charset")
             try:
-                codec = text_codec(text(record[CHARSET][0]))
+                codec = text_codec(to_java_string(record[CHARSET][0]))
             except ValueError as e:
-                raise Failed(str(e)) from None
+                raise MorphlineRuntimeError(str(e)) from None
         return body.decode(codec, "replace")
 
     return decode
@@ -98,7 +98,7 @@ def _template(record: MorphlineRecord, *fields: str) -> MorphlineRecord:
     return copy
 
 
-def _passes(template: MorphlineRecord, field: str, value: Any, child: Process) -> bool:
+def _emit(template: MorphlineRecord, field: str, value: Any, child: Process) -> bool:
     record = template.copy()
     record[field].append(value)
     return child(record)
@@ -106,9 +106,9 @@ def _passes(template: MorphlineRecord, field: str, value: Any, child: Process) -
 
 @command("readLine")
 def read_line(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """A record for each line, in `message`; empty ones are left out."""
-    decode = _text(arguments)
-    skip = arguments.truth("ignoreFirstLine", False)
+    """Build `readLine`, which makes a record of each line that is not empty, in `message`."""
+    decode = _text_reader(arguments)
+    skip = arguments.boolean("ignoreFirstLine", False)
     comment = arguments.character("commentPrefix", "")
 
     def process(record: MorphlineRecord) -> bool:
@@ -116,10 +116,10 @@ def read_line(arguments: Arguments, child: Process, compiler: Compiler) -> Proce
         if body is None:
             return False
         template = _template(record, MESSAGE)
-        for number, line in enumerate(lines(body)):
+        for number, line in enumerate(split_lines(body)):
             if (number == 0 and skip) or not line or (comment and line.startswith(comment)):
                 continue
-            if not _passes(template, MESSAGE, line, child):
+            if not _emit(template, MESSAGE, line, child):
                 return False
         return True
 
@@ -128,46 +128,48 @@ def read_line(arguments: Arguments, child: Process, compiler: Compiler) -> Proce
 
 @command("readMultiLine")
 def read_multi_line(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """A record for several lines: those that match `regex` belong to the one before or after them."""
-    decode = _text(arguments)
-    pattern = arguments.read("regex", Pattern)
-    negate = arguments.truth("negate", False)
-    previous = arguments.one_of("what", "previous", "next") == "previous"
+    """Build `readMultiLine`, which joins lines that match `regex` to the previous or next line."""
+    decode = _text_reader(arguments)
+    pattern = arguments.parsed("regex", Pattern)
+    negate = arguments.boolean("negate", False)
+    previous = arguments.choice("what", "previous", "next") == "previous"
 
     def process(record: MorphlineRecord) -> bool:
         body = decode(record)
         if body is None:
             return False
         template = _template(record, MESSAGE)
-        held: list[str] | None = None
-        for line in lines(body):
-            if held is None:
-                held = [line]
+        pending: list[str] | None = None
+        for line in split_lines(body):
+            if pending is None:
+                pending = [line]
             elif ((pattern.fullmatch(line) is not None) != negate) == previous:
-                held.append(line)
+                pending.append(line)
             else:
-                if any(held) and not _passes(template, MESSAGE, "\n".join(held), child):
+                if any(pending) and not _emit(template, MESSAGE, "\n".join(pending), child):
                     return False
-                held = [line]
-        whole = "\n".join(held or ())
-        return not whole or _passes(template, MESSAGE, whole, child)
+                pending = [line]
+        last = "\n".join(pending or ())
+        return not last or _emit(template, MESSAGE, last, child)
 
     return process
 
 
 @command("readClob")
 def read_clob(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """The body as one text, in a record without the body."""
-    return _as_one(_text(arguments), arguments.text("outputField", MESSAGE), _template, child)
+    """Build `readClob`, which puts the body as one text into a record without the body."""
+    return _read_whole_body(_text_reader(arguments), arguments.text("outputField", MESSAGE), _template, child)
 
 
 @command("readBlob")
 def read_blob(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """The body as bytes, in the record that has it."""
-    return _as_one(_body(arguments), arguments.text("outputField", BODY), lambda record: record, child)
+    """Build `readBlob`, which puts the body as bytes into a field."""
+    return _read_whole_body(
+        _body_reader(arguments), arguments.text("outputField", BODY), lambda record: record, child
+    )
 
 
-def _as_one(
+def _read_whole_body(
     read: Callable[[MorphlineRecord], Any],
     field: str,
     target: Callable[[MorphlineRecord], MorphlineRecord],
@@ -186,11 +188,11 @@ def _as_one(
 
 @command("readJson")
 def read_json(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """A record for each value of JSON in the body; those of one array around them count singly."""
-    read = _body(arguments)
+    """Build `readJson`, which makes a record of each JSON value in the body, or of each item of an array."""
+    read = _body_reader(arguments)
     if arguments.text("outputClass", "").rpartition(".")[2] not in ("", "JsonNode"):
-        raise ValueError("has an outputClass in Java: only the default works, for extractJsonPaths")
-    arguments.ignored("jsonFactory", "objectMapper")
+        raise ValueError("has an outputClass of Java: only the default works, for extractJsonPaths")
+    arguments.ignore("jsonFactory", "objectMapper")
 
     def process(record: MorphlineRecord) -> bool:
         body = read(record)
@@ -208,69 +210,69 @@ def read_json(arguments: Arguments, child: Process, compiler: Compiler) -> Proce
     return process
 
 
-def _constant(name: str) -> Any:
-    raise ValueError(f"{name} is no value of JSON")
+def _reject_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not a JSON value")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_constant)
+_DECODER = json.JSONDecoder(parse_constant=_reject_constant)
 
 
-def _past_space(source: str, position: int) -> int:
+def _skip_space(source: str, position: int) -> int:
     match = _SPACE.match(source, position)
-    assert match is not None  # no space is a match, too
+    assert match is not None  # the pattern matches an empty text too
     return match.end()
 
 
 def _json_values(body: bytes) -> Iterator[Any]:
     try:
         source = body.decode(json.detect_encoding(body))
-        position = _past_space(source, 0)
+        position = _skip_space(source, 0)
         if source.startswith("[", position):
-            # Not read value by value: what is wrong further on would then be seen only after the first went through.
+            # Decode the array as a whole: later errors would otherwise appear after the first items were processed.
             values, end = _DECODER.raw_decode(source, position)
             yield from values
-            position = _past_space(source, end)
+            position = _skip_space(source, end)
         while position < len(source):
             value, position = _DECODER.raw_decode(source, position)
             yield value
-            position = _past_space(source, position)
+            position = _skip_space(source, position)
     except (ValueError, RecursionError) as e:
-        raise Failed(f"the body is no JSON: {e}") from None
+        raise MorphlineRuntimeError(f"the body is not JSON: {e}") from None
 
 
 @command("readCSV")
 def read_csv(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """A record for each line of values that are set apart."""
-    decode = _text(arguments)
+    """Build `readCSV`, which makes a record of each line of separated values."""
+    decode = _text_reader(arguments)
     separator = arguments.character("separator", ",")
-    columns = arguments.texts("columns")
-    skip = arguments.truth("ignoreFirstLine", False)
-    trim = arguments.truth("trim", True)
-    empty = arguments.truth("addEmptyStrings", True)
+    columns = arguments.text_list("columns")
+    skip = arguments.boolean("ignoreFirstLine", False)
+    trim = arguments.boolean("trim", True)
+    empty = arguments.boolean("addEmptyStrings", True)
     quote = arguments.character("quoteChar", "")
     comment = arguments.character("commentPrefix", "")
-    most = arguments.whole("maxCharactersPerRecord", 1_000_000)
-    throws = arguments.one_of("onMaxCharactersPerRecord", "throwException", "ignoreRecord") == "throwException"
+    max_characters = arguments.integer("maxCharactersPerRecord", 1_000_000)
+    throws = arguments.choice("onMaxCharactersPerRecord", "throwException", "ignoreRecord") == "throwException"
     if quote == separator:
         raise ValueError("has the same character as quoteChar and as separator")
 
-    def too_long(length: int) -> bool:
-        if length > most and throws:
-            raise Failed(f"a line of the body has more than {most} characters")
-        return length > most
+    def is_too_long(length: int) -> bool:
+        if length > max_characters and throws:
+            raise MorphlineRuntimeError(f"a line of the body has more than {max_characters} characters")
+        return length > max_characters
 
     def process(record: MorphlineRecord) -> bool:
         body = decode(record)
         if body is None:
             return False
         template = _template(record)
-        rest = lines(body)
+        lines = split_lines(body)
         if skip:
-            next(rest, None)
-        for line in rest:
-            if too_long(len(line)) or not line.strip(BLANK) or (comment and line.startswith(comment)):
+            next(lines, None)
+        for line in lines:
+            if is_too_long(len(line)) or not line.strip(BLANK) or (comment and line.startswith(comment)):
                 continue
-            values = _quoted(line, rest, separator, quote, too_long) if quote else line.split(separator)
+            values = _split_quoted(line, lines, separator, quote, is_too_long) if quote else line.split(separator)
             if values is None:
                 continue
             copy = template.copy()
@@ -286,41 +288,41 @@ def read_csv(arguments: Arguments, child: Process, compiler: Compiler) -> Proces
     return process
 
 
-def _quoted(
-    line: str, rest: Iterator[str], separator: str, quote: str, too_long: Callable[[int], bool]
+def _split_quoted(
+    line: str, lines: Iterator[str], separator: str, quote: str, is_too_long: Callable[[int], bool]
 ) -> list[str] | None:
-    """The values of a line in which some are quoted, with those lines after it that a quote reaches into.
+    """Return the values of a line with quotes. A quoted value may continue on the next of `lines`.
 
-    None where there are too many characters.
+    Return None if the line is too long.
     """
     values: list[str] = []
-    held = io.StringIO()
-    quoted, position, length = False, 0, len(line)
+    value = io.StringIO()
+    in_quotes, position, length = False, 0, len(line)
     while True:
         if position == len(line):
-            if not quoted:
+            if not in_quotes:
                 break
-            held.write("\n")
-            following = next(rest, None)
-            if following is None:
-                raise Failed("the body ends within a quote")
-            line, position, length = following, 0, length + len(following)
-            if too_long(length):
+            value.write("\n")
+            next_line = next(lines, None)
+            if next_line is None:
+                raise MorphlineRuntimeError("the body ends within a quote")
+            line, position, length = next_line, 0, length + len(next_line)
+            if is_too_long(length):
                 return None
             continue
         character = line[position]
         doubled = character == quote and line.startswith(quote, position + 1)
-        if character == quote and doubled and (quoted or held.tell()):
-            held.write(quote)
+        if character == quote and doubled and (in_quotes or value.tell()):
+            value.write(quote)
             position += 1
         elif character == quote:
-            quoted = not quoted
-        elif character == separator and not quoted:
-            values.append(held.getvalue())
-            held = io.StringIO()
+            in_quotes = not in_quotes
+        elif character == separator and not in_quotes:
+            values.append(value.getvalue())
+            value = io.StringIO()
         else:
-            held.write(character)
+            value.write(character)
         position += 1
-    if values or held.tell():
-        values.append(held.getvalue())
+    if values or value.tell():
+        values.append(value.getvalue())
     return values

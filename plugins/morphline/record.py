@@ -1,4 +1,4 @@
-"""What flows through a morphline: fields with any number of values each."""
+"""Record of a morphline: fields with any number of values each, and their text in Java."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ _ESCAPED = re.compile(r'[\x00-\x1f"\\]')
 _SHORT = {"\b": r"\b", "\t": r"\t", "\n": r"\n", "\f": r"\f", "\r": r"\r", '"': r"\"", "\\": r"\\"}
 
 
-class Failed(Exception):
-    """A command cannot go on with this record; the text says why."""
+class MorphlineRuntimeError(Exception):
+    """Error of a command for this record, with the reason as text."""
 
 
 @dataclass(frozen=True)
 class JsonNode:
-    """A value read from JSON, which is not yet taken apart."""
+    """A JSON object or array, unparsed into fields."""
 
     value: Any
 
@@ -32,13 +32,13 @@ class JsonNode:
         try:
             return _json(self.value)
         except RecursionError:
-            raise Failed("a value of JSON is nested too deeply") from None
+            raise MorphlineRuntimeError("a value of JSON is nested too deeply") from None
 
 
 class MorphlineRecord:
-    """Fields with any number of values each; one without values is not there.
+    """Fields with any number of values each. A field without values does not exist.
 
-    Values are text, bytes, numbers, truth values and `JsonNode`.
+    Values are text, bytes, numbers, booleans and `JsonNode`.
     """
 
     __slots__ = ("_fields",)
@@ -47,18 +47,18 @@ class MorphlineRecord:
         self._fields = fields or {}
 
     def copy(self) -> MorphlineRecord:
-        """Another with the same values."""
+        """Return a copy with the same values."""
         return MorphlineRecord({name: list(values) for name, values in self._fields.items() if values})
 
     def __contains__(self, name: str) -> bool:
         return bool(self._fields.get(name))
 
     def __iter__(self) -> Iterator[str]:
-        """The names of its fields."""
+        """Return an iterator over a copy of the field names."""
         return iter([name for name, values in self._fields.items() if values])
 
     def __getitem__(self, name: str) -> list[Any]:
-        """The values of a field, to read and to change."""
+        """Return the mutable list of values of a field."""
         return self._fields.setdefault(name, [])
 
     def __setitem__(self, name: str, values: Iterable[Any]) -> None:
@@ -68,16 +68,16 @@ class MorphlineRecord:
         self._fields.pop(name, None)
 
     def __str__(self) -> str:
-        return f"{{{', '.join(f'{name}={listed(self[name])}' for name in sorted(self))}}}"
+        return f"{{{', '.join(f'{name}={to_java_list(self[name])}' for name in sorted(self))}}}"
 
 
-def listed(values: Iterable[Any]) -> str:
-    """Values as Java prints a list."""
-    return f"[{', '.join(map(text, values))}]"
+def to_java_list(values: Iterable[Any]) -> str:
+    """Return values as Java prints a list."""
+    return f"[{', '.join(map(to_java_string, values))}]"
 
 
-def text(value: Any) -> str:
-    """A value as Java prints it."""
+def to_java_string(value: Any) -> str:
+    """Return a value as Java prints it."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -103,12 +103,12 @@ def _double(value: float) -> str:
 
 def _json(value: Any) -> str:
     if isinstance(value, dict):
-        return f"{{{','.join(f'{_quoted(name)}:{_json(one)}' for name, one in value.items())}}}"
+        return f"{{{','.join(f'{_quoted(name)}:{_json(field)}' for name, field in value.items())}}}"
     if isinstance(value, list):
         return f"[{','.join(map(_json, value))}]"
     if isinstance(value, str):
         return _quoted(value)
-    return "null" if value is None else text(value)
+    return "null" if value is None else to_java_string(value)
 
 
 def _quoted(value: str) -> str:

@@ -1,13 +1,13 @@
-"""Commands that know Solr."""
+"""Commands for Solr."""
 
 from __future__ import annotations
 
 from flafka.plugins.morphline.arguments import Arguments
 from flafka.plugins.morphline.compiler import Compiler, Process, command
-from flafka.plugins.morphline.record import Failed, MorphlineRecord, text
+from flafka.plugins.morphline.record import MorphlineRecord, MorphlineRuntimeError, to_java_string
 
 _DELETES = ("_loadSolr_deleteById", "_loadSolr_deleteByQuery")
-_LOADERS_OWN = (*_DELETES, "_loadSolr_childDocuments")
+_RESERVED_FIELDS = (*_DELETES, "_loadSolr_childDocuments")
 
 
 def _locator(arguments: Arguments, compiler: Compiler) -> None:
@@ -15,22 +15,22 @@ def _locator(arguments: Arguments, compiler: Compiler) -> None:
     known = ("collection", "zkHost", "solrUrl", "solrHomeDir", "batchSize")
     if unknown := [name for name in locator if name not in known]:
         raise ValueError(f"does not know solrLocator.{unknown[0]}")
-    compiler.locators.append(("", locator))
+    compiler.solr_locators.append(("", locator))
 
 
 @command("loadSolr")
 def load_solr(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """The record as a document of Solr."""
+    """Build `loadSolr`, which loads the record as a document into Solr."""
     _locator(arguments, compiler)
     if arguments.object("boosts"):
-        raise ValueError("has boosts, which Solr no longer knows: remove them, and boost in queries")
+        raise ValueError("has boosts, which Solr no longer supports: remove them, and boost in queries")
 
     def process(record: MorphlineRecord) -> bool:
-        if named := next((name for name in _LOADERS_OWN if name in record), None):
-            raise Failed(f"the record has a field {named}, and loadSolr only adds documents here")
-        if compiler.load is None:
-            raise Failed("loadSolr works only in the sink solr")
-        compiler.load(record)
+        if reserved := next((name for name in _RESERVED_FIELDS if name in record), None):
+            raise MorphlineRuntimeError(f"the record has a field {reserved}, and loadSolr only adds documents here")
+        if compiler.load_document is None:
+            raise MorphlineRuntimeError("loadSolr works only in the sink solr")
+        compiler.load_document(record)
         return child(record)
 
     return process
@@ -38,13 +38,13 @@ def load_solr(arguments: Arguments, child: Process, compiler: Compiler) -> Proce
 
 @command("sanitizeUnknownSolrFields")
 def sanitize_unknown_solr_fields(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Without, or with other names for, the fields that Solr's schema does not have."""
+    """Build `sanitizeUnknownSolrFields`, which removes or renames fields that Solr's schema lacks."""
     _locator(arguments, compiler)
     prefix = arguments.text("renameToPrefix", "").strip()
 
     def process(record: MorphlineRecord) -> bool:
         for name in record:
-            if name in _LOADERS_OWN or compiler.known_fields(name):
+            if name in _RESERVED_FIELDS or compiler.is_known_field(name):
                 continue
             if prefix:
                 record[prefix + name].extend(record[name])
@@ -56,13 +56,13 @@ def sanitize_unknown_solr_fields(arguments: Arguments, child: Process, compiler:
 
 @command("generateSolrSequenceKey", "sanitizeUniqueSolrKey")
 def generate_solr_sequence_key(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """The unique key: another field's value, and the number of the record within its event."""
+    """Build `generateSolrSequenceKey`: the unique key is the base field and the record's number in its event."""
     _locator(arguments, compiler)
     base = arguments.text("baseIdField", "base_id")
-    preserve = arguments.truth("preserveExisting", True)
+    preserve = arguments.boolean("preserveExisting", True)
     number = 0
 
-    def restart() -> None:
+    def reset_number() -> None:
         nonlocal number
         number = 0
 
@@ -71,10 +71,10 @@ def generate_solr_sequence_key(arguments: Arguments, child: Process, compiler: C
         key = compiler.unique_key
         if not (preserve and key in record):
             if base not in record:
-                raise Failed(f"the record has no {base}, of which {key} is made")
-            record[key] = [f"{text(record[base][0])}#{number}"]
+                raise MorphlineRuntimeError(f"the record has no {base}, from which {key} is generated")
+            record[key] = [f"{to_java_string(record[base][0])}#{number}"]
         number += 1
         return child(record)
 
-    compiler.on_event.append(restart)
+    compiler.event_hooks.append(reset_number)
     return process

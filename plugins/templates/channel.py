@@ -1,7 +1,7 @@
-"""A channel in Python for what the Java class com.example.Mine did.
+"""A channel in Python that replaces the Java class com.example.Mine.
 
 Save it as my_channel.py, beside a pyproject.toml with the lines below, and run `pip install .`.
-Then a configuration may name it by either of its names; `agent check` says whether it is found.
+Then a configuration may use either of its names; `agent check` reports an error if the plugin is not found.
 
     [project]
     name = "my-channel"
@@ -46,22 +46,22 @@ CREATE TABLE IF NOT EXISTS entries (
 );
 CREATE TABLE IF NOT EXISTS committed (partition TEXT, offset INTEGER);
 """
-"""An entry is one put. AUTOINCREMENT: an offset is never given again. The lock keeps a second agent out."""
+"""Tables of the file; an entry is one put. AUTOINCREMENT never reuses an offset. The lock excludes a second agent."""
 
 
 class MyChannelConfig(Config):
     """Options of the Java class, by the same names."""
 
-    path: str = option(name="path", description="SQLite file that keeps the events.")
+    path: str = option(name="path", description="SQLite file that stores the events.")
     capacity: int = option(
-        100_000, name="capacity", unit="events", gt=0, description="Number of events from which on sources wait."
+        100_000, name="capacity", unit="events", gt=0, description="Number of events at which sources wait."
     )
 
 
 class MyChannel(Channel[MyChannelConfig]):
-    """Keeps events in a SQLite file until they are delivered: nothing that it accepted is lost with the process.
+    """Stores events in a SQLite file until they are delivered. No stored event is lost when the process ends.
 
-    It has one partition: of several sinks one reads, and another takes over when that one stops or fails.
+    The channel has one partition: one of several sinks reads, and another takes over when that sink stops or fails.
     """
 
     type_name = "my_channel"
@@ -71,17 +71,17 @@ class MyChannel(Channel[MyChannelConfig]):
     def __init__(self, config: MyChannelConfig, name: str = "") -> None:
         super().__init__(config, name)
         self.changed = threading.Condition()
-        """Lock of the attributes; notified when events come or go, and when the partition is free."""
+        """Lock of the attributes; notified when the number of events changes, and when the partition is free."""
         self.assignee: Reader | None = None
         self.held = 0
-        """Number of events, those that are taken and not committed included."""
+        """Number of uncommitted events, including those already taken."""
         self._file: sqlite3.Connection | None = None
 
     def open(self) -> None:
-        """Open the file; Retry where that may work later."""
-        for trouble in self.check_connectivity():
-            raise Retry(trouble)
-        # The random part keeps IDs of events apart from those of a file that was deleted before.
+        """Open the file. Raises Retry for a transient failure."""
+        for error in self.check_connectivity():
+            raise Retry(error)
+        # The random topic id distinguishes event ids from the ids of a deleted file.
         first = Assignment(TopicPartition("my_channel", self.name, uuid.uuid4().hex, 0), self.name, Generation())
         with self.changed:
             self._file = sqlite3.connect(self.config.path, timeout=0, check_same_thread=False)
@@ -102,16 +102,16 @@ class MyChannel(Channel[MyChannelConfig]):
                 self._file = None
 
     def check_connectivity(self) -> Iterator[str]:
-        """For `agent check --connect`: yield what would keep it from opening."""
+        """Yield each reason why `open` would fail, for `agent check --connect`."""
         if not Path(self.config.path).absolute().parent.is_dir():
             yield f"there is no directory for {self.config.path}"
 
     def exclusive_resources(self) -> Mapping[Path, str]:
-        """File that no other component may use."""
+        """Return the file, which no other component may use."""
         return {Path(self.config.path).absolute(): "path"}
 
     def put(self, batch: Batch) -> None:
-        """Return when the batch is on the disk; wait while the channel is full."""
+        """Return once the batch is on the disk; wait while the channel is full."""
         self.metrics.add("EventPutAttemptCount", len(batch))
         with self.changed:
             while self.held >= self.config.capacity:
@@ -125,12 +125,12 @@ class MyChannel(Channel[MyChannelConfig]):
         self.metrics.add("EventPutSuccessCount", len(batch))
 
     def reader(self, owner: RebalanceListener, *, group: str | None, member: str) -> Reader:
-        """Return a consumer; `group` is always None outside of Kafka."""
+        """Return a consumer. `group` is None in every channel outside Kafka."""
         return MyChannelReader(self, owner)
 
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
-        """Commit at the end, or roll back; any error of SQLite becomes Retry, as disks fill up and are mended."""
+        """Run a transaction, and commit or roll it back. Errors of SQLite become Retry, as a disk may be full."""
         with self.changed:
             if self._file is None:
                 raise Retry(f"channel {self.name} is not open")
@@ -141,7 +141,7 @@ class MyChannel(Channel[MyChannelConfig]):
                 raise Retry(f"{self.config.path}: {e}") from e
 
     def count(self, events: int) -> None:
-        """Hold so many more events; the caller has the lock."""
+        """Change the number of events. The caller has the lock."""
         self.held += events
         self.metrics.set("ChannelSize", self.held)
         self.changed.notify_all()
@@ -164,10 +164,10 @@ class MyChannelReader(Reader):
                 return None
         assignment = self._assignment or self._begin()
         with self._channel.changed:
-            found = self._channel.changed.wait_for(self._read, timeout)
-        if found is None:
+            entry = self._channel.changed.wait_for(self._read, timeout)
+        if entry is None:
             return None
-        offset, arrival, events, data = found
+        offset, arrival, events, data = entry
         self._next = offset + 1
         self._channel.metrics.add("EventTakeAttemptCount", events)
         origin = Origin.of_record(assignment.topic, 0, offset, arrival, events, assignment.id_prefix)
@@ -175,7 +175,7 @@ class MyChannelReader(Reader):
         return PolledBatch(assignment, OffsetRange(offset, self._next), batch)
 
     def _begin(self) -> Assignment:
-        """Start where the sink says, and commit that: a sink may have a commit log of its own."""
+        """Start at the offset that the sink returns, and commit it: the sink may have a commit log."""
         with self._channel.transaction() as file:
             text, offset = file.execute("SELECT partition, offset FROM committed").fetchone()
         (start,) = self._owner.assigned([from_text(text, offset)])
@@ -185,12 +185,12 @@ class MyChannelReader(Reader):
 
     def _read(self) -> tuple[int, int, int, bytes] | None:
         with self._channel.transaction() as file:
-            found = file.execute("SELECT * FROM entries WHERE offset >= ? ORDER BY offset LIMIT 1", [self._next])
-            entry: tuple[int, int, int, bytes] | None = found.fetchone()
+            rows = file.execute("SELECT * FROM entries WHERE offset >= ? ORDER BY offset LIMIT 1", [self._next])
+            entry: tuple[int, int, int, bytes] | None = rows.fetchone()
             return entry
 
     def commit(self, delivered: Collection[Assignment]) -> None:
-        """Forget what is delivered, up to the next offset, exclusive."""
+        """Delete delivered events before the next offset."""
         for assignment in delivered:
             end = assignment.next_offset or 0
             with self._channel.changed:
@@ -203,16 +203,16 @@ class MyChannelReader(Reader):
             self._channel.metrics.add("EventTakeSuccessCount", events)
 
     def rewind(self, starts: Collection[Assignment]) -> None:
-        """Take from the next offset on again."""
+        """Redeliver from the next offset on."""
         for start in starts:
             self._assignment, self._next = start, start.next_offset or 0
 
     def needs_commit(self) -> bool:
-        """Return True if sources wait for room: without it, a sink that fills a large file would wait for events."""
+        """Return True if sources wait for space. Otherwise a sink that fills a large file would wait for ever."""
         return self._channel.held >= self._channel.config.capacity
 
     def close(self) -> None:
-        """Leave the partition to another reader; commit nothing."""
+        """Release the partition for another reader, without a commit."""
         with self._channel.changed:
             if self._channel.assignee is self:
                 self._channel.assignee = None
@@ -220,17 +220,17 @@ class MyChannelReader(Reader):
 
 
 def as_text(assignment: Assignment) -> str:
-    """Return an assignment, but for its next offset, as text."""
+    """Return an assignment, without its next offset, as text."""
     return json.dumps([assignment.topic_partition, assignment.group, assignment.generation])
 
 
 def from_text(text: str, next_offset: int) -> Assignment:
-    """Return the assignment that `as_text` has made a text of."""
+    """Return the assignment in a text of `as_text`."""
     topic_partition, group, generation = json.loads(text)
     return Assignment(TopicPartition(*topic_partition), group, Generation(*generation), next_offset)
 
 
 @hookimpl
 def components() -> list[type[Component]]:
-    """Components of this module."""
+    """Return the components of this module."""
     return [MyChannel]

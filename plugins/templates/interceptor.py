@@ -1,8 +1,8 @@
-"""An interceptor in Python for what the Java class com.example.Mine did, or a serializer or handler.
+"""An interceptor in Python that replaces the Java class com.example.Mine, or a serializer or handler.
 
 Save it as my_interceptor.py, beside a pyproject.toml with the lines below, and run `pip install .`.
-Then a configuration may name it by either of its names: on a source, or on a sink where the same event always
-becomes the same. `agent check` says whether it is found.
+Then a configuration may use either of its names on a source, or on a sink if the interceptor is pure. `agent check`
+reports an error if the plugin is not found.
 
     [project]
     name = "my-interceptor"
@@ -25,7 +25,7 @@ class MyInterceptorConfig(Config):
 
 
 class MyInterceptor(Interceptor[MyInterceptorConfig]):
-    """Copies a field of the body into a header; pure, and an event without that field passes as it is."""
+    """Copies a field of the body into a header; pure. An event without that field passes unchanged."""
 
     type_name = "my_interceptor"
     aliases = ("com.example.Mine",)
@@ -34,26 +34,26 @@ class MyInterceptor(Interceptor[MyInterceptorConfig]):
     )
 
     def intercept(self, batch: Batch) -> Batch:
-        """Return the events of the batch, each changed, in their order."""
+        """Return the batch with the header set."""
         field = self.config.field
         values = [self._value(event, field) for event in batch]
         self.metrics.add("FieldMissingCount", values.count(None))
-        kept = [
+        headers = [
             event.headers.get(field) if value is None else value for event, value in zip(batch, values, strict=True)
         ]
-        return batch.with_header(field, kept)
+        return batch.with_header(field, headers)
 
     def _value(self, event: Event, field: str) -> str | None:
-        """Return the header of one event: the part to write anew. It must not raise, whatever the body is."""
+        """Return the header of one event. Replace this method; it must not raise for any body."""
         try:
-            found = json.loads(event.body)
+            fields = json.loads(event.body)
         except (ValueError, RecursionError):
             return None
-        value = found.get(field) if isinstance(found, dict) else None
+        value = fields.get(field) if isinstance(fields, dict) else None
         return None if value is None else str(value)
 
 
 @hookimpl
 def components() -> list[type[Component]]:
-    """Components of this module."""
+    """Return the components of this module."""
     return [MyInterceptor]

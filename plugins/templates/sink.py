@@ -1,7 +1,7 @@
-"""A sink in Python for what the Java class com.example.Mine did.
+"""A sink in Python that replaces the Java class com.example.Mine.
 
 Save it as my_sink.py, beside a pyproject.toml with the lines below, and run `pip install .`.
-Then a configuration may name it by either of its names; `agent check` says whether it is found.
+Then a configuration may use either of its names; `agent check` reports an error if the plugin is not found.
 
     [project]
     name = "my-sink"
@@ -22,45 +22,44 @@ from flafka import Batch, Component, Config, Event, Retry, Sink, hookimpl, optio
 class MySinkConfig(Config):
     """Options of the Java class, by the same names."""
 
-    path: str = option(name="path", description="File that gets the events, one a line.")
+    path: str = option(name="path", description="File to which events are appended, one per line.")
 
 
 class MySink(Sink[MySinkConfig]):
-    """Appends bodies to a file; at least once: after a failure some may be there twice.
+    """Appends bodies to a file; at least once: after a failure the file may hold duplicates.
 
-    Where the other side has keys, give each event the key `batch.id(row)`: then what is delivered again replaces
-    itself.
+    If the destination has keys, use `batch.id(row)` as the key: a redelivered event then overwrites itself.
     """
 
     type_name = "my_sink"
     aliases = ("com.example.Mine",)
 
     def open(self) -> None:
-        """Connect; Retry where that may work later. Begin with nothing."""
+        """Connect, with an empty buffer. Raises Retry for a transient failure."""
         self._events: list[Event] = []
-        for trouble in self.check_connectivity():
-            raise Retry(trouble)
+        for error in self.check_connectivity():
+            raise Retry(error)
 
     def check_connectivity(self) -> Iterator[str]:
-        """For `agent check --connect`: what would keep it from opening."""
+        """Yield each reason why `open` would fail, for `agent check --connect`."""
         if not Path(self.config.path).absolute().parent.is_dir():
             yield f"there is no directory for {self.config.path}"
 
     def write(self, batch: Batch) -> None:
-        """Keep the events until the flush; raise Rejected for those that can never be delivered."""
+        """Buffer the events until the flush. Raise Rejected for events that can never be delivered."""
         self._events += batch
 
     def flush(self) -> None:
-        """Return when they are delivered for good: the channel forgets them after this. Retry: they come again."""
+        """Return once the events are durable, as the channel deletes them then. After Retry they are redelivered."""
         self._deliver(self._events)
         self._events = []
 
     def reset(self) -> None:
-        """Drop what was not flushed: the channel redelivers it."""
+        """Drop unflushed events, which the channel redelivers."""
         self._events = []
 
     def _deliver(self, events: list[Event]) -> None:
-        """The part to write anew."""
+        """Deliver events. Replace this method."""
         with Path(self.config.path).open("ab") as file:
             file.writelines(event.body + b"\n" for event in events)
             file.flush()
@@ -69,5 +68,5 @@ class MySink(Sink[MySinkConfig]):
 
 @hookimpl
 def components() -> list[type[Component]]:
-    """Components of this module."""
+    """Return the components of this module."""
     return [MySink]

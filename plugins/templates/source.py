@@ -1,7 +1,7 @@
-"""A source in Python for what the Java class com.example.Mine did.
+"""A source in Python that replaces the Java class com.example.Mine.
 
 Save it as my_source.py, beside a pyproject.toml with the lines below, and run `pip install .`.
-Then a configuration may name it by either of its names; `agent check` says whether it is found.
+Then a configuration may use either of its names; `agent check` reports an error if the plugin is not found.
 
     [project]
     name = "my-source"
@@ -26,31 +26,31 @@ class MySourceConfig(Config):
     position_file: str | None = option(
         None,
         name="positionFile",
-        description="File that keeps how far the lines are stored. If unset, `path` with `.position` behind it.",
+        description="File with the offset up to which lines are stored. If unset, `path` with `.position` appended.",
     )
-    interval: int = option(1000, name="interval", unit="ms", gt=0, description="Time between two looks.")
+    interval: int = option(1000, name="interval", unit="ms", gt=0, description="Time between two polls of the file.")
 
 
 class MySource(Source[MySourceConfig]):
-    """Makes an event of each line; at least once: it continues behind what was stored."""
+    """Turns each line of a file into an event; at least once: it continues after the last stored line."""
 
     type_name = "my_source"
     aliases = ("com.example.Mine",)
 
     def open(self) -> None:
-        """Connect to what is read; Retry where that may work later."""
-        for trouble in self.check_connectivity():
-            raise Retry(trouble)
+        """Load the saved offset. Raises Retry for a transient failure."""
+        for error in self.check_connectivity():
+            raise Retry(error)
         self._saved = Path(self.config.position_file or f"{self.config.path}.position")
         self._next, self._ends = int(self._saved.read_text()) if self._saved.exists() else 0, deque[int]()
 
     def check_connectivity(self) -> Iterator[str]:
-        """For `agent check --connect`: what would keep it from opening."""
+        """Yield each reason why `open` would fail, for `agent check --connect`."""
         if not Path(self.config.path).exists():
             yield f"there is no {self.config.path}"
 
     def batches(self) -> Iterator[Batch]:
-        """Batches of events until the agent stops."""
+        """Yield batches of events until the agent stops."""
         while not self.stopping.is_set():
             if lines := self._fetch():
                 self._ends.append(self._next)
@@ -59,13 +59,13 @@ class MySource(Source[MySourceConfig]):
                 self.stopping.wait(self.config.interval / 1000)
 
     def stored(self, batch: Batch) -> None:
-        """Save the position: every required channel has this batch. Whoever saves before the yield loses events."""
+        """Save the offset, as every required channel has this batch. A save before the yield would lose events."""
         new = self._saved.with_name(f"{self._saved.name}.new")
         new.write_text(str(self._ends.popleft()))
-        new.replace(self._saved)  # a crash leaves the old position or the new one
+        new.replace(self._saved)  # a crash leaves the old offset or the new one
 
     def _fetch(self) -> list[bytes]:
-        """Read new lines: the part to write anew."""
+        """Return new lines. Replace this method."""
         with Path(self.config.path).open("rb") as file:
             file.seek(self._next)
             text = file.read(1 << 20)
@@ -76,5 +76,5 @@ class MySource(Source[MySourceConfig]):
 
 @hookimpl
 def components() -> list[type[Component]]:
-    """Components of this module."""
+    """Return the components of this module."""
     return [MySource]

@@ -1,4 +1,4 @@
-"""The conformance kit on the channel `my_channel`: promises of every channel."""
+"""Conformance checks of the channel `my_channel`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from flafka.plugins.templates.channel import MyChannel
 
 
 def test_it_keeps_the_promises_of_a_channel(tmp_path: Path) -> None:
-    """Run the kit: events come back until they are committed, and, as the channel is durable, after a restart."""
+    """Run the kit: events are redelivered until they are committed, also after a restart."""
     conformance.check_channel(MyChannel, {"path": str(tmp_path / "kit.db")})
 
 
 def test_another_reader_takes_over(tmp_path: Path) -> None:
-    """Close the reader that has the partition: the next one gets the events that were not committed."""
+    """Close the reader that has the partition: the next one gets the uncommitted events."""
     channel = conformance.make(MyChannel, {"path": str(tmp_path / "readers.db")})
     channel.open()
     first, second = (
@@ -25,8 +25,8 @@ def test_another_reader_takes_over(tmp_path: Path) -> None:
     assert first.take(0) is not None
     assert second.take(0) is None
     first.close()
-    again = second.take(0)
-    assert again is not None
-    assert [event.body for event in again.batch] == [b"hello"]
+    redelivered = second.take(0)
+    assert redelivered is not None
+    assert [event.body for event in redelivered.batch] == [b"hello"]
     second.close()
     channel.close()

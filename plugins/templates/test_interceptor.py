@@ -1,4 +1,4 @@
-"""The conformance kit on the interceptor `my_interceptor`: what every interceptor promises."""
+"""Conformance checks of the interceptor `my_interceptor`."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from flafka.plugins.templates.interceptor import MyInterceptor
 
 
 def test_it_keeps_the_promises_of_an_interceptor() -> None:
-    """Beside the kit's own events, some that it has work with, and some that could make it fail."""
+    """Run the kit with additional events that the interceptor changes, or that could make it fail."""
     events = [Event(b'{"type": "login"}'), Event(b'{"type": null}', {"type": "kept"}), Event(b"[" * 100_000)]
     conformance.check_interceptor(MyInterceptor, {}, events=events)
 
 
 def test_what_it_makes_of_an_event() -> None:
-    """The example of its documentation."""
+    """Check the header that the field of a body becomes."""
     interceptor = conformance.make(MyInterceptor, {})
     (event, other) = interceptor.intercept(Batch.of([Event(b'{"type": "login"}'), Event(b"{}")]))
     assert (event.headers, other.headers) == ({"type": "login"}, {})

@@ -1,4 +1,4 @@
-"""The conformance kit on the sink `my_sink`: what every sink promises."""
+"""Conformance checks of the sink `my_sink`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from flafka.plugins.templates.sink import MySink
 
 
 def test_it_keeps_the_promises_of_a_sink(tmp_path: Path) -> None:
-    """Run the kit: flushed events are there; `failing` are options with which the sink cannot open."""
+    """Run the kit: flushed events are delivered. `failing` are options with which the sink cannot open."""
     out = tmp_path / "out"
 
     def delivered() -> list[bytes]:

@@ -1,4 +1,4 @@
-"""The conformance kit on the source `my_source`: what every source promises."""
+"""Conformance checks of the source `my_source`."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from flafka.plugins.templates.source import MySource
 
 
 def test_it_keeps_the_promises_of_a_source(tmp_path: Path) -> None:
-    """Run the kit: what is sent becomes events, and what was not stored comes again.
+    """Run the kit: sent lines become events, and unstored events are yielded again.
 
     `failing` are options with which the source cannot open.
 
     The docstring of the source promises "at least once". The check stops it with a batch that no channel has stored,
-    and expects the batch again. Where the sender repeats what was not acknowledged, add `repeats=False`.
+    and expects the batch again. If the sender repeats unacknowledged events, add `redelivers=False`.
     """
     path = tmp_path / "in"
     path.touch()

@@ -1,4 +1,4 @@
-"""The Elasticsearch sink: each event a document, replaced by itself when it is delivered again."""
+"""Elasticsearch sink: writes each event to a document, which a redelivery replaces."""
 
 from flafka.sinks.elasticsearch.config import ElasticsearchConfig
 from flafka.sinks.elasticsearch.sink import ElasticsearchSink

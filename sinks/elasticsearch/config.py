@@ -11,9 +11,9 @@ from urllib.parse import urlsplit
 import pydantic
 
 from flafka.plugins import Problem, cross_field_validator, option
+from flafka.plugins.java.classes import is_java_class, java_class_error
+from flafka.plugins.net.tls import TlsClientConfig
 from flafka.plugins.options import with_default
-from flafka.plugins.shared.javaclass import cannot_run, is_java_class
-from flafka.plugins.shared.tls import TlsClientConfig
 from flafka.sinks.bucketpath import BucketPath
 from flafka.sinks.bulk import DocumentsConfig
 from flafka.sinks.elasticsearch.documents import SERIALIZERS
@@ -45,8 +45,8 @@ class ElasticsearchConfig(TlsClientConfig, DocumentsConfig):
     )
     host_names: str = option(
         name="hostNames",
-        description="Servers of the cluster, as host, host:port or URL, separated by commas. The port of HTTP is "
-        "9200; that is also used where 9300 is written, Flume's port, as that is no port of HTTP.",
+        description="Servers of the cluster, as host, host:port or URL, separated by commas. The default port is "
+        "9200. It also replaces Flume's port 9300, which does not speak HTTP.",
     )
     index_name: str = option(
         "flume",
@@ -67,7 +67,7 @@ class ElasticsearchConfig(TlsClientConfig, DocumentsConfig):
         name="serializer",
         description="`ElasticSearchLogStashEventSerializer` makes a document with `@message` (the body), `@fields` "
         "(all headers), and `@timestamp`, `@source`, `@type`, `@source_host` and `@source_path` (the headers "
-        "`timestamp`, `source`, `type`, `host` and `src_path`, where an event has them). "
+        "`timestamp`, `source`, `type`, `host` and `src_path`, if an event has them). "
         "`ElasticSearchDynamicSerializer` makes one with `body` and a field for each header. In both, a body or "
         "header that is JSON and has a brace among its first 20 bytes is stored as JSON, all others as text, in "
         r"which a byte that is not UTF-8 becomes `\xff`. Flume's class names are accepted, too.",
@@ -82,36 +82,36 @@ class ElasticsearchConfig(TlsClientConfig, DocumentsConfig):
     )
 
     def hosts(self) -> list[dict[str, Any]]:
-        """The servers, as the client wants them."""
-        found = [_address(text) for text in _split(self.host_names)]
+        """Return the servers, in the form of the client library."""
+        urls = [_address(text) for text in _split(self.host_names)]
         return [
             {"host": url.hostname, "port": HTTP_PORT if url.port in (None, TRANSPORT_PORT) else url.port}
-            for url in found
+            for url in urls
         ]
 
     @property
     def addresses(self) -> str:
-        """The servers, as messages name them."""
+        """Servers, as named in messages."""
         scheme = "https://" if self.tls else ""
         return ",".join(f"{scheme}{host['host']}:{host['port']}" for host in self.hosts())
 
     def warnings(self) -> Iterator[Problem]:
-        """A port that is not used as it is written, documents that are not deleted, and what TLS needs."""
+        """Yield warnings of a port that is replaced, of documents that are not deleted, and of TLS."""
         yield from super().warnings()
         if any(_address(text).port == TRANSPORT_PORT for text in _split(self.host_names)):
             yield Problem(
                 "hostNames",
-                f"port {TRANSPORT_PORT} is the one of a protocol that is spoken no more: port {HTTP_PORT}, that of "
-                "HTTP, is used in place of it",
-                instead={"hostNames": re.sub(rf":{TRANSPORT_PORT}(?![0-9])", f":{HTTP_PORT}", self.host_names)},
+                f"port {TRANSPORT_PORT} is for a protocol that servers no longer speak: port {HTTP_PORT}, for HTTP, "
+                "is used instead",
+                replacement={"hostNames": re.sub(rf":{TRANSPORT_PORT}(?![0-9])", f":{HTTP_PORT}", self.host_names)},
             )
 
         if self.ttl is not None:
-            yield Problem("ttl", f"has no effect: {type(self).model_fields['ttl'].description}", instead={})
+            yield Problem("ttl", f"has no effect: {type(self).model_fields['ttl'].description}", replacement={})
 
     @pydantic.model_validator(mode="before")
     @classmethod
-    def _by_scheme(cls, values: dict[str, Any]) -> dict[str, Any]:
+    def _infer_tls(cls, values: dict[str, Any]) -> dict[str, Any]:
         secure = "https://" in str(values.get("hostNames", ""))
         return {**values, "ssl": "true"} if secure and "ssl" not in values else values
 
@@ -123,13 +123,13 @@ class ElasticsearchConfig(TlsClientConfig, DocumentsConfig):
         for text in _split(value):
             try:
                 url = _address(text)
-                right = url.hostname and (url.port or url.port is None) and url.scheme in ("", "http", "https")
+                valid = url.hostname and (url.port or url.port is None) and url.scheme in ("", "http", "https")
             except ValueError:  # of the port
-                right = False
-            if not right or url.path.strip("/") or url.query or url.fragment:
+                valid = False
+            if not valid or url.path.strip("/") or url.query or url.fragment:
                 raise ValueError(f"must be host:port,host:port, or http://host:port, not {text!r}")
             if url.username is not None:
-                raise ValueError("must be the address alone: write username and password as options of their own")
+                raise ValueError("must not contain a user: set the options username and password")
         return value
 
     @cross_field_validator("host_names", "tls")
@@ -152,12 +152,12 @@ class ElasticsearchConfig(TlsClientConfig, DocumentsConfig):
     @pydantic.field_validator("index_name_builder")
     @classmethod
     def _check_builder(cls, value: str) -> str:
-        return _known("index name builder", value, ("TimeBasedIndexNameBuilder", "SimpleIndexNameBuilder"))
+        return _check_known("index name builder", value, ("TimeBasedIndexNameBuilder", "SimpleIndexNameBuilder"))
 
     @pydantic.field_validator("serializer")
     @classmethod
     def _check_serializer(cls, value: str) -> str:
-        return _known("serializer", value, tuple(SERIALIZERS))
+        return _check_known("serializer", value, tuple(SERIALIZERS))
 
 
 def _split(hosts: str) -> list[str]:
@@ -168,10 +168,10 @@ def _address(text: str) -> Any:
     return urlsplit(text if "://" in text else f"//{text}")
 
 
-def _known(kind: str, value: str, names: Sequence[str]) -> str:
+def _check_known(kind: str, value: str, names: Sequence[str]) -> str:
     name = value.removeprefix(_PACKAGE)
     if name in names:
         return name
     if is_java_class(value):
-        raise ValueError(cannot_run(f"{kind} of Elasticsearch", value))
+        raise ValueError(java_class_error(f"{kind} of Elasticsearch", value))
     raise ValueError(f"must be {' or '.join(names)}, not {value!r}")

@@ -1,4 +1,4 @@
-"""What Flume's serializers make of an event, as values for JSON."""
+"""Documents of Flume's serializers, as values for JSON."""
 
 from __future__ import annotations
 
@@ -8,29 +8,29 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from flafka.sinks.bucketpath import milliseconds
-from flafka.sinks.templates import readable
+from flafka.sinks.bucketpath import parse_milliseconds
+from flafka.sinks.templates import decode_text
 
-GUESSED = 20
-"""Bytes of a text in which Flume looks for a brace, to find out whether it may be JSON."""
+JSON_DETECTION_BYTES = 20
+"""Length of the beginning of a text in which Flume searches for a brace, to detect JSON."""
 
 
 def _logstash(body: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
-    """What Flume's ElasticSearchLogStashEventSerializer makes of an event."""
-    document: dict[str, Any] = {"@message": _of_bytes(body)}
-    if _given(headers, "timestamp") and not _given(headers, "@timestamp"):
-        document["@timestamp"] = f"{np.datetime64(time_of(headers, 'timestamp', default=0), 'ms')}Z"
-    for name, field in _NAMED:
-        if _given(headers, name) and not _given(headers, field):
-            document[field] = _of_text(headers[name])
-    document["@fields"] = {name: _of_text(value) for name, value in headers.items()}
+    """Return the document of Flume's ElasticSearchLogStashEventSerializer. Raises ValueError for a wrong time."""
+    document: dict[str, Any] = {"@message": _bytes_value(body)}
+    if _has_header(headers, "timestamp") and not _has_header(headers, "@timestamp"):
+        document["@timestamp"] = f"{np.datetime64(event_time(headers, 'timestamp', default=0), 'ms')}Z"
+    for name, field in _HEADER_FIELDS:
+        if _has_header(headers, name) and not _has_header(headers, field):
+            document[field] = _text_value(headers[name])
+    document["@fields"] = {name: _text_value(value) for name, value in headers.items()}
     return document
 
 
 def _dynamic(body: bytes, headers: Mapping[str, str]) -> dict[str, Any]:
-    """What Flume's ElasticSearchDynamicSerializer makes of an event; a header `body` is one more value of `body`."""
-    document = {name: _of_text(value) for name, value in headers.items()}
-    text = _of_bytes(body)
+    """Return the document of Flume's ElasticSearchDynamicSerializer; a header `body` is a second value of `body`."""
+    document = {name: _text_value(value) for name, value in headers.items()}
+    text = _bytes_value(body)
     return {**document, "body": [text, document["body"]] if "body" in document else text}
 
 
@@ -38,19 +38,19 @@ SERIALIZERS: dict[str, Callable[[bytes, Mapping[str, str]], dict[str, Any]]] = {
     "ElasticSearchLogStashEventSerializer": _logstash,
     "ElasticSearchDynamicSerializer": _dynamic,
 }
-_NAMED = (("source", "@source"), ("type", "@type"), ("host", "@source_host"), ("src_path", "@source_path"))
+_HEADER_FIELDS = (("source", "@source"), ("type", "@type"), ("host", "@source_host"), ("src_path", "@source_path"))
 
 
-def _of_bytes(data: bytes) -> str | msgspec.Raw:
+def _bytes_value(data: bytes) -> str | msgspec.Raw:
     try:
-        return _of_text(data.decode())
+        return _text_value(data.decode())
     except UnicodeDecodeError:
-        return readable(data)
+        return decode_text(data)
 
 
-def _of_text(text: str) -> str | msgspec.Raw:
-    """JSON as it is, without line ends; everything else as text."""
-    if "{" in text[:GUESSED] and b"{" in (data := text.encode())[:GUESSED]:
+def _text_value(text: str) -> str | msgspec.Raw:
+    """Return JSON as it is, without line ends, and everything else as text."""
+    if "{" in text[:JSON_DETECTION_BYTES] and b"{" in (data := text.encode())[:JSON_DETECTION_BYTES]:
         try:
             return msgspec.Raw(msgspec.json.format(data, indent=-1))
         except (msgspec.DecodeError, RecursionError):
@@ -58,11 +58,14 @@ def _of_text(text: str) -> str | msgspec.Raw:
     return text
 
 
-def _given(headers: Mapping[str, str], name: str) -> bool:
+def _has_header(headers: Mapping[str, str], name: str) -> bool:
     return bool(headers.get(name, "").strip())
 
 
-def time_of(headers: Mapping[str, str], *names: str, default: int) -> int:
-    """The first of these headers that is not blank, in ms. Raises ValueError, a sentence about the event."""
-    name = next((name for name in names if _given(headers, name)), None)
-    return default if name is None else milliseconds(headers[name], name)
+def event_time(headers: Mapping[str, str], *names: str, default: int) -> int:
+    """Return the time of the first header that is not blank, in milliseconds.
+
+    Raises ValueError, with a sentence about the event.
+    """
+    name = next((name for name in names if _has_header(headers, name)), None)
+    return default if name is None else parse_milliseconds(headers[name], name)

@@ -1,4 +1,4 @@
-"""The Elasticsearch sink."""
+"""Elasticsearch sink."""
 
 from __future__ import annotations
 
@@ -17,50 +17,50 @@ from flafka.sinks.bucketpath import BucketPath
 from flafka.sinks.bulk import DocumentsSink, RequestRefused
 from flafka.sinks.elasticsearch.compatibility import ELASTICSEARCH
 from flafka.sinks.elasticsearch.config import ElasticsearchConfig
-from flafka.sinks.elasticsearch.documents import SERIALIZERS, time_of
+from flafka.sinks.elasticsearch.documents import SERIALIZERS, event_time
 
-_DAY = 86_400_000
-_PASSING = {"cluster_block_exception", "index_closed_exception", "validation_exception"}
-"""Errors with the status of a refusal that are about an index, which somebody can mend, and not about a document.
-The last of them comes from servers that have as many shards as they may have."""
+_DAY_MS = 86_400_000
+_INDEX_ERRORS = {"cluster_block_exception", "index_closed_exception", "validation_exception"}
+"""Errors with the status of a refusal that are about an index, which an operator can repair.
+Servers with their maximum number of shards raise the last one."""
 _DATA_STREAM = "only write ops with an op_type of create are allowed in data streams"
-_OF_ONE_EVENT = re.compile(
+_EVENT_DETAILS = re.compile(
     r"^\[\d+:\d+\] | in document with id '[^']*'|\.? Preview of field's value: '.*'", re.DOTALL
 )
 
 
 class ElasticsearchDocument(NamedTuple):
-    """An event, as the servers get it."""
+    """Document of one event."""
 
     id: EventId
-    to: str
-    """The index."""
+    index_name: str
     lines: bytes
-    """Action and document, as lines of a request."""
+    """Action and document, the two lines of a bulk request."""
     time: int
-    """Milliseconds since the epoch: `@timestamp` in a data stream, if the document has none."""
+    """Default of `@timestamp` in a data stream, in milliseconds since the epoch."""
 
     @property
     def size(self) -> int:
-        """Bytes."""
+        """Number of bytes of `lines`."""
         return len(self.lines)
 
 
 class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, ElasticsearchDocument]):
-    """Makes each event a document of Elasticsearch or OpenSearch, exactly once: a redelivery replaces itself.
+    """Writes each event to a document of Elasticsearch or OpenSearch exactly once, as a redelivery replaces it.
 
-    The document's id is the event's. A document is durable when the servers have answered, because their indexes sync
-    their log at each request (`index.translog.durability`, by default). Documents that they refuse, such as text in a
-    field of numbers, are rejected; the others of their request are delivered. In a data stream documents are created
-    and get the time of the event as `@timestamp` if they have none. They are unique until its next rollover.
-    Elasticsearch from version 7 on, and all versions of OpenSearch.
+    The id of a document is the id of the event. A document is durable when the servers have answered, because their
+    indexes sync their log at each request (`index.translog.durability`, by default). Documents that they refuse, such
+    as text in a field of numbers, are rejected; the others of their request are delivered.
+
+    In a data stream, documents are created, and get the time of the event as `@timestamp` if they have none. They are
+    unique until its next rollover. Servers: Elasticsearch 7 or later, and all versions of OpenSearch.
     """
 
     type_name = "elasticsearch"
     libraries: ClassVar = {"opensearchpy": "elasticsearch"}
     aliases = ("org.apache.flume.sink.elasticsearch.ElasticSearchSink",)
     compatibility_notes = ELASTICSEARCH
-    most_size = 5 << 20  # servers take 100 MB by default, proxies before them often less
+    max_size = 5 << 20  # servers accept 100 MB by default, proxies often less
     refusal = "Elasticsearch refuses its document"
 
     def __init__(self, config: ElasticsearchConfig, name: str = "") -> None:
@@ -69,18 +69,18 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, ElasticsearchDocument
         self._daily = config.index_name_builder == "TimeBasedIndexNameBuilder"
         self._serialize = SERIALIZERS[config.serializer]
         self._streams: set[str] = set()
-        """Names that have turned out to be data streams."""
+        """Names that are known to be data streams."""
         self._client: Any = None
         self._library: Any = None
 
-    # --- life
+    # --- lifecycle
 
     def open(self) -> None:
-        """Reach a server, and see that it is one."""
+        """Connect to a server and check its version. Raises Retry."""
         self._library = require("opensearchpy", "elasticsearch")
         config = self.config
         context = config.context()
-        logging.getLogger("opensearch").setLevel(logging.CRITICAL)  # it logs a traceback for what is told in words
+        logging.getLogger("opensearch").setLevel(logging.CRITICAL)  # it logs a traceback for each failure
         hosts = config.hosts()
         self._client = self._library.OpenSearch(
             hosts,
@@ -88,7 +88,7 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, ElasticsearchDocument
             use_ssl=context is not None,
             ssl_context=context,
             timeout=config.timeout / 1000,
-            max_retries=len(hosts) - 1,  # each server once; whatever is left is the runner's
+            max_retries=len(hosts) - 1,  # each server once; the runner does all other retries
         )
         try:
             answer = self._request("GET", "/")
@@ -106,7 +106,7 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, ElasticsearchDocument
             self._client = None
 
     def check_connectivity(self) -> Iterator[str]:
-        """Check that a server answers to this user, and is of a version that the sink can write to."""
+        """Yield an error if no server answers to this user, or its version is too old."""
         try:
             self.open()
         except FlafkaError as e:
@@ -126,10 +126,10 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, ElasticsearchDocument
     # --- writing
 
     def uses_headers(self) -> Mapping[str, frozenset[str]]:
-        """By option: the headers that its escapes need."""
+        """Return, by option, the headers that its escapes need."""
         return {"indexName": self._index.headers}
 
-    def _make(self, batch: Batch) -> dict[EventId, str]:
+    def _make_items(self, batch: Batch) -> dict[EventId, str]:
         assert batch.origin is not None
         names, codes = self._index.resolve_batch(batch)
         arrivals = batch.origin.timestamps.tolist()
@@ -141,107 +141,116 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, ElasticsearchDocument
                 if isinstance(index, ValueError):
                     raise index
                 if self._daily:
-                    index += _day(time_of(event.headers, "timestamp", "@timestamp", default=arrivals[row]) // _DAY)
+                    index += _day(
+                        event_time(event.headers, "timestamp", "@timestamp", default=arrivals[row]) // _DAY_MS
+                    )
                 document = self._serialize(event.body, event.headers)
             except ValueError as e:
                 rejected[id] = str(e)
             else:
                 action = {"index": {"_index": index, "_id": str(id)}}
                 lines = b"%b\n%b\n" % (msgspec.json.encode(action), msgspec.json.encode(document))
-                self._made.append(ElasticsearchDocument(id, index, lines, _event_time(event.headers, arrivals[row])))
+                self._items.append(
+                    ElasticsearchDocument(id, index, lines, _event_time_or_arrival(event.headers, arrivals[row]))
+                )
         return rejected
 
     def destinations(self, batch: Batch) -> list[dict[str, Any]]:
-        """The index and the document of each event."""
-        told: dict[EventId, dict[str, Any]] = {id: {"rejected": why} for id, why in self._make(batch).items()}
-        for one in self._made:
-            told[one.id] = {"index": one.to, "document": msgspec.json.decode(one.lines.splitlines()[1])}
+        """Return index and document of each event."""
+        rejected = self._make_items(batch)
+        destinations: dict[EventId, dict[str, Any]] = {id: {"rejected": why} for id, why in rejected.items()}
+        for item in self._items:
+            document = msgspec.json.decode(item.lines.splitlines()[1])
+            destinations[item.id] = {"index": item.index_name, "document": document}
         self.reset()
-        return [told[id] for id in batch.ids()]
+        return [destinations[id] for id in batch.ids()]
 
     def trace(self, assignment: Assignment, id: EventId, batch: Batch | None) -> list[dict[str, Any]]:
-        """Find the document of an event, in any index of the option's fixed part."""
-        pattern = f"{self._index.static}*"
+        """Find the document of an event; without the event, in all indexes with the fixed prefix of indexName."""
+        pattern = f"{self._index.fixed_prefix}*"
         if batch is not None:
-            if rejected := self._make(batch):
-                return [{"missing": f"it makes no document: {reason}"} for reason in rejected.values()]
-            pattern = self._made[0].to
+            if rejected := self._make_items(batch):
+                return [{"missing": f"it has no document: {reason}"} for reason in rejected.values()]
+            pattern = self._items[0].index_name
         self.open()
         try:
             query = msgspec.json.encode({"query": {"ids": {"values": [str(id)]}}})
             path = f"/{quote(pattern, safe='*')}/_search?ignore_unavailable=true"
             answer = self._request("POST", path, query, bulk=False)
         except RequestRefused as e:
-            raise Retry(f"Elasticsearch does not look for it: {e}") from e
+            raise Retry(f"Elasticsearch refuses the search: {e}") from e
         finally:
             self.close()
-        found = answer.get("hits", {}).get("hits", []) if isinstance(answer, dict) else []
-        told = [{"index": one["_index"], "id": one["_id"], "document": one.get("_source")} for one in found]
-        return told or [{"missing": f"no index {pattern} shows a document {id}; new ones show up after a second"}]
+        hits = answer.get("hits", {}).get("hits", []) if isinstance(answer, dict) else []
+        documents = [{"index": hit["_index"], "id": hit["_id"], "document": hit.get("_source")} for hit in hits]
+        return documents or [
+            {"missing": f"no index {pattern} has a document {id}; searches find new ones after a second"}
+        ]
 
     def duplicate_risk(self, assignment: Assignment) -> str:
         """Return a sentence about a data stream, whose documents are unique within one of its indexes only.
 
-        In an index documents replace themselves. Raises Retry where no server answers.
+        In an index, redeliveries replace documents. Raises Retry if no server answers.
         """
-        if not self._index.static:
+        if not self._index.fixed_prefix:
             return ""
         self.open()
         try:
-            answer = self._request("GET", f"/_data_stream/{quote(self._index.static)}*")
-        except (RequestRefused, Retry):  # not everyone may ask, and old servers have none
+            answer = self._request("GET", f"/_data_stream/{quote(self._index.fixed_prefix)}*")
+        except (RequestRefused, Retry):  # the user lacks the right, or the server is too old for data streams
             return ""
         finally:
             self.close()
         streams = answer.get("data_streams") if isinstance(answer, dict) else None
         if not streams:
             return ""
-        return f"{streams[0]['name']} is a data stream: what it got before its latest rollover would be there twice"
+        return f"{streams[0]['name']} is a data stream: documents from before its latest rollover would be duplicated"
 
-    def _put(self, documents: Sequence[ElasticsearchDocument]) -> dict[EventId, str]:
-        """Send documents, and return why the servers refuse some. Raises RequestRefused for the whole request."""
+    def _send_items(self, documents: Sequence[ElasticsearchDocument]) -> dict[EventId, str]:
+        """Send documents, and return the reasons for refused ones. Raises RequestRefused for the whole request."""
         answer = self._request("POST", "/_bulk", b"".join(map(self._lines, documents)))
         items = answer.get("items") if isinstance(answer, dict) else None
         if not isinstance(items, list) or len(items) != len(documents):
             raise Retry(f"{self.config.addresses} is no Elasticsearch: it answers {str(answer)[:80]!r}")
-        rejected, passing = {}, ""
+        rejected, index_error = {}, ""
         to_create: list[ElasticsearchDocument] = []
         for document, item in zip(documents, items, strict=True):
             ((action, result),) = item.items()
             if result["status"] >= 300:
                 error = result.get("error")
                 kind = error.get("type") if isinstance(error, dict) else None
-                if action == "create" and result["status"] == 409:  # it was delivered before
+                if action == "create" and result["status"] == 409:  # delivered before
                     continue
                 if action == "index" and _DATA_STREAM in _reason(error):
                     to_create.append(document)
-                elif result["status"] == 400 and kind not in _PASSING:
+                elif result["status"] == 400 and kind not in _INDEX_ERRORS:
                     rejected[document.id] = _refusal(kind, _reason(error))
                 else:
-                    passing = passing or f"Elasticsearch does not write to {document.to}: {_reason(error)}"
-        if passing:  # all are sent again: those that were written replace themselves
-            raise Retry(passing)
+                    why = f"Elasticsearch does not write to {document.index_name}: {_reason(error)}"
+                    index_error = index_error or why
+        if index_error:  # the runner redelivers all, which replaces written documents
+            raise Retry(index_error)
         if to_create:
-            self._streams |= {document.to for document in to_create}
-            rejected |= self._put(to_create)
+            self._streams |= {document.index_name for document in to_create}
+            rejected |= self._send_items(to_create)
         return rejected
 
     def _lines(self, document: ElasticsearchDocument) -> bytes:
-        """Action and document. A data stream takes no other action than `create`, and needs `@timestamp`."""
-        if document.to not in self._streams:
+        """Return action and document. A data stream accepts only the action `create`, and requires `@timestamp`."""
+        if document.index_name not in self._streams:
             return document.lines
         source = document.lines.split(b"\n")[1]
         fields = msgspec.json.decode(source, type=dict[str, msgspec.Raw])
         if "@timestamp" not in fields:
             fields["@timestamp"] = msgspec.Raw(b"%d" % document.time)
             source = msgspec.json.encode(fields)
-        action = msgspec.json.encode({"create": {"_index": document.to, "_id": str(document.id)}})
+        action = msgspec.json.encode({"create": {"_index": document.index_name, "_id": str(document.id)}})
         return b"%b\n%b\n" % (action, source)
 
     def _request(self, method: str, path: str, body: bytes | None = None, *, bulk: bool = True) -> Any:
-        """The answer; a body is JSON, or where it is `bulk`, lines of it.
+        """Return the answer to a request, whose body is JSON, or lines of JSON if it is `bulk`.
 
-        Raises RequestRefused where the servers never accept this request, Retry for everything else.
+        Raises RequestRefused if the servers can never accept this request, Retry for all other failures.
         """
         library = self._library
         try:
@@ -254,56 +263,56 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, ElasticsearchDocument
             )
         except library.ConnectionError as e:
             self.metrics.add("ConnectionFailedCount")
-            raise Retry(self._away(e)) from e
+            raise Retry(self._connection_error(e)) from e
         except library.TransportError as e:
             why = _reason(e.info.get("error") if isinstance(e.info, dict) else e.info or e.error)
             if e.status_code in (400, 413):
                 raise RequestRefused("it is too large for a request" if e.status_code == 413 else why) from e
-            raise Retry(self._trouble(e.status_code, why)) from e
+            raise Retry(self._status_error(e.status_code, why)) from e
         except library.SerializationError as e:
             raise Retry(f"{self.config.addresses} is no Elasticsearch: its answer is no JSON") from e
 
-    def _away(self, error: Exception) -> str:
+    def _connection_error(self, error: Exception) -> str:
         names, text = self.config.addresses, str(error)
         if "CERTIFICATE_VERIFY_FAILED" in text:
-            return f"the certificate of {names} is not accepted: truststore names a file with your authorities"
+            return f"the certificate of {names} is not accepted: set truststore to a file with its authority"
         if self.config.tls and "SSL" in text:
-            return f"no server of {names} speaks TLS as it must: {text.partition('(')[2][:200]}"
+            return f"the TLS handshake with {names} fails: {text.partition('(')[2][:200]}"
         return f"Elasticsearch is away: no answer from {names}"
 
-    def _trouble(self, status: int, why: str) -> str:
+    def _status_error(self, status: int, why: str) -> str:
         names = self.config.addresses
         if status in (401, 403):
             return f"Elasticsearch at {names} does not let this user write: check username and password ({why})"
         if status == 429:
-            return f"Elasticsearch at {names} has too much to do: {why}"
+            return f"Elasticsearch at {names} is overloaded: {why}"
         return f"Elasticsearch at {names} answers {status}: {why}"
 
 
-def _event_time(headers: Mapping[str, str], arrival: int) -> int:
+def _event_time_or_arrival(headers: Mapping[str, str], arrival: int) -> int:
     try:
-        return time_of(headers, "timestamp", "@timestamp", default=arrival)
+        return event_time(headers, "timestamp", "@timestamp", default=arrival)
     except ValueError:
         return arrival
 
 
 @functools.lru_cache(1000)
 def _day(number: int) -> str:
-    """Suffix of the name of an index on that day after 1970."""
+    """Return the suffix of an index name for a day, a number of days since 1970."""
     return f"-{np.datetime64(number, 'D')}"
 
 
 def _refusal(kind: str | None, reason: str) -> str:
-    if kind == "invalid_index_name_exception":  # told without the name, as each event may have another
+    if kind == "invalid_index_name_exception":  # without the name, which may differ for each event
         return f"Elasticsearch refuses its index: its name {reason.partition('], ')[2] or 'is invalid'}"
     return f"{ElasticsearchSink.refusal}: {reason}"
 
 
 def _reason(error: Any) -> str:
-    """The servers' own words, without what is particular to one document."""
+    """Return the message of a server's error, without the details of one document."""
     if not isinstance(error, dict):
         return str(error).strip().partition("\n")[0][:500] or "no reason"
-    text = _OF_ONE_EVENT.sub("", str(error.get("reason") or error.get("type")))
+    text = _EVENT_DETAILS.sub("", str(error.get("reason") or error.get("type")))
     if text.endswith("failed to parse") and (cause := error.get("caused_by")):
         text = f"{text}: {_reason(cause)}"
     return text.partition("\n")[0][:500]

@@ -1,4 +1,4 @@
-"""The HBase sink: each event a row, written over itself when it is delivered again."""
+"""HBase sink: writes each event to a row, which a redelivery overwrites."""
 
 from flafka.sinks.hbase.config import HBaseConfig
 from flafka.sinks.hbase.sink import HBaseSink

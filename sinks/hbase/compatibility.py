@@ -1,4 +1,4 @@
-"""What the sink `hbase` does otherwise than Flume's."""
+"""Compatibility notes of the HBase sink."""
 
 from __future__ import annotations
 
@@ -6,33 +6,34 @@ from flafka.plugins import CompatibilityNote
 
 HBASE = (
     CompatibilityNote(
-        flume="row keys are random or come from the clock: what is delivered again would be stored twice",
+        flume="row keys are random or come from the clock, so that a redelivery duplicates rows",
         here="the key ends in the event's id, and cells have the time of arrival: a redelivery writes the same cells",
-        seen=True,
+        is_common=True,
     ),
     CompatibilityNote(
         flume="`batchSize` is 100",
-        here="1000; and what comes while nothing is under way is written at once",
+        here="1000; events that arrive while no request is pending are written at once",
     ),
     CompatibilityNote(
         flume="`serializer.rowPrefix` is `default`",
-        here="empty; `rowKey` makes keys of headers",
+        here="empty; `rowKey` may contain headers",
     ),
     CompatibilityNote(
-        flume="the serializer `simple` counts in the cell of `incrementColumn`, redeliveries too, unless emptied",
-        here="nothing is counted",
+        flume="the serializer `simple` counts events, redeliveries too, in the cell of `incrementColumn`, unless "
+        "that is empty",
+        here="events are not counted",
     ),
     CompatibilityNote(
-        flume="a body that does not match `serializer.regex` is dropped in silence",
+        flume="a body that does not match `serializer.regex` is dropped silently",
         here="it goes to the dead letters",
     ),
     CompatibilityNote(
-        flume="a group without a match stops the sink for ever",
+        flume="a group without a match stops the sink forever",
         here="the row lacks that column",
     ),
     CompatibilityNote(
-        flume="a row that HBase refuses stops the sink for ever",
-        here="it goes to the dead letters, the rest of its batch is delivered; where most rows are refused "
+        flume="a row that HBase refuses stops the sink forever",
+        here="it goes to the dead letters, and the rest of its batch is delivered; if most rows are refused, "
         "the sink pauses (`errors.tolerance`)",
     ),
 )

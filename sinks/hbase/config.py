@@ -10,10 +10,10 @@ from typing import Literal
 import pydantic
 
 from flafka.plugins import Problem, cross_field_validator, option
-from flafka.plugins.shared.javaclass import cannot_run, is_java_class
-from flafka.plugins.shared.regex import LONGEST, Regex
+from flafka.plugins.java.classes import is_java_class, java_class_error
+from flafka.plugins.java.regex import MATCH_TIMEOUT_SECONDS, Regex
 from flafka.sinks.bulk import BulkConfig
-from flafka.sinks.hdfs.hadoop import Hadoop
+from flafka.sinks.hdfs.hadoop import HadoopConfiguration
 from flafka.sinks.templates import Template
 
 _SERIALIZERS = {
@@ -25,13 +25,11 @@ _SERIALIZERS = {
     "org.apache.flume.sink.hbase.regexhbaseeventserializer": "regex",
     "org.apache.flume.sink.hbase2.regexhbase2eventserializer": "regex",
 }
-"""What is meant, by the name in lower case."""
+"""Serializers by their names in lower case."""
 ROW_KEY = "ROW_KEY"
-"""Flume's name for the column that is no column but the row's key."""
-
-
+"""Flume's column name that stands for the row key."""
 THRIFT_PORT = 9090
-"""Where HBase's Thrift server listens by default."""
+"""Default port of HBase's Thrift server."""
 _THRIFT = "HBase is reached through its Thrift server"
 
 
@@ -61,9 +59,9 @@ class HBaseConfig(BulkConfig):
     thrift: str | None = option(
         None,
         name="thrift",
-        description="HBase's Thrift servers (version 1, usually port 9090) as host:port, separated by commas. "
-        "If unset, they are looked for at port 9090 of ZooKeeper's hosts, which zookeeperQuorum, hbase-site.xml in "
-        "FLUME_CONF_DIR or HBASE_CONF_DIR, or else HBase's default localhost names.",
+        description="HBase's Thrift servers (version 1, usually port 9090) as host:port, separated by commas. If "
+        "unset, port 9090 of ZooKeeper's hosts. These are taken from zookeeperQuorum, or else from hbase-site.xml in "
+        "FLUME_CONF_DIR or HBASE_CONF_DIR, or are HBase's default localhost.",
     )
     thrift_transport: Literal["buffered", "framed"] = option(
         "buffered",
@@ -76,10 +74,10 @@ class HBaseConfig(BulkConfig):
         description="Set it to `compact` if the server has hbase.regionserver.thrift.compact = true.",
     )
     connections: int = option(
-        4, name="connections", ge=1, le=64, description="Number of connections. They write at the same time."
+        4, name="connections", ge=1, le=64, description="Number of connections, which write in parallel."
     )
     timeout: int = option(
-        60_000, name="timeout", unit="ms", ge=100, description="Maximum time that an answer may take."
+        60_000, name="timeout", unit="ms", ge=100, description="Maximum time to wait for an answer."
     )
     create_table: bool = option(
         False,
@@ -95,27 +93,25 @@ class HBaseConfig(BulkConfig):
     enable_wal: bool = option(
         True,
         name="enableWal",
-        description="Use HBase's write-ahead log. Without it writing is faster, but when a region server dies, "
-        "events that were not yet on its disk are lost.",
+        description="Use HBase's write-ahead log. Without it writing is faster, but if a region server dies, events "
+        "that are not yet on its disk are lost.",
     )
     serializer: str = option(
         "simple",
         name="serializer",
-        description="`simple`: the body in one column. `regex`: each group of a regular expression in a column of "
-        "its own. Flume's class names of the two are accepted, too.",
+        description="`simple`: the body in one column. `regex`: each group of a regular expression in its own "
+        "column. Flume's class names of the two are accepted, too.",
     )
     payload_column: str = option(
         "pCol", name="serializer.payloadColumn", min_length=1, description="With `simple`: column that gets the body."
     )
-    row_prefix: str = option(
-        "", name="serializer.rowPrefix", description="Beginning of the row key if rowKey is unset."
-    )
+    row_prefix: str = option("", name="serializer.rowPrefix", description="Prefix of the row key if rowKey is unset.")
     suffix: str = option(
         "uuid",
         name="serializer.suffix",
         description="With `timestamp` or `nano`, the row key has the time of arrival in ms between prefix and id if "
-        "rowKey is unset. `uuid` and `random` have no effect, as a random key would write an event twice when it is "
-        "delivered again.",
+        "rowKey is unset. `uuid` and `random` have no effect, as a redelivery with a random key would duplicate "
+        "the row.",
     )
     increment_column: str | None = option(
         None,
@@ -126,15 +122,15 @@ class HBaseConfig(BulkConfig):
     allow_backtracking: bool | None = option(
         None,
         name="serializer.allowBacktracking",
-        description="With `regex`: which engine runs it. If unset, RE2, or where it has look-around or "
-        "back-references, one that backtracks. `false`: always RE2, which refuses these. `true`: always the other. "
-        f"An event that takes that one longer than {LONGEST:.0f} s is rejected.",
+        description="With `regex`: engine of the expression. If unset, RE2, or for look-around and back-references a "
+        "backtracking engine. `false`: always RE2, which refuses these. `true`: always the backtracking engine, "
+        f"which rejects an event after {MATCH_TIMEOUT_SECONDS:.0f} s.",
     )
     regex: str = option(
         "(.*)",
         name="serializer.regex",
-        description="With `regex`: regular expression for the whole body: RE2, in Java's syntax; `.` matches "
-        "newlines as well. Events that do not match are rejected.",
+        description="With `regex`: regular expression for the whole body, in Java's syntax; `.` matches newlines, "
+        "too. Events that do not match are rejected.",
     )
     regex_ignore_case: bool = option(
         False, name="serializer.regexIgnoreCase", description="With `regex`: ignore upper and lower case."
@@ -143,17 +139,17 @@ class HBaseConfig(BulkConfig):
         "payload",
         name="serializer.colNames",
         description="With `regex`: name of the column for each group, separated by commas. ROW_KEY stands for the "
-        "row's key.",
+        "row key.",
     )
     row_key_index: int = option(
         -1,
         name="serializer.rowKeyIndex",
-        description="With `regex`: position of ROW_KEY in colNames, counted from 0. -1 means that there is none.",
+        description="With `regex`: index of ROW_KEY in colNames, from 0. -1: there is none.",
     )
     deposit_headers: bool = option(
         False,
         name="serializer.depositHeaders",
-        description="Write each header into the column of its name as well, unless the body fills that column.",
+        description="Write each header to the column of its name, too, unless that is a column of the body.",
     )
     charset: str = option(
         "UTF-8", name="serializer.charset", description="Character set of the bodies. Only `UTF-8` is possible."
@@ -166,67 +162,67 @@ class HBaseConfig(BulkConfig):
     )
 
     _hosts: str = pydantic.PrivateAttr("")
-    """As they are found on this machine: executors of Spark on others may have another hbase-site.xml."""
+    """Thrift servers by the configuration of this machine; Spark executors may have another hbase-site.xml."""
 
     @property
     def hosts(self) -> list[tuple[str, int]]:
-        """The Thrift servers."""
-        found = (host.strip().rpartition(":") for host in self._hosts.split(","))
-        return [(host, int(port)) for host, _, port in found]
+        """Host and port of the Thrift servers."""
+        addresses = (host.strip().rpartition(":") for host in self._hosts.split(","))
+        return [(host, int(port)) for host, _, port in addresses]
 
     @property
     def columns(self) -> list[str]:
-        """A column for each group of the pattern; trailing empty ones fall away, as in Java."""
+        """Columns of the groups of the pattern, without trailing empty ones, as in Java."""
         return re.sub(",+$", "", self.col_names).split(",")
 
     def key_template(self) -> Template:
-        """What makes the rows' keys."""
+        """Return the template of row keys."""
         if self.row_key is not None:
             return Template(self.row_key)
         time = "%[timestamp]-" if self.suffix in ("timestamp", "nano") else ""
         return Template(f"{self.row_prefix}{time}%[id]")
 
     def pattern(self) -> Regex:
-        """The pattern, for whole bodies."""
+        """Return the pattern, for whole bodies."""
         flags = "(?si)" if self.regex_ignore_case else "(?s)"
         return Regex(rf"{flags}\A(?:{self.regex})\z", backtracking=self.allow_backtracking)
 
     @cross_field_validator("thrift", "zookeeper_quorum", "hbase_zookeeper", "async_")
-    def _is_reached(self) -> None:
+    def _find_servers(self) -> None:
         if self.thrift is not None:
             self._hosts = self.thrift
             return
         quorum = self.zookeeper_quorum or self.hbase_zookeeper or self.async_.get("hbase.zookeeper.quorum")
-        quorum = quorum or Hadoop(("hbase-site.xml",), ("FLUME_CONF_DIR", "HBASE_CONF_DIR")).get(
+        quorum = quorum or HadoopConfiguration(("hbase-site.xml",), ("FLUME_CONF_DIR", "HBASE_CONF_DIR")).get(
             "hbase.zookeeper.quorum", "localhost"
         )
         hosts = dict.fromkeys(re.split("[:/]", part.strip())[0] for part in quorum.split(","))
         self._hosts = ",".join(f"{host}:{THRIFT_PORT}" for host in hosts if host)
 
     def warnings(self) -> Iterator[Problem]:
-        """What is not given, and what has no effect."""
+        """Yield warnings of a missing option `thrift`, and of options without effect."""
         yield from super().warnings()
         if self.thrift is None:
             message = (
-                f"HBase is reached through its Thrift server, which is looked for at {self._hosts}; start one there "
-                "with `hbase thrift start`, or name it with thrift = host:9090"
+                f"HBase is reached through its Thrift server, by default at {self._hosts}; start one there with "
+                "`hbase thrift start`, or name it with thrift = host:9090"
             )
             if self.zookeeper_quorum is not None:
-                message = f"does not lead to the region servers here: {message}"
-                yield Problem("zookeeperQuorum", message, instead={"thrift": self._hosts})
+                message = f"does not name the region servers here: {message}"
+                yield Problem("zookeeperQuorum", message, replacement={"thrift": self._hosts})
             else:
-                yield Problem("thrift", f"is not given: {message}")
+                yield Problem("thrift", f"is not set: {message}")
         if self.serializer == "regex":
-            yield from self.pattern().note("serializer.regex")
+            yield from self.pattern().notes("serializer.regex")
         if self.kerberos_principal is not None:
             message = "has no effect: the Thrift server itself logs in to HBase"
-            yield Problem("kerberosPrincipal", message, instead={})
+            yield Problem("kerberosPrincipal", message, replacement={})
         if self.increment_column is not None:
             message = (
                 "has no effect: nothing is incremented, since a redelivery would be counted twice; count the rows "
                 "instead"
             )
-            yield Problem("serializer.incrementColumn", message, instead={})
+            yield Problem("serializer.incrementColumn", message, replacement={})
 
     @pydantic.field_validator("thrift")
     @classmethod
@@ -248,7 +244,7 @@ class HBaseConfig(BulkConfig):
     def _check_serializer(cls, value: str) -> str:
         if value.lower() not in _SERIALIZERS:
             if is_java_class(value):
-                raise ValueError(cannot_run("serializer of HBase", value))
+                raise ValueError(java_class_error("serializer of HBase", value))
             raise ValueError(f"there is no serializer {value!r}; built are: simple, regex, and Flume's own two")
         return _SERIALIZERS[value.lower()]
 

@@ -1,4 +1,4 @@
-"""Compression as Hadoop's codecs do it, bytes in, bytes out; what is compressed in parts may be put together."""
+"""Hadoop's compression codecs. Outputs may be concatenated, and are one compressed file then."""
 
 from __future__ import annotations
 
@@ -11,31 +11,32 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from flafka.plugins.problems import suggestion
+from flafka.plugins.problems import suggest
 
 PACKAGE = "org.apache.hadoop.io.compress"
-BLOCK_BYTES = 200_000
-"""Of Snappy and LZ4: less than Hadoop's buffers of 256 KiB, which have to hold a block and its overhead."""
+FRAME_BLOCK_BYTES = 200_000
+"""Size of a block of Snappy and LZ4: with its overhead, less than Hadoop's buffers of 256 KiB."""
 
 
 class Codec(NamedTuple):
-    """One of Hadoop's compressions."""
+    """Compression codec of Hadoop."""
 
     java: str
-    """Its class there."""
+    """Name of the Java class."""
     extension: str
+    """Suffix of compressed files, with its dot."""
     compress: Callable[[bytes], bytes]
 
 
-def _blocks(codec: str) -> Callable[[bytes], bytes]:
-    """Hadoop's frame: length of a block, then length and bytes of what it was compressed to."""
+def _framed(codec: str) -> Callable[[bytes], bytes]:
+    """Return a compressor to Hadoop's frames: length of a block, and length and bytes of its compressed form."""
 
     def compress(data: bytes) -> bytes:
         parts = []
-        for start in range(0, len(data), BLOCK_BYTES):
-            block = data[start : start + BLOCK_BYTES]
-            small = pa.Codec(codec).compress(block, asbytes=True)
-            parts += [len(block).to_bytes(4, "big"), len(small).to_bytes(4, "big"), small]
+        for start in range(0, len(data), FRAME_BLOCK_BYTES):
+            block = data[start : start + FRAME_BLOCK_BYTES]
+            compressed = pa.Codec(codec).compress(block, asbytes=True)
+            parts += [len(block).to_bytes(4, "big"), len(compressed).to_bytes(4, "big"), compressed]
         return b"".join(parts)
 
     return compress
@@ -44,19 +45,19 @@ def _blocks(codec: str) -> Callable[[bytes], bytes]:
 CODECS = {
     "gzip": Codec(f"{PACKAGE}.GzipCodec", ".gz", partial(gzip.compress, compresslevel=6, mtime=0)),
     "bzip2": Codec(f"{PACKAGE}.BZip2Codec", ".bz2", bz2.compress),
-    "snappy": Codec(f"{PACKAGE}.SnappyCodec", ".snappy", _blocks("snappy")),
-    "lz4": Codec(f"{PACKAGE}.Lz4Codec", ".lz4", _blocks("lz4_raw")),
+    "snappy": Codec(f"{PACKAGE}.SnappyCodec", ".snappy", _framed("snappy")),
+    "lz4": Codec(f"{PACKAGE}.Lz4Codec", ".lz4", _framed("lz4_raw")),
     "zstandard": Codec(
         f"{PACKAGE}.ZStandardCodec", ".zst", lambda data: bytes(pa.Codec("zstd").compress(data, asbytes=True))
     ),
     "deflate": Codec(f"{PACKAGE}.DeflateCodec", ".deflate", zlib.compress),
     "default": Codec(f"{PACKAGE}.DefaultCodec", ".deflate", zlib.compress),
 }
-"""By the names that Flume knows them by: Hadoop's classes without `Codec`."""
+"""Codecs by their names in Flume: the names of Hadoop's classes without `Codec`."""
 
 
-def canonical(name: str) -> str:
-    """For a validator: our name of a codec, `none` for Flume's `None`, or ValueError."""
+def canonical_codec(name: str) -> str:
+    """Return the key of a codec in `CODECS`, or `none` for Flume's `None`. Raises ValueError for an unknown one."""
     short = name.removeprefix(f"{PACKAGE}.").lower().removesuffix("codec")
     short = "zstandard" if short == "zstd" else short
     if short in CODECS or short == "none":
@@ -65,5 +66,5 @@ def canonical(name: str) -> str:
         raise ValueError(
             f"{name}: LZO is in neither Hadoop nor this agent; write hdfs.codeC = lz4 or snappy, which are as fast"
         )
-    near = suggestion(name, list(CODECS)) or f"; there are {', '.join(CODECS)}"
+    near = suggest(name, list(CODECS)) or f"; there are {', '.join(CODECS)}"
     raise ValueError(f"there is no codec {name!r}{near}")

@@ -9,24 +9,23 @@ from types import MappingProxyType
 import pydantic
 
 from flafka.plugins import Config, Problem, cross_field_validator, option
-from flafka.plugins.problems import suggestion
+from flafka.plugins.problems import suggest
 from flafka.sinks import serializers
-from flafka.sinks.bucketpath import BucketPath, known_zone
+from flafka.sinks.bucketpath import BucketPath, find_zone
 from flafka.sinks.hdfs import codecs
-from flafka.sinks.hdfs.hadoop import Hadoop
+from flafka.sinks.hdfs.hadoop import HadoopConfiguration
 from flafka.sinks.hdfs.location import Location, checked_names, checked_path, locate
 from flafka.sinks.serializers import options as declared
 
 FILE_TYPES = ("SequenceFile", "DataStream", "CompressedStream")
 FORMATS = ("Writable", "Text")
 HIDDEN = ("_", ".")
-"""First characters of names that Spark, Hive and MapReduce pass over."""
-LONGEST_SUFFIX = 64
-"""Bytes; the names of topics take up to 100, and the prefix what is left."""
+"""First characters of names that Spark, Hive and MapReduce ignore."""
+MAX_SUFFIX_BYTES = 64
+"""Limit that leaves room for the topic, with up to 100 bytes, and the prefix."""
 ROUND_UNITS = {"second": 60, "minute": 60, "hour": 24}
-_KERBEROS = (
-    "Refused, as Kerberos is not built yet; no effect where Hadoop's core-site.xml is there and asks for none."
-)
+"""Units of hdfs.roundUnit, and the greatest hdfs.roundValue of each."""
+_KERBEROS = "Refused, as Kerberos is not built yet; no effect if Hadoop's core-site.xml exists and requires none."
 
 
 class HdfsConfig(Config):
@@ -34,22 +33,22 @@ class HdfsConfig(Config):
 
     options_without_effect = MappingProxyType(
         {
-            "hdfs.inUsePrefix": "a file appears only when it is whole",
-            "hdfs.inUseSuffix": "a file appears only when it is whole",
-            "hdfs.emptyInUseSuffix": "a file appears only when it is whole",
-            "hdfs.closeTries": "a commit is tried until it is made",
-            "hdfs.retryInterval": "a commit is tried until it is made",
+            "hdfs.inUsePrefix": "a file appears only when it is complete",
+            "hdfs.inUseSuffix": "a file appears only when it is complete",
+            "hdfs.emptyInUseSuffix": "a file appears only when it is complete",
+            "hdfs.closeTries": "a commit is retried until it succeeds",
+            "hdfs.retryInterval": "a commit is retried until it succeeds",
             "hdfs.rollTimerPoolSize": "there are no timers",
-            "hdfs.minBlockReplicas": "HDFS replicates as it is configured",
+            "hdfs.minBlockReplicas": "HDFS replicates as configured there",
         }
     )
     path: str = option(
         name="hdfs.path",
         description="Directory of the files; it may contain escape sequences. With `hdfs://namenode:8020/…`, `/…` or "
-        "a path below the user's home directory `/user/<name>`, hdfs.webhdfs or Hadoop's configuration tells where "
-        "the NameNode's HTTP server is; if neither does, it is looked for on that host, or else on this one, at "
-        "Hadoop's default ports 9870 and 50070. `webhdfs://namenode:9870/…` (`swebhdfs` for TLS) names it. "
-        "`file:///…` is a directory of this host, on a file system with hard links.",
+        "a path below the user's home directory `/user/<name>`, the NameNode's HTTP server is taken from "
+        "hdfs.webhdfs or Hadoop's configuration. If neither has one, Hadoop's default ports 9870 and 50070 are "
+        "tried, on the host of the path or else on this one. `webhdfs://namenode:9870/…` (`swebhdfs` for TLS) is the "
+        "HTTP server itself. `file:///…` is a directory of this host, on a file system with hard links.",
     )
     webhdfs: str | None = option(
         None,
@@ -60,8 +59,8 @@ class HdfsConfig(Config):
     file_type: str = option(
         "SequenceFile",
         name="hdfs.fileType",
-        description="`SequenceFile`, Flume's default: times and bodies in Hadoop's format. `DataStream`: only what "
-        "the serializer writes. `CompressedStream`: the same, compressed with hdfs.codeC.",
+        description="`SequenceFile`, Flume's default: times and bodies in Hadoop's format. `DataStream`: the output "
+        "of the serializer. `CompressedStream`: the same, compressed with hdfs.codeC.",
     )
     write_format: str = option(
         "Writable",
@@ -74,7 +73,7 @@ class HdfsConfig(Config):
         name="serializer.columns.",
         description="With `PARQUET`: `serializer.columns.<header>` makes a column of that header, of the type "
         "string, boolean, int, bigint, float, double, date (2026-01-31) or timestamp (2026-01-31T12:00:00Z, or "
-        "milliseconds since the epoch). Where the header is no such value, the column is null and `headers` has it.",
+        "milliseconds since the epoch). If the header is no such value, the column is null; `headers` has the text.",
     )
     append_newline: bool = declared.append_newline()
     compression_codec: str | None = declared.compression_codec(
@@ -92,12 +91,12 @@ class HdfsConfig(Config):
     file_prefix: str = option(
         "FlumeData",
         name="hdfs.filePrefix",
-        description="Beginning of the files' names; it may contain escape sequences.",
+        description="Prefix of the files' names; it may contain escape sequences.",
     )
     file_suffix: str = option(
         "",
         name="hdfs.fileSuffix",
-        description="End of the files' names, such as `.log`. If unset, it follows from the format and the codec.",
+        description="Suffix of the files' names, such as `.log`. If unset, it depends on the format and the codec.",
     )
     roll_interval: int = option(
         30, name="hdfs.rollInterval", unit="s", description="Age at which a file is closed. 0 or less sets no limit."
@@ -106,7 +105,7 @@ class HdfsConfig(Config):
         1024,
         name="hdfs.rollSize",
         unit="bytes",
-        description="Size of its events' bodies at which a file is closed. 0 or less sets no limit.",
+        description="Total size of the events' bodies at which a file is closed. 0 or less sets no limit.",
     )
     roll_count: int = option(
         10,
@@ -132,13 +131,13 @@ class HdfsConfig(Config):
         "second", name="hdfs.roundUnit", description="Unit of hdfs.roundValue: `second`, `minute` or `hour`."
     )
     round_value: int = option(
-        1, name="hdfs.roundValue", description="Number of units to a multiple of which times are rounded down."
+        1, name="hdfs.roundValue", description="Round times down to a multiple of this many hdfs.roundUnit."
     )
     time_zone: str | None = option(
         None,
         name="hdfs.timeZone",
-        description="Time zone of the time in escape sequences, such as `Europe/Paris`. If unset, that of this "
-        "machine.",
+        description="Time zone of the time in escape sequences, such as `Europe/Paris`. If unset, the time zone of "
+        "this machine.",
     )
     use_local_time_stamp: bool = option(
         False,
@@ -170,10 +169,10 @@ class HdfsConfig(Config):
         description="Local directory for unfinished files. If unset, the system's directory for temporary files.",
     )
     kerberos_principal: str | None = option(
-        None, name="hdfs.kerberosPrincipal", description=f"Kerberos user of Flume's. {_KERBEROS}"
+        None, name="hdfs.kerberosPrincipal", description=f"Kerberos principal, as in Flume. {_KERBEROS}"
     )
     kerberos_keytab: str | None = option(
-        None, name="hdfs.kerberosKeytab", description=f"Keytab of that user. {_KERBEROS}"
+        None, name="hdfs.kerberosKeytab", description=f"Keytab of that principal. {_KERBEROS}"
     )
     batch_size: int = option(
         100,
@@ -181,28 +180,27 @@ class HdfsConfig(Config):
         unit="events",
         gt=0,
         without_effect=True,
-        description="batches are as large as the channel hands them out",
+        description="batches are as large as the channel returns them",
     )
 
     _location: Location = pydantic.PrivateAttr()
-    """Path and servers, as this machine has them: executors of Spark may have other configurations and users."""
-    _assumed: bool = pydantic.PrivateAttr(False)
-    """True where nothing names a NameNode."""
-    _creation: dict[str, str] = pydantic.PrivateAttr()
-    """Settings of new files, of `Hadoop.creation`."""
+    """Path and servers by the configuration of this machine; Spark executors may have others."""
+    _is_assumed: bool = pydantic.PrivateAttr(False)
+    """True if no option or file names a NameNode."""
+    _file_settings: dict[str, str] = pydantic.PrivateAttr()
 
     @property
     def location(self) -> Location:
-        """The path and the servers, taken apart."""
+        """Path and servers of hdfs.path."""
         return self._location
 
     @property
-    def creation(self) -> dict[str, str]:
-        """Umask, replication and block size of Hadoop's configuration, as `Hadoop.creation` returns them."""
-        return self._creation
+    def file_settings(self) -> dict[str, str]:
+        """Umask, replication and block size of new files: `HadoopConfiguration.file_settings`."""
+        return self._file_settings
 
     def bucket_path(self) -> BucketPath:
-        """The path of a file up to the unique part of its name."""
+        """Return the path of a file up to the unique part of its name."""
         return BucketPath(
             f"{self.location.path}/{self.file_prefix}",
             time_zone=self.time_zone,
@@ -212,101 +210,107 @@ class HdfsConfig(Config):
         )
 
     def uses_headers(self) -> dict[str, frozenset[str]]:
-        """By option: the headers that its escapes need."""
-        texts = {"hdfs.path": self.path, "hdfs.filePrefix": self.file_prefix}
+        """Return, by option, the headers that its escapes need."""
+        patterns = {"hdfs.path": self.path, "hdfs.filePrefix": self.file_prefix}
         local = self.use_local_time_stamp
         columns = {f"serializer.columns.{header}": frozenset({header}) for header in self.columns}
-        return {name: BucketPath(text, local_time=local).headers for name, text in texts.items()} | columns
+        return {name: BucketPath(text, local_time=local).headers for name, text in patterns.items()} | columns
 
     def warnings(self) -> Iterator[Problem]:
         """Yield warnings of options that have no effect, or hide files from readers."""
-        if self._assumed:
+        if self._is_assumed:
             yield Problem(
                 "hdfs.path",
-                "names no host, and no Hadoop configuration does: HDFS on this host is meant (Flume would write to "
-                "the local disk); to name another, write hdfs://namenode:8020/… or set HADOOP_CONF_DIR",
+                "names no host, and neither does Hadoop's configuration: HDFS on this host is assumed (Flume would "
+                "write to the local disk); to name another, write hdfs://namenode:8020/… or set HADOOP_CONF_DIR",
             )
-        if self.time_zone is not None and known_zone(self.time_zone) is None:
-            near = suggestion(self.time_zone, sorted(zoneinfo.available_timezones()))
-            what = (
-                f"{self.time_zone!r} is no time zone, so that UTC is used{near}; without it that of this machine is"
+        if self.time_zone is not None and find_zone(self.time_zone) is None:
+            hint = suggest(self.time_zone, sorted(zoneinfo.available_timezones()))
+            message = (
+                f"{self.time_zone!r} is no time zone, so that UTC is used{hint}; if unset, the zone of this machine"
             )
-            yield Problem("hdfs.timeZone", what, as_in_flume=True)
+            yield Problem("hdfs.timeZone", message, is_flume_behavior=True)
         if self.kerberos_principal:
             yield Problem(
                 "hdfs.kerberosPrincipal",
-                "has no effect, as core-site.xml asks for no Kerberos (Flume would log in all the same); "
+                "has no effect, as core-site.xml requires no Kerberos (Flume would log in all the same); "
                 "hdfs.proxyUser names the owner of files",
             )
         if self.proxy_user and self.location.scheme == "file":
             yield Problem(
-                "hdfs.proxyUser", "has no effect with file:, files are this process's own", as_in_flume=False
+                "hdfs.proxyUser",
+                "has no effect with file:, as the user of this process owns files",
+                is_flume_behavior=False,
             )
-        yield from self._unrolled()
-        yield from self._misread()
+        yield from self._warn_unlimited()
+        yield from self._warn_of_names()
         if "%" in self.file_suffix:
             yield Problem(
                 "hdfs.fileSuffix",
-                "has no escapes and is used as it is written; hdfs.filePrefix has escapes",
-                as_in_flume=True,
+                "has no escape sequences and is used as it is; hdfs.filePrefix may have some",
+                is_flume_behavior=True,
             )
         names = {option.field: option.name for option in self.options()}
         if self.file_type != "SequenceFile":
-            yield from serializers.warnings(self, self.model_fields_set, names)
+            yield from serializers.option_warnings(self, self.model_fields_set, names)
             if "write_format" in self.model_fields_set:
-                yield Problem("hdfs.writeFormat", f"has no effect with {self.file_type}, as in Flume", note=True)
-        elif given := {"serializer", *serializers.APPLIES} & self.model_fields_set:
+                yield Problem("hdfs.writeFormat", f"has no effect with {self.file_type}, as in Flume", is_note=True)
+        elif given := {"serializer", *serializers.SERIALIZERS_BY_OPTION} & self.model_fields_set:
             for field in sorted(given):
                 yield Problem(
                     names[field],
                     "has no effect with hdfs.fileType SequenceFile, Flume's default; to use the serializer, write "
                     "hdfs.fileType = DataStream",
-                    as_in_flume=True,
+                    is_flume_behavior=True,
                 )
 
-    def _unrolled(self) -> Iterator[Problem]:
-        """Yield a warning where a file may stay open, and so hidden, for a day."""
+    def _warn_unlimited(self) -> Iterator[Problem]:
+        """Yield a warning if a file may stay open, and so hidden, for a day."""
         if self.roll_interval or self.idle_timeout:
             return
         limits = [name for name, limit in (("rollSize", self.roll_size), ("rollCount", self.roll_count)) if limit]
         only = f"only hdfs.{' and hdfs.'.join(limits)} close files" if limits else "nothing closes files"
         yield Problem(
             "hdfs.rollInterval",
-            f"is 0, so that {only}: with few events nothing is to be seen for up to a day (in Flume, a .tmp file), "
-            "and the channel has to keep the events so long; add hdfs.rollInterval = 3600, or hdfs.idleTimeout",
+            f"is 0, so that {only}: with few events no file appears for up to a day (in Flume, a .tmp file), and the "
+            "channel has to keep the events that long; add hdfs.rollInterval = 3600, or hdfs.idleTimeout",
         )
 
-    def _misread(self) -> Iterator[Problem]:
-        """Yield warnings of names by which Spark, Hive and Hadoop pass over files, or misread them."""
-        skipped = "begins with {!r}: Spark, Hive and MapReduce pass over such {}"
+    def _warn_of_names(self) -> Iterator[Problem]:
+        """Yield warnings of names by which Spark, Hive and Hadoop ignore or misread files."""
+        ignored = "begins with {!r}: Spark, Hive and MapReduce ignore such {}"
         if self.file_prefix[0:1] in HIDDEN:
-            message = skipped.format(self.file_prefix[0], "files")
-            yield Problem("hdfs.filePrefix", message, as_in_flume=True)
-        fixed = BucketPath(self.location.path).static
+            message = ignored.format(self.file_prefix[0], "files")
+            yield Problem("hdfs.filePrefix", message, is_flume_behavior=True)
+        fixed = BucketPath(self.location.path).fixed_prefix
         for name in self.location.path[fixed.rfind("/") + 1 :].split("/") if fixed != self.location.path else ():
             if name[0:1] in HIDDEN and "=" not in name:
-                yield Problem("hdfs.path", f"{name!r} {skipped.format(name[0], 'directories')}", as_in_flume=True)
+                yield Problem(
+                    "hdfs.path", f"{name!r} {ignored.format(name[0], 'directories')}", is_flume_behavior=True
+                )
         if self.file_type == "SequenceFile" or not self.file_suffix:
             return
         codec = codecs.CODECS.get(self.codec or "none")
         ending = codec.extension if codec is not None else ""
-        named = next(
-            (one for one in codecs.CODECS.values() if one and self.file_suffix.endswith(one.extension)), None
+        by_suffix = next(
+            (codec for codec in codecs.CODECS.values() if self.file_suffix.endswith(codec.extension)), None
         )
         if ending and not self.file_suffix.endswith(ending):
-            message = f"does not end in {ending}, by which readers know files compressed with {self.codec}: write "
-            yield Problem(
-                "hdfs.fileSuffix", f"{message}hdfs.fileSuffix = {self.file_suffix}{ending}", as_in_flume=True
+            message = (
+                f"does not end in {ending}, by which readers recognize files compressed with {self.codec}: write "
             )
-        elif named is not None and not ending:
-            message = f"ends in {named.extension}, by which readers take files for compressed, and these are not"
-            yield Problem("hdfs.fileSuffix", message, as_in_flume=True)
+            yield Problem(
+                "hdfs.fileSuffix", f"{message}hdfs.fileSuffix = {self.file_suffix}{ending}", is_flume_behavior=True
+            )
+        elif by_suffix is not None and not ending:
+            message = f"ends in {by_suffix.extension}, by which readers expect compressed files, and these are not"
+            yield Problem("hdfs.fileSuffix", message, is_flume_behavior=True)
 
     _check_path = pydantic.field_validator("path")(checked_path)
     _check_prefix = pydantic.field_validator("file_prefix")(checked_names)
     _check_columns = pydantic.field_validator("columns")(serializers.checked_columns)
-    _canonical_codec = pydantic.field_validator("codec")(codecs.canonical)
-    _canonical_serializer = pydantic.field_validator("serializer")(serializers.canonical)
+    _canonical_codec = pydantic.field_validator("codec")(codecs.canonical_codec)
+    _canonical_serializer = pydantic.field_validator("serializer")(serializers.canonical_serializer)
     _canonical_compression = pydantic.field_validator("compression_codec")(serializers.canonical_codec)
 
     @pydantic.field_validator("roll_interval", "roll_size", "roll_count", "idle_timeout", "call_timeout")
@@ -316,8 +320,8 @@ class HdfsConfig(Config):
 
     @cross_field_validator("webhdfs", "path", "proxy_user")
     def _find_servers(self) -> None:
-        self._location, self._assumed = locate(self.path, self.webhdfs, self.proxy_user)
-        self._creation = {} if self._location.scheme == "file" else Hadoop().creation()
+        self._location, self._is_assumed = locate(self.path, self.webhdfs, self.proxy_user)
+        self._file_settings = {} if self._location.scheme == "file" else HadoopConfiguration().file_settings()
 
     @pydantic.field_validator("file_type")
     @classmethod
@@ -335,7 +339,7 @@ class HdfsConfig(Config):
     @classmethod
     def _canonical_write_format(cls, value: str) -> str:
         name = value.removeprefix("org.apache.flume.sink.hdfs.").removesuffix("$Builder").lower()
-        known = {name: one for one in FORMATS for name in (one.lower(), f"hdfs{one}serializer".lower())}
+        known = {name: format for format in FORMATS for name in (format.lower(), f"hdfs{format}serializer".lower())}
         return known.get(name, value)
 
     @cross_field_validator("write_format", "file_type")
@@ -378,11 +382,11 @@ class HdfsConfig(Config):
     @pydantic.field_validator("file_suffix")
     @classmethod
     def _check_suffix(cls, value: str) -> str:
-        checked_names(value.replace("%", "%%"))  # it has no escapes
+        checked_names(value.replace("%", "%%"))  # the suffix has no escapes
         if "/" in value:
-            raise ValueError("must be the end of a name, without a slash; directories belong into hdfs.path")
-        if len(value.encode()) > LONGEST_SUFFIX:
-            raise ValueError(f"must have at most {LONGEST_SUFFIX} bytes, as a name has at most 255")
+            raise ValueError("must be the end of a name, without a slash; directories belong in hdfs.path")
+        if len(value.encode()) > MAX_SUFFIX_BYTES:
+            raise ValueError(f"must have at most {MAX_SUFFIX_BYTES} bytes, as a name has at most 255")
         return value
 
     @pydantic.field_validator("round_unit")
@@ -400,9 +404,10 @@ class HdfsConfig(Config):
     def _refuse_kerberos(self) -> None:
         if self.kerberos_principal is None:
             return
-        hadoop = Hadoop()
+        hadoop = HadoopConfiguration()
         if not hadoop.files or hadoop.get("hadoop.security.authentication", "simple").lower() != "simple":
             raise ValueError(
-                "is not built yet: remove it where this HDFS asks for no Kerberos, hdfs.proxyUser names the user; "
-                "where it does, this sink cannot write there: deliver elsewhere, or keep Flume for it"
+                "is not built yet: if this HDFS requires no Kerberos, remove it, and name the user with "
+                "hdfs.proxyUser; if it does, this sink cannot write there: write to another store, or keep Flume for "
+                "it"
             )

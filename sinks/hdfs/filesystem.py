@@ -1,4 +1,4 @@
-"""The file system that the sink needs: HDFS is one, and so is a local disk."""
+"""Interface of the file systems to which the HDFS sink writes: HDFS and the local disk."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ class Status(NamedTuple):
     is_file: bool
     length: int
     changed: int
-    """Time of the last change on the file system's clock, ms since the epoch."""
+    """Time of the last change, on the file system's clock, in milliseconds since the epoch."""
 
 
 class Refused(Retry):
-    """A refusal that stays until somebody changes something: a quota, a permission, an encryption zone."""
+    """A refusal that lasts until someone changes something: a quota, a permission, an encryption zone."""
 
     def __init__(self, text: str, kind: str = "") -> None:
-        """`kind` is the file system's own name of the error."""
+        """Create an error; `kind` is the file system's own name of it."""
         super().__init__(text)
         self.kind = kind
 
 
 class NoDirectory(Refused):
-    """No directory can be made at `path`: a file is in the way, or a name is one that the file system never takes."""
+    """No directory can be created at `path`, as a file is in the way, or the file system does not allow a name."""
 
     def __init__(self, text: str, path: str) -> None:
         super().__init__(text)
@@ -41,19 +41,20 @@ class NoDirectory(Refused):
 
 
 class FileSystem(Protocol):
-    """Files and directories, safe for threads. Raises Retry, or Refused, with a sentence for whatever goes wrong.
+    """File system of the HDFS sink. Any thread may call it.
 
-    A call that raises may or may not have been executed. What has returned is durable.
+    Calls raise Retry, or Refused, with a sentence for any failure. A call that raises may have been executed. A call
+    that returns is durable.
     """
 
     _threads: ThreadPoolExecutor
 
     def close(self) -> None:
-        """Release its threads, and whatever else it holds."""
+        """Release threads and connections."""
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     def each(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """Return the results for all items, worked on side by side. After a failure no more are begun."""
+        """Return the results of parallel calls, one for each item. After a failure, no more calls begin."""
         items = list(items)
         if len(items) == 1:
             return [function(items[0])]
@@ -68,52 +69,52 @@ class FileSystem(Protocol):
         return [future.result() for future in futures]
 
     def upload(self, path: str, data: bytes | Path) -> str:
-        """Write a new file, `path` or `path` with something behind it, and return its name."""
+        """Write a new file and return its path: `path`, perhaps with a suffix."""
 
     def status(self, path: str) -> Status | None:
-        """Return the status of that path; None where nothing is."""
+        """Return the status of a file or directory; None if it does not exist."""
 
     def list(self, path: str) -> list[Status]:
-        """Return the entries of that directory, by name; none where there is no directory."""
+        """Return the entries of a directory, sorted by name; an empty list if it does not exist."""
 
     def read(self, path: str) -> bytes | None:
-        """A small file's content; None where there is no file."""
+        """Return the content of a small file; None if it does not exist."""
 
     def rename(self, source: str, target: str) -> bool:
-        """Move a file, atomically; False where the target exists, the source does not, or its directory does not.
+        """Move a file, atomically; if the target is a directory, into that.
 
-        Where the target is a directory the file is moved into it.
+        Return False if the target exists, or the source or the target's directory does not exist.
         """
 
     def mkdirs(self, path: str) -> None:
-        """Make a directory, with all above it. Raises NoDirectory where something else is in its place."""
+        """Create a directory and its parents. Raises NoDirectory if there cannot be a directory at that path."""
 
     def adopt(self, file: str, directory: str) -> None:
-        """Give a file below `.flafka` the group and the ACL that a file gets which is made in that directory.
+        """Give a file below `.flafka` the group and ACL of files that are created in that directory.
 
-        Best-effort: it is logged where this user may not.
+        Best-effort: if this user is not allowed to, a warning is logged.
         """
 
     def delete(self, path: str) -> None:
-        """Delete a file, or a directory with all in it; nothing happens where there is none."""
+        """Delete a file, or a directory and its content. Idempotent."""
 
-    def may_write(self, path: str) -> None:
-        """Raise Retry where the user may not create files in that directory."""
+    def check_writable(self, path: str) -> None:
+        """Raise Retry if the user may not create files in that directory."""
 
 
 PRIVATE = ".flafka"
-"""The directory for what readers are not to see; the user of the sink alone may look into it."""
+"""Directory of the sink's own files, which only the user of the sink may read."""
 
 
-def private(path: str) -> str:
-    """Return the directory of that name in a path; empty where there is none."""
-    before, found, _ = f"{path}/".partition(f"/{PRIVATE}/")
-    return f"{before}/{PRIVATE}" if found else ""
+def private_directory(path: str) -> str:
+    """Return the directory `PRIVATE` in a path; empty if the path has none."""
+    before, separator, _ = f"{path}/".partition(f"/{PRIVATE}/")
+    return f"{before}/{PRIVATE}" if separator else ""
 
 
-def loosely(mode: int) -> bool:
-    """Return True for the mode of a private directory that others may read, and nobody has opened for another writer.
+def is_too_open(mode: int) -> bool:
+    """Return True for the mode of a private directory that others may read and not write.
 
-    Several users write below one path where an operator has let their group write into it.
+    If others may write, an operator has opened the directory to several users that write below one path.
     """
     return bool(mode & 0o77) and not mode & 0o22

@@ -1,4 +1,4 @@
-"""What hdfs.fileType makes of a serializer."""
+"""File formats of hdfs.fileType: SequenceFile, and plain or compressed files of a serializer."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from flafka.sinks.hdfs.codecs import CODECS, Codec
 from flafka.sinks.hdfs.config import HdfsConfig
 from flafka.sinks.hdfs.sequencefile import SequenceFile
 from flafka.sinks.serializers import Buffer, FileWriter, Serializer
-from flafka.sinks.serializers.avro import Fetch
+from flafka.sinks.serializers.avro import FetchSchema
 
-COMPRESSED_BYTES = 1 << 20
-"""So much is compressed at once: what a file of many such parts needs in memory is no more, whatever the codec."""
+COMPRESSED_PART_BYTES = 1 << 20
+"""Number of bytes that are compressed at once, which limits the memory of an open file."""
 
 
-def format_of(config: HdfsConfig, fetch: Fetch) -> Serializer:
-    """Events to the bytes of files, as the configuration says; `fetch` gets Avro schemas."""
+def format_of(config: HdfsConfig, fetch: FetchSchema) -> Serializer:
+    """Return the serializer of the configured file type; `fetch` downloads Avro schemas."""
     codec = CODECS.get(config.codec or "none")
     if config.file_type == "SequenceFile":
         return SequenceFile(config.write_format, codec)
-    serializer = serializers.make(config, fetch, config.columns)
+    serializer = serializers.make_serializer(config, fetch, config.columns)
     return serializer if codec is None else _Compressed(serializer, codec)
 
 
 class _Compressed(Serializer):
-    """The files of another serializer, compressed."""
+    """Compressed files of another serializer."""
 
     def __init__(self, inner: Serializer, codec: Codec) -> None:
         self.inner, self._codec = inner, codec
@@ -43,32 +43,32 @@ class _Compressed(Serializer):
 
 
 class CompressedFile(FileWriter):
-    """One compressed file, of parts that are each compressed by itself: every reader of these formats joins them."""
+    """One compressed file, a concatenation of separately compressed parts, as readers of these formats allow."""
 
     def __init__(self, inner: FileWriter, codec: Codec) -> None:
         self._inner, self._codec = inner, codec
         self._parts = [bytes(inner.header)]
-        self._waiting = len(self._parts[0])
+        self._buffered = len(self._parts[0])
         self._empty = True
 
     def add(self, records: Any) -> Buffer:
-        """The next part, once there is enough for it."""
-        self._take(self._inner.add(records))
-        data = self._compressed() if self._waiting >= COMPRESSED_BYTES else b""
-        self.held = self._waiting + self._inner.held
+        """Append records, and return a compressed part once there are enough."""
+        self._append(self._inner.add(records))
+        data = self._compress() if self._buffered >= COMPRESSED_PART_BYTES else b""
+        self.buffered_bytes = self._buffered + self._inner.buffered_bytes
         return data
 
     def close(self) -> Buffer:
-        """The last part; a file without any has an empty one, as zero bytes are no compressed file."""
-        self._take(self._inner.close())
-        return self._compressed() if self._waiting or self._empty else b""
+        """Return the last part. An empty file gets an empty part, as zero bytes are no compressed file."""
+        self._append(self._inner.close())
+        return self._compress() if self._buffered or self._empty else b""
 
-    def _take(self, data: Buffer) -> None:
+    def _append(self, data: Buffer) -> None:
         self._parts.append(bytes(data))
-        self._waiting += len(data)
+        self._buffered += len(data)
 
-    def _compressed(self) -> bytes:
+    def _compress(self) -> bytes:
         data = self._codec.compress(b"".join(self._parts))
         self._parts.clear()
-        self._waiting, self._empty = 0, False
+        self._buffered, self._empty = 0, False
         return data

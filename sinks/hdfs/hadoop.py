@@ -1,4 +1,4 @@
-"""Hadoop's own configuration, core-site.xml and hdfs-site.xml: servers of HDFS, and how files are made."""
+"""Hadoop's configuration, core-site.xml and hdfs-site.xml: servers of HDFS, and settings of new files."""
 
 from __future__ import annotations
 
@@ -7,59 +7,59 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from flafka.plugins.shared.hadoopxml import read_properties, value_of
+from flafka.plugins.java.hadoopxml import read_properties, resolve_property
 
 DIRECTORIES = ("FLUME_CONF_DIR", "HADOOP_CONF_DIR")
-"""Variables that name a directory with Hadoop's configuration, the first before the second, as for Flume."""
+"""Environment variables of directories with Hadoop's configuration, in Flume's order."""
 FILES = ("core-site.xml", "hdfs-site.xml")
-_ANY = ("", "0.0.0.0")  # noqa: S104  # which means any address of the NameNode's own host
+_ANY_ADDRESS = ("", "0.0.0.0")  # noqa: S104  # any address of the NameNode's own host
 
 
-class Hadoop:
-    """The properties of the first core-site.xml and hdfs-site.xml that are found. ValueError where one is not XML.
+class HadoopConfiguration:
+    """Properties of the first core-site.xml and hdfs-site.xml that exist. Raises ValueError for one that is not XML.
 
-    `files` are others, and `directories` the variables that name where they lie.
+    `files` are names of other files, and `directories` the environment variables of their directories.
     """
 
     def __init__(self, files: Sequence[str] = FILES, directories: Sequence[str] = DIRECTORIES) -> None:
         self._values: dict[str, str] = {}
         self.files: list[Path] = []
         for name in files:
-            places = (Path(directory, name) for variable in directories if (directory := os.environ.get(variable)))
-            if (path := next((place for place in places if place.is_file()), None)) is not None:
+            paths = (Path(directory, name) for variable in directories if (directory := os.environ.get(variable)))
+            if (path := next((path for path in paths if path.is_file()), None)) is not None:
                 self.files.append(path)
                 self._values |= read_properties(path)
 
     def get(self, name: str, default: str = "") -> str:
-        """Return the value of a property with its references resolved."""
-        return value_of(self._values, name, default)
+        """Return the value of a property, with its references resolved."""
+        return resolve_property(self._values, name, default)
 
-    def creation(self) -> dict[str, str]:
-        """Return how Hadoop's client makes files here: `umask` in octal, `replication` and `blocksize`, where set.
+    def file_settings(self) -> dict[str, str]:
+        """Return settings of new files, as of Hadoop's client: `umask` in octal, `replication` and `blocksize`.
 
-        Raises ValueError for a value that Hadoop does not take either.
+        Settings that are not configured are left out. Raises ValueError for a value that Hadoop refuses, too.
         """
-        found = {
+        settings = {
             "umask": _umask(self.get("fs.permissions.umask-mode", self.get("dfs.umaskmode"))),
             "replication": self.get("dfs.replication"),
             "blocksize": _bytes(self.get("dfs.blocksize", self.get("dfs.block.size"))),
         }
-        if not re.fullmatch("[0-9]*", found["replication"]):
-            raise ValueError(f"dfs.replication in hdfs-site.xml must be a number, not {found['replication']!r}")
-        return {name: value for name, value in found.items() if value}
+        if not re.fullmatch("[0-9]*", settings["replication"]):
+            raise ValueError(f"dfs.replication in hdfs-site.xml must be a number, not {settings['replication']!r}")
+        return {name: value for name, value in settings.items() if value}
 
-    def webhdfs(self, authority: str) -> str | None:
-        """The HTTP servers of `hdfs://<authority>` as hdfs.webhdfs wants them, without a port where none is given.
+    def http_servers(self, authority: str) -> str | None:
+        """Return the HTTP servers of `hdfs://<authority>`, as in hdfs.webhdfs; without a port if none is configured.
 
-        `authority` is a nameservice, or `host` or `host:port` of a NameNode's RPC server. If empty, it is that of
-        fs.defaultFS, and the answer is None where that names no NameNode.
+        `authority` is a nameservice, or `host` or `host:port` of a NameNode's RPC server; if empty, that of
+        fs.defaultFS. Return None if that names no NameNode.
         """
         default = self._default()
         authority = authority or default
         if not authority:
             return None
         if authority in _names(self.get("dfs.nameservices")):
-            return self.nameservice(authority)
+            return self.nameservice_servers(authority)
         host, _, port = authority.partition(":")
         for suffix in ("", *self._suffixes()):
             rpc = self._rpc(suffix)
@@ -67,32 +67,31 @@ class Hadoop:
                 return self._http(suffix)
         if _with_port(default) == _with_port(authority):
             return self._http("", host)
-        return self.at(host)
+        return self.default_server(host)
 
-    def at(self, host: str) -> str:
-        """The HTTP server of a NameNode on `host` that these files do not know: its port where it is any host's."""
-        kind = "https" if self._secure() else "http"
-        found, _, port = self.get(f"dfs.namenode.{kind}-address").partition(":")
-        address = f"{host}:{port}" if port and found in _ANY else host
+    def default_server(self, host: str) -> str:
+        """Return the HTTP server of a NameNode on a host that is not configured, with the port of any host if set."""
+        kind = "https" if self._is_https_only() else "http"
+        configured, _, port = self.get(f"dfs.namenode.{kind}-address").partition(":")
+        address = f"{host}:{port}" if port and configured in _ANY_ADDRESS else host
         return f"{'https://' if kind == 'https' else ''}{address}"
 
     @property
-    def elsewhere(self) -> str:
-        """fs.defaultFS where that is neither HDFS nor the local disk; else empty."""
+    def other_filesystem(self) -> str:
+        """Value of fs.defaultFS if it is neither HDFS nor the local disk; else empty."""
         value = self._default_filesystem()
         return "" if value.partition(":")[0] in ("", "file", "hdfs", "webhdfs", "swebhdfs") else value
 
-    def nameservice(self, name: str) -> str | None:
-        """The HTTP servers of all NameNodes of a nameservice; None where the files do not know it."""
+    def nameservice_servers(self, name: str) -> str | None:
+        """Return the HTTP servers of all NameNodes of a nameservice; None if it is not configured."""
         if name not in _names(self.get("dfs.nameservices")):
             return None
         members = _names(self.get(f"dfs.ha.namenodes.{name}"))
-        found = [self._http(f".{name}.{member}") for member in members] or [self._http(f".{name}")]
-        known = [address for address in found if address]
-        return ",".join(known) or None
+        addresses = [self._http(f".{name}.{member}") for member in members] or [self._http(f".{name}")]
+        return ",".join(address for address in addresses if address) or None
 
     def _suffixes(self) -> list[str]:
-        """Return the ends of the names of each NameNode's properties."""
+        """Return the suffixes of the names of each NameNode's properties."""
         services = _names(self.get("dfs.nameservices"))
         members = [f".{s}.{member}" for s in services for member in _names(self.get(f"dfs.ha.namenodes.{s}"))]
         return [*members, *(f".{service}" for service in services)]
@@ -101,59 +100,59 @@ class Hadoop:
         address = self.get(f"dfs.namenode.rpc-address{suffix}")
         return address and _with_port(address)
 
-    def _secure(self) -> bool:
+    def _is_https_only(self) -> bool:
         return self.get("dfs.http.policy", "HTTP_ONLY").upper() == "HTTPS_ONLY"
 
     def _default_filesystem(self) -> str:
         return self.get("fs.defaultFS", self.get("fs.default.name"))
 
     def _default(self) -> str:
-        """Return the authority of fs.defaultFS; empty where that is no HDFS."""
+        """Return the authority of fs.defaultFS; empty if that is not HDFS."""
         scheme, _, rest = self._default_filesystem().partition("://")
         return rest.partition("/")[0] if scheme in ("hdfs", "webhdfs", "swebhdfs") else ""
 
     def _http(self, suffix: str, host: str = "") -> str | None:
-        """One NameNode's; without a port where only its RPC address is known."""
-        kind = "https" if self._secure() else "http"
+        """Return the HTTP address of one NameNode; without a port if only its RPC address is configured."""
+        kind = "https" if self._is_https_only() else "http"
         rpc_host = self._rpc(suffix).partition(":")[0] or host
-        found, _, port = self.get(f"dfs.namenode.{kind}-address{suffix}").partition(":")
-        name = rpc_host if found in _ANY else found
+        configured, _, port = self.get(f"dfs.namenode.{kind}-address{suffix}").partition(":")
+        name = rpc_host if configured in _ANY_ADDRESS else configured
         if not name:
             return None
         return f"{'https://' if kind == 'https' else ''}{name}{':' if port else ''}{port}"
 
 
 def _with_port(address: str) -> str:
-    """The address of an RPC server with its port, by default Hadoop's."""
+    """Return the address of an RPC server with its port, by default Hadoop's."""
     return address if ":" in address or not address else f"{address}:8020"
 
 
 def _umask(text: str) -> str:
-    """A umask in octal: of `027`, or of `u=rwx,g=rx,o=`, which says what is left."""
+    """Return a umask in octal, from octal (`027`) or from the permissions that remain (`u=rwx,g=rx,o=`)."""
     if re.fullmatch("[0-7]{0,4}", text):
         return text
     mask = 0o777
     for part in text.split(","):
-        found = re.fullmatch("([ugoa]+)=([rwx]*)", part.strip())
-        if found is None:
+        match = re.fullmatch("([ugoa]+)=([rwx]*)", part.strip())
+        if match is None:
             raise ValueError(
                 f"fs.permissions.umask-mode in core-site.xml must be like 027 or u=rwx,g=rx,o=: {text!r}"
             )
-        bits = sum(4 >> "rwx".index(letter) for letter in set(found[2]))
-        for who in found[1].replace("a", "ugo"):
+        bits = sum(4 >> "rwx".index(letter) for letter in set(match[2]))
+        for who in match[1].replace("a", "ugo"):
             shift = 3 * "ogu".index(who)
             mask = mask & ~(7 << shift) | (7 & ~bits) << shift
     return f"{mask:03o}"
 
 
 def _bytes(text: str) -> str:
-    """A size of Hadoop's, such as `128m`, in bytes."""
+    """Return the number of bytes of a size in Hadoop's notation, such as `128m`."""
     if not text:
         return ""
-    found = re.fullmatch("([0-9]+)([kmgtpe]?)", text.lower())
-    if found is None:
+    match = re.fullmatch("([0-9]+)([kmgtpe]?)", text.lower())
+    if match is None:
         raise ValueError(f"dfs.blocksize in hdfs-site.xml must be like 134217728 or 128m, not {text!r}")
-    return str(int(found[1]) << 10 * " kmgtpe".index(found[2] or " "))
+    return str(int(match[1]) << 10 * " kmgtpe".index(match[2] or " "))
 
 
 def _names(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""Names of the files that the sink delivers, and of its own ones, which lie below the directory `.flafka`."""
+"""Names of the files that the HDFS sink delivers, and of its own files, which are below the directory `.flafka`."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ from urllib.parse import quote
 from flafka.plugins import Assignment, OffsetRange
 from flafka.sinks.hdfs.location import RESERVED
 
-LONGEST_NAME, LONGEST_PATH = 255, 7000
-"""Bytes; HDFS allows 255 and 8000, and the temporary and final names add a little."""
-_FINAL = re.compile(r"-\d{10,}-\d{10,}-[0-9a-f]{8}")
+MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 7000
+"""HDFS allows 255 and 8000 bytes; what the sink appends to the path of an event fits into the difference."""
+_DELIVERED_NAME = re.compile(r"-\d{10,}-\d{10,}-[0-9a-f]{8}")
 """Part of a name that only files of this sink have."""
 
 
 # --- delivered files
 
 
-def stem(topic: str, partition: int) -> str:
-    """Common part of the names of a partition's files, behind the part that the path of their events gives."""
+def partition_stem(topic: str, partition: int) -> str:
+    """Return the part that all names of a partition's files have, behind the prefix from the path of their events."""
     return f"{safe_name(topic)[:100]}-{partition}"
 
 
 def final_path(bucket: str, assignment: Assignment, offsets: OffsetRange, suffix: str) -> str:
-    """Path of the file of a bucket that has these records."""
+    """Return the path of the file of a bucket that has the records at these offsets."""
     dot, replay = "" if bucket.endswith("/") else ".", "-replay" if assignment.replay else ""
     hash = assignment_hash(assignment)[:8]
     name = _name(assignment.topic, assignment.partition, offsets.start, offsets.end - 1, hash)
@@ -33,18 +33,19 @@ def final_path(bucket: str, assignment: Assignment, offsets: OffsetRange, suffix
 
 
 def longest_prefix(topic: str, partition: int, suffix: str) -> int:
-    """Number of bytes that the path of an event may give to the name of a file."""
-    return LONGEST_NAME - len(_name(topic, partition, 10**19, 10**19, "0" * 24)) - 1 - len(suffix.encode())
+    """Return the number of bytes that the prefix of a file's name, from the path of its events, may have."""
+    return MAX_NAME_BYTES - len(_name(topic, partition, 10**19, 10**19, "0" * 24)) - 1 - len(suffix.encode())
 
 
 def _name(topic: str, partition: int, first: int, last: int, hash: str) -> str:
-    return f"{stem(topic, partition)}-{first:010d}-{last:010d}-{hash}"
+    return f"{partition_stem(topic, partition)}-{first:010d}-{last:010d}-{hash}"
 
 
-def possible(path: str | ValueError, root: str, longest: int) -> str:
-    """Return the bucket of a path, as HDFS wants it; `longest` is how many bytes the first part of a name may have.
+def checked_bucket(path: str | ValueError, root: str, longest: int) -> str:
+    """Return the normalized path of an event: a directory, and the prefix of the names of files in it.
 
-    Raises ValueError, a sentence about the event, where the path is one, or HDFS or this sink does not want it.
+    `longest` is the number of bytes that the prefix may have. Raises ValueError, with a sentence about the event, if
+    `path` is an error, or is not allowed by HDFS or this sink.
     """
     if isinstance(path, ValueError):
         raise path
@@ -55,44 +56,44 @@ def possible(path: str | ValueError, root: str, longest: int) -> str:
         raise ValueError(f"its path {bucket!r} has a ':', which HDFS does not allow")
     if reserved := RESERVED.intersection(names):
         raise ValueError(f"its path {bucket!r} has the reserved name {min(reserved)!r}")
-    if not bucket.startswith(root.rstrip("/") + "/") or _FINAL.search(bucket):
+    if not bucket.startswith(root.rstrip("/") + "/") or _DELIVERED_NAME.search(bucket):
         raise ValueError(f"its path {bucket!r} is reserved for this sink's own files")
-    if any(len(name.encode()) > LONGEST_NAME for name in names) or len(prefix.encode()) > longest:
+    if any(len(name.encode()) > MAX_NAME_BYTES for name in names) or len(prefix.encode()) > longest:
         raise ValueError(f"its path {bucket[:300]!r} has a name that is too long for HDFS")
-    if len(bucket.encode()) > LONGEST_PATH:
+    if len(bucket.encode()) > MAX_PATH_BYTES:
         raise ValueError(f"its path, of {len(bucket)} characters, is too long for HDFS")
     return bucket
 
 
-# --- files of the sink's own
+# --- the sink's own files
 
 
 def epochs_directory(state: str, assignment: Assignment) -> str:
-    """The directory of a group's chains: in it is one for each epoch, by its number."""
-    at = assignment.topic_partition
-    keys = map(safe_name, (at.cluster, at.topic_id, assignment.group))
+    """Return the directory of a group's commit logs, which has a directory for each epoch, by its number."""
+    topic = assignment.topic_partition
+    keys = map(safe_name, (topic.cluster, topic.topic_id, assignment.group))
     return posixpath.join(state, "chain", *keys)
 
 
 def assignment_hash(assignment: Assignment) -> str:
-    """Hash that differs between groups, epochs, clusters, and topics of the same name."""
-    at = assignment.topic_partition
-    parts = (at.cluster, at.topic_id, assignment.group, str(assignment.generation.epoch))
+    """Return a hash that differs between groups, epochs, clusters, and topics of the same name."""
+    topic = assignment.topic_partition
+    parts = (topic.cluster, topic.topic_id, assignment.group, str(assignment.generation.epoch))
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
-def temporary(state: str, assignment: Assignment) -> str:
-    """The directory of everything that was uploaded in this partition assignment and not committed."""
+def upload_directory(state: str, assignment: Assignment) -> str:
+    """Return the directory of all uploads of this partition, group and epoch that are not committed."""
     return posixpath.join(state, "tmp", f"{assignment_hash(assignment)[:16]}-{assignment.partition}")
 
 
 def stage_directory(state: str, assignment: Assignment, start: int, id: str) -> str:
-    """The directory of what one stage has uploaded; the start in its name says when it may be deleted."""
-    return posixpath.join(temporary(state, assignment), f"{start:020d}-{id}")
+    """Return the directory of the uploads of one stage, which may be deleted once `start` is committed."""
+    return posixpath.join(upload_directory(state, assignment), f"{start:020d}-{id}")
 
 
 def safe_name(text: str) -> str:
-    """A file name for this text and no other: escaped by `=`, as some WebHDFS servers decode `%` twice."""
+    """Return the file name of a text, unique to it: escaped by `=`, as some WebHDFS servers decode `%` twice."""
     name = quote(text, safe="").replace("%", "=")
     if len(name) > 200:
         name = f"{name[:100]}={hashlib.sha256(text.encode()).hexdigest()}"

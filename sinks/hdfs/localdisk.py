@@ -1,4 +1,4 @@
-"""The disk of this host in HDFS's place, for `file:///…` in hdfs.path."""
+"""Local disk instead of HDFS, for `file:///…` in hdfs.path."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from flafka.plugins import Retry
-from flafka.plugins.shared.disk import existing, make_directory, sync_directory, writable
-from flafka.sinks.hdfs.filesystem import PRIVATE, FileSystem, NoDirectory, Refused, Status, loosely
+from flafka.plugins.storage import is_writable, make_directory, nearest_existing, sync_directory
+from flafka.sinks.hdfs.filesystem import PRIVATE, FileSystem, NoDirectory, Refused, Status, is_too_open
 
-PASSING = (
+TRANSIENT = (
     errno.EIO,
     errno.EMFILE,
     errno.ENFILE,
@@ -26,23 +26,23 @@ PASSING = (
     errno.ETIMEDOUT,
     errno.EBUSY,
 )
-"""Errors that go by themselves, or that say nothing about one path."""
+"""Errors that may pass without a change, or that are not about one path."""
 ACL_USER, ACL_GROUP, ACL_MASK, ACL_OTHER = 0x01, 0x04, 0x10, 0x20
 """Tags of POSIX ACLs in extended attributes (Linux, include/uapi/linux/posix_acl.h)."""
 NO_DIRECTORY = ("EEXIST", "ENOTDIR", "ENAMETOOLONG", "ELOOP", "EILSEQ")
-"""Errors that are about a path, whoever asks for it to be a directory."""
+"""Errors of paths at which no user could create a directory."""
 
 
 class LocalDisk(FileSystem):
-    """Disk of this host. What has returned is on the disk, also after a loss of power."""
+    """Local disk. What a call has done is durable once it returns, also after a loss of power."""
 
     def __init__(self, threads: int) -> None:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="files")
         self._private: set[Path] = set()
 
     def upload(self, path: str, data: bytes | Path) -> str:
-        """Write a new file durably, and return its name, as `FileSystem.upload` says."""
-        with _doing(f"write {path}"):
+        """Write a new file and return its path. Durable."""
+        with _converted_errors(f"write {path}"):
             self._make_directory(Path(path).parent)
             with Path(path).open("xb") as written:
                 if isinstance(data, bytes):
@@ -56,55 +56,55 @@ class LocalDisk(FileSystem):
         return path
 
     def status(self, path: str) -> Status | None:
-        """Return the status of that path, as `FileSystem.status` says."""
-        with _doing(f"look at {path}"):
+        """Return the status of a file or directory; None if it does not exist."""
+        with _converted_errors(f"read the status of {path}"):
             try:
                 return _status(Path(path).name, Path(path).stat())
             except (FileNotFoundError, NotADirectoryError):
                 return None
 
     def list(self, path: str) -> list[Status]:
-        """Return the entries of that directory, as `FileSystem.list` says."""
-        with _doing(f"list {path}"):
+        """Return the entries of a directory, sorted by name; an empty list if it does not exist."""
+        with _converted_errors(f"list {path}"):
             try:
                 entries = list(os.scandir(path))
             except (FileNotFoundError, NotADirectoryError):
                 return []
-            found = []
+            statuses = []
             for entry in sorted(entries, key=lambda entry: entry.name):
-                with contextlib.suppress(FileNotFoundError):  # gone by now
-                    found.append(_status(entry.name, entry.stat()))
-            return found
+                with contextlib.suppress(FileNotFoundError):  # removed since `scandir`
+                    statuses.append(_status(entry.name, entry.stat()))
+            return statuses
 
     def read(self, path: str) -> bytes | None:
-        """Return a small file's content, as `FileSystem.read` says."""
-        with _doing(f"read {path}"):
+        """Return the content of a small file; None if it does not exist."""
+        with _converted_errors(f"read {path}"):
             try:
                 return Path(path).read_bytes()
             except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
                 return None
 
     def rename(self, source: str, target: str) -> bool:
-        """Move a file, overwriting nothing, as `FileSystem.rename` says."""
-        with _doing(f"rename {source} to {target}"):
+        """Move a file, overwriting nothing, as specified by `FileSystem.rename`."""
+        with _converted_errors(f"rename {source} to {target}"):
             if Path(target).is_dir():
                 target = f"{target}/{Path(source).name}"
             try:
                 os.link(source, target)  # a rename would overwrite
             except FileExistsError:
-                if not _same(source, target):  # a kill may have come before the other name went
+                if not _is_same_file(source, target):  # as after a kill between `link` and `unlink`
                     return False
             except (FileNotFoundError, NotADirectoryError):
                 return False
             sync_directory(Path(target).parent)
-            if not _one_name(source, target):
+            if not _is_same_name(source, target):
                 Path(source).unlink(missing_ok=True)
         return True
 
     def mkdirs(self, path: str) -> None:
-        """Make a directory, with all above it, as `FileSystem.mkdirs` says."""
+        """Create a directory and its parents. Raises NoDirectory if there cannot be a directory at that path."""
         try:
-            with _doing(f"create the directory {path}"):
+            with _converted_errors(f"create the directory {path}"):
                 self._make_directory(Path(path))
         except Refused as e:
             if e.kind in NO_DIRECTORY:
@@ -112,65 +112,65 @@ class LocalDisk(FileSystem):
             raise
 
     def _make_directory(self, path: Path) -> None:
-        """Make it; the private one in it, and one that an earlier version has made, is this user's alone."""
-        own = next((one for one in (path, *path.parents) if one.name == PRIVATE), None)
-        if own is not None and own not in self._private:
-            make_directory(own.parent)
+        """Create a directory, and restrict the private directory in its path to this user."""
+        private = next((parent for parent in (path, *path.parents) if parent.name == PRIVATE), None)
+        if private is not None and private not in self._private:
+            make_directory(private.parent)
             with contextlib.suppress(FileExistsError):
-                own.mkdir(mode=0o700)
-            if loosely(own.stat().st_mode):
-                with contextlib.suppress(PermissionError):  # another user's
-                    own.chmod(0o700)
-            self._private.add(own)
+                private.mkdir(mode=0o700)
+            if is_too_open(private.stat().st_mode):  # created by an earlier version
+                with contextlib.suppress(PermissionError):  # another user's directory
+                    private.chmod(0o700)
+            self._private.add(private)
         make_directory(path)
 
     def adopt(self, file: str, directory: str) -> None:
-        """Give a file the group and ACL of a directory, as `FileSystem.adopt` says."""
-        place = Path(directory)
-        with _doing(f"give {file} the group of {directory}"):
-            found = place.stat()
-            if found.st_mode & stat.S_ISGID and Path(file).stat().st_gid != found.st_gid:
+        """Give a file the group and ACL of files that are created in that directory. Best-effort."""
+        with _converted_errors(f"give {file} the group of {directory}"):
+            status = Path(directory).stat()
+            if status.st_mode & stat.S_ISGID and Path(file).stat().st_gid != status.st_gid:
                 with contextlib.suppress(PermissionError):
-                    os.chown(file, -1, found.st_gid)
-            if (acl := _default_acl(place)) is not None:
+                    os.chown(file, -1, status.st_gid)
+            if (acl := _default_acl(Path(directory))) is not None:
                 os.setxattr(file, "system.posix_acl_access", acl)
 
     def delete(self, path: str) -> None:
-        """Delete a file or directory, as `FileSystem.delete` says."""
-        found = Path(path)
-        with _doing(f"delete {path}"):
+        """Delete a file, or a directory and its content. Idempotent."""
+        deleted = Path(path)
+        with _converted_errors(f"delete {path}"):
             try:
-                if not found.is_dir():
-                    found.unlink()
+                if not deleted.is_dir():
+                    deleted.unlink()
                 else:
-                    shutil.rmtree(found)
-                sync_directory(found.parent)
+                    shutil.rmtree(deleted)
+                sync_directory(deleted.parent)
             except FileNotFoundError:
                 return
 
-    def may_write(self, path: str) -> None:
-        """Raise Retry where no file can be created in that directory, as `FileSystem.may_write` says."""
-        if not writable(Path(path)):
-            raise Retry(f"cannot write into {existing(Path(path))}")
+    def check_writable(self, path: str) -> None:
+        """Raise Retry if the user may not create files in that directory."""
+        if not is_writable(Path(path)):
+            raise Retry(f"cannot write into {nearest_existing(Path(path))}")
 
 
 @contextlib.contextmanager
-def _doing(what: str) -> Iterator[None]:
+def _converted_errors(action: str) -> Iterator[None]:
+    """Raise Retry, or Refused, instead of OSError; the text begins with "cannot" and the action."""
     try:
         yield
     except OSError as e:
         full = "the disk is full" if e.errno in (errno.ENOSPC, errno.EDQUOT) else e.strerror
-        text = f"cannot {what}: {full}"
-        raise (Retry(text) if e.errno in PASSING else Refused(text, errno.errorcode.get(e.errno or 0, ""))) from e
+        text = f"cannot {action}: {full}"
+        raise (Retry(text) if e.errno in TRANSIENT else Refused(text, errno.errorcode.get(e.errno or 0, ""))) from e
 
 
 def _default_acl(directory: Path) -> bytes | None:
-    """The ACL of a file that is made in this directory with mode 666; None where it has no default ACL."""
-    if not hasattr(os, "getxattr"):  # another system than Linux
+    """Return the ACL of a file that is created in this directory with mode 666; None without a default ACL."""
+    if not hasattr(os, "getxattr"):  # not Linux
         return None
     try:
         acl = os.getxattr(directory, "system.posix_acl_default")
-    except OSError:  # it has none, or the file system knows none
+    except OSError:  # the directory has no default ACL, or the file system no ACLs
         return None
     head, entries = acl[:4], [*struct.iter_unpack("<HHI", acl[4:])]
     masked = {ACL_USER, ACL_OTHER, ACL_MASK if any(tag == ACL_MASK for tag, _, _ in entries) else ACL_GROUP}
@@ -179,18 +179,18 @@ def _default_acl(directory: Path) -> bytes | None:
     )
 
 
-def _status(name: str, found: os.stat_result) -> Status:
-    return Status(name, stat.S_ISREG(found.st_mode), found.st_size, found.st_mtime_ns // 1_000_000)
+def _status(name: str, result: os.stat_result) -> Status:
+    return Status(name, stat.S_ISREG(result.st_mode), result.st_size, result.st_mtime_ns // 1_000_000)
 
 
-def _same(one: str, other: str) -> bool:
+def _is_same_file(first: str, second: str) -> bool:
     try:
-        return Path(one).samefile(other)
+        return Path(first).samefile(second)
     except FileNotFoundError:
         return False
 
 
-def _one_name(one: str, other: str) -> bool:
-    """Return True if both are the same name of a file, though perhaps written otherwise."""
-    first, second = Path(one), Path(other)
-    return first.name == second.name and first.parent.samefile(second.parent)
+def _is_same_name(first: str, second: str) -> bool:
+    """Return True if two paths name one directory entry, perhaps written differently."""
+    one, other = Path(first), Path(second)
+    return one.name == other.name and one.parent.samefile(other.parent)

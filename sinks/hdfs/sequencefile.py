@@ -11,20 +11,23 @@ import pyarrow.compute as pc
 
 from flafka.plugins import Batch
 from flafka.sinks.hdfs.codecs import Codec
-from flafka.sinks.serializers import Blocks, Buffer, FileWriter, Serialized, Serializer
-from flafka.sinks.serializers.base import by_number, fixed, joined, lengths, serialized
+from flafka.sinks.serializers import BlockWriter, Buffer, FileWriter, Serialized, Serializer
+from flafka.sinks.serializers.base import as_records, byte_lengths, encode_numbers, join_columns, number_bytes
 
-SYNC_BYTES = 100 * 1024
-"""A mark, where readers may begin, at least after so much."""
+SYNC_INTERVAL_BYTES = 100 * 1024
+"""Distance of sync markers, at which readers may begin."""
+SYNC_ESCAPE = b"\xff\xff\xff\xff"
+"""Length -1, which stands before each sync marker."""
 BLOCK_BYTES = 1_000_000
-"""Hadoop's own size of a compressed block."""
+"""Hadoop's default size of a compressed block."""
 KEY_BYTES = 8
 
 
 class SequenceFile(Serializer):
-    """Records of a time (LongWritable), milliseconds since the epoch, and a body (BytesWritable or Text).
+    """Records of a time (LongWritable) in milliseconds since the epoch, and a body (BytesWritable or Text).
 
-    The time is the header `timestamp`, else that of the arrival in the channel. With a codec, blocks are compressed.
+    The time is the header `timestamp`, or else the time of arrival in the channel. With a codec, blocks are
+    compressed.
     """
 
     def __init__(self, write_format: str, codec: Codec | None) -> None:
@@ -32,17 +35,17 @@ class SequenceFile(Serializer):
         self.suffix = codec.extension if codec else ""
 
     def records(self, batch: Batch) -> Serialized:
-        """Keys and values; not compressed, with their lengths before them."""
-        keys, sizes = fixed(_times(batch).astype(">i8")), lengths(batch.bodies)
-        size = by_number(sizes, vint) if self._text else fixed(sizes.astype(">i4"))
+        """Return keys and values; in a file without compression, with their lengths before them."""
+        keys, sizes = number_bytes(_times(batch).astype(">i8")), byte_lengths(batch.bodies)
+        size = encode_numbers(sizes, vint) if self._text else number_bytes(sizes.astype(">i4"))
         if self._codec is not None:
-            return serialized(joined(keys, size, batch.bodies))
-        values = sizes + lengths(size)
-        whole = fixed((values + KEY_BYTES).astype(">i4"))
-        return serialized(joined(whole, KEY_BYTES.to_bytes(4, "big"), keys, size, batch.bodies))
+            return as_records(join_columns(keys, size, batch.bodies))
+        values = sizes + byte_lengths(size)
+        record_lengths = number_bytes((values + KEY_BYTES).astype(">i4"))
+        return as_records(join_columns(record_lengths, KEY_BYTES.to_bytes(4, "big"), keys, size, batch.bodies))
 
     def writer(self, kind: str) -> FileWriter:
-        """For one file."""
+        """Return the writer of one file."""
         header = _header("Text" if self._text else "BytesWritable", self._codec)
         return PlainFile(header) if self._codec is None else BlockFile(header, self._codec)
 
@@ -55,28 +58,28 @@ class PlainFile(FileWriter):
         self.header, self._since = header + self._sync, 0
 
     def add(self, records: Serialized) -> Buffer:
-        """The records, with a mark before each that begins far enough from the last."""
+        """Return the records, with a sync marker after each `SYNC_INTERVAL_BYTES`."""
         parts: list[Buffer] = []
         begin, ends = 0, records.ends
         while begin < len(ends):
             start = int(ends[begin - 1]) if begin else 0
-            # Up to the record that reaches past the distance, as the next begins behind it.
-            stop = int(np.searchsorted(ends, start + SYNC_BYTES - self._since)) + 1
+            # Up to the record that crosses the interval: a sync marker stands between records.
+            stop = int(np.searchsorted(ends, start + SYNC_INTERVAL_BYTES - self._since)) + 1
             stop = min(stop, len(ends))
             parts.append(records.data[start : int(ends[stop - 1])])
             self._since += int(ends[stop - 1]) - start
-            if self._since >= SYNC_BYTES:
-                parts.append(b"\xff\xff\xff\xff" + self._sync)
+            if self._since >= SYNC_INTERVAL_BYTES:
+                parts.append(SYNC_ESCAPE + self._sync)
                 self._since = 0
             begin = stop
         return b"".join(parts) if len(parts) > 1 else parts[0]
 
     def close(self) -> Buffer:
-        """A last mark, as Flume has it."""
-        return b"\xff\xff\xff\xff" + self._sync if self._since else b""
+        """Return a last sync marker, as Flume writes it."""
+        return SYNC_ESCAPE + self._sync if self._since else b""
 
 
-class BlockFile(Blocks):
+class BlockFile(BlockWriter):
     """A file of compressed blocks."""
 
     def __init__(self, header: bytes, codec: Codec) -> None:
@@ -85,22 +88,22 @@ class BlockFile(Blocks):
         self.header, self._codec = header + self._sync, codec
 
     def block(self, records: Serialized) -> bytes:
-        """The mark, the count, and lengths and bytes of keys and values, each compressed."""
+        """Return a sync marker, the count, and lengths and bytes of keys and values, each compressed."""
         data = np.frombuffer(records.data, np.uint8)
         starts = np.concatenate((np.zeros(1, np.int64), records.ends[:-1]))
-        places = starts[:, None] + np.arange(KEY_BYTES)
+        key_indexes = starts[:, None] + np.arange(KEY_BYTES)
         is_value = np.ones(len(data), bool)
-        is_value[places] = False
+        is_value[key_indexes] = False
         sizes = records.ends - starts - KEY_BYTES
         columns = (
-            (np.full(len(records), KEY_BYTES), data[places]),
+            (np.full(len(records), KEY_BYTES), data[key_indexes]),
             (sizes, data[is_value]),
         )
-        parts = [b"\xff\xff\xff\xff" + self._sync, vint(len(records))]
+        parts = [SYNC_ESCAPE + self._sync, vint(len(records))]
         for widths, content in columns:
-            for column in (serialized(by_number(widths, vint)).data, content):
-                small = self._codec.compress(bytes(column))
-                parts += [vint(len(small)), small]
+            for column in (as_records(encode_numbers(widths, vint)).data, content):
+                compressed = self._codec.compress(bytes(column))
+                parts += [vint(len(compressed)), compressed]
         return b"".join(parts)
 
 
@@ -113,16 +116,16 @@ def _header(value: str, codec: Codec | None) -> bytes:
 def _times(batch: Batch) -> npt.NDArray[np.int64]:
     assert batch.origin is not None
     text = batch.header("timestamp").dictionary_decode()
-    # What is no time cannot be a key; Flume would try such an event for ever.
-    good = pc.match_substring_regex(text, r"^-?[0-9]{1,18}$").fill_null(False)
+    # An event without a valid time gets another key; Flume would retry it forever.
+    valid = pc.match_substring_regex(text, r"^-?[0-9]{1,18}$").fill_null(False)
     times = batch.origin.timestamps.copy()
-    given = pc.if_else(good, text, "0").cast("int64").to_numpy(zero_copy_only=False)
-    return np.where(good.to_numpy(zero_copy_only=False), given, times).astype(np.int64)
+    given = pc.if_else(valid, text, "0").cast("int64").to_numpy(zero_copy_only=False)
+    return np.where(valid.to_numpy(zero_copy_only=False), given, times).astype(np.int64)
 
 
 @functools.lru_cache(10_000)
 def vint(number: int) -> bytes:
-    """Hadoop's integer of variable length, from 0."""
+    """Return Hadoop's variable-length form (VInt) of a number, at least 0."""
     if number <= 127:
         return bytes([number])
     size = (number.bit_length() + 7) // 8

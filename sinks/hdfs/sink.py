@@ -34,41 +34,49 @@ from flafka.plugins import (
 )
 from flafka.plugins.errors import CommitLogMoved
 from flafka.plugins.partitions import UNKNOWN_RECORD
-from flafka.plugins.shared.disk import writable
+from flafka.plugins.storage import is_writable
 from flafka.sinks import serializers
 from flafka.sinks.bucketpath import BucketPath
-from flafka.sinks.hdfs.chain import Chain, epochs, latest, newest, repeat
+from flafka.sinks.hdfs.commitlog import (
+    VERSION,
+    File,
+    HdfsCommitLog,
+    Manifest,
+    find_latest_epoch,
+    find_newest_log,
+    list_epochs,
+    reset_command,
+)
 from flafka.sinks.hdfs.compatibility import HDFS
 from flafka.sinks.hdfs.config import HIDDEN, ROUND_UNITS, HdfsConfig
 from flafka.sinks.hdfs.filesystem import FileSystem, NoDirectory, Refused
 from flafka.sinks.hdfs.formats import format_of
-from flafka.sinks.hdfs.layout import LONGEST_NAME, final_path, longest_prefix, possible, stage_directory
+from flafka.sinks.hdfs.layout import MAX_NAME_BYTES, checked_bucket, final_path, longest_prefix, stage_directory
 from flafka.sinks.hdfs.localdisk import LocalDisk
-from flafka.sinks.hdfs.manifest import VERSION, File, Manifest
-from flafka.sinks.hdfs.staging import Partition, Staged, Staging
-from flafka.sinks.hdfs.tracing import find_in
+from flafka.sinks.hdfs.staging import OpenFile, OpenFiles, Staging
+from flafka.sinks.hdfs.tracing import trace_record
 from flafka.sinks.hdfs.webhdfs import WebHdfs
 from flafka.sinks.serializers.avro import schema_name
-from flafka.sinks.serializers.base import lengths
+from flafka.sinks.serializers.base import byte_lengths
 from flafka.sinks.serializers.compatibility import SERIALIZERS
 
-LONGEST_SECONDS = 86_400
-"""A file is closed at this age whatever the options say: its events must be in the channel until then, and a topic
-keeps them for a time only."""
+MAX_FILE_AGE_SECONDS = 86_400
+"""Age at which a file is closed, whatever the options are. Until then the channel has to keep its events, and the
+retention of a topic is limited."""
 
 
 class HdfsSink(CommittingSink[HdfsConfig]):
-    """Writes files on HDFS exactly once. Each event is in one file of its path, once, and files appear whole.
+    """Writes files on HDFS exactly once. Each event is in one file of its path, and files appear complete.
 
-    Files are written on the local disk and uploaded to a hidden directory. They are renamed to their place once the
-    commit log has them, which lies in `.flafka/chain` below the fixed part of hdfs.path. Every file of a partition is
-    closed when one of them has to be, so that a commit covers an unbroken run of records. So files may be smaller
-    than rollSize and rollCount ask, or larger by what arrived at once.
+    Files are written on the local disk and uploaded to a hidden directory. They are renamed to their final names once
+    they are in the commit log, in `.flafka/chain` below the fixed part of hdfs.path. All files of a partition are
+    closed together, so that a commit covers a contiguous range of records. So files may be smaller than rollSize and
+    rollCount, or larger by one batch.
 
-    Names are `<prefix>.<topic>-<partition>-<first offset>-<last offset>-<hash><suffix>`; the hash stands for cluster,
-    topic, group and epoch, and has `-replay` behind it where `agent replay` wrote the file. The suffix is
-    hdfs.fileSuffix, else what the format is called. Files of Avro bodies have a hash of their schema as well. Events
-    whose headers make no path, or no schema, are rejected.
+    Names are `<prefix>.<topic>-<partition>-<first offset>-<last offset>-<hash><suffix>`. The hash is that of cluster,
+    topic, group and epoch. Files of `agent replay` have `-replay` behind the hash. The suffix is hdfs.fileSuffix, or
+    else the extension of the format. Files of Avro bodies have a hash of their schema as well. Events whose headers
+    give no valid path, or no schema, are rejected.
     """
 
     type_name = "hdfs"
@@ -77,7 +85,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
 
     @classmethod
     def libraries_for(cls, config: HdfsConfig) -> Mapping[str, str]:
-        """Return the libraries that a sink with these options imports: none for a directory of this host."""
+        """Return the libraries that a sink with these options imports: none for a directory on the local disk."""
         return {} if config.location.scheme == "file" else cls.libraries
 
     compatibility_notes = (*HDFS, *SERIALIZERS)
@@ -85,9 +93,9 @@ class HdfsSink(CommittingSink[HdfsConfig]):
     def __init__(self, config: HdfsConfig, name: str = "") -> None:
         super().__init__(config, name)
         path = config.location.path
-        fixed = BucketPath(path).static
+        fixed = BucketPath(path).fixed_prefix
         self.root = "/" + (fixed.rpartition("/")[0] if fixed != path else path).strip("/")
-        """The part of the path that no event changes."""
+        """Fixed part of the path, which is the same for all events."""
         self.state = posixpath.join(self.root, ".flafka")
         self.clock = time.monotonic
         self._paths = config.bucket_path()
@@ -95,14 +103,14 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         self._suffix = config.file_suffix or self._format.suffix
         self._hdfs: FileSystem | None = None
         self._staging: Staging | None = None
-        self._full: set[int] = set()  # partitions with a file of rollSize or rollCount
-        self._impossible: set[str] = set()  # paths of events at which a commit could make no directory
-        self._chains: dict[tuple[TopicPartition, Generation], Chain] = {}
+        self._full: set[int] = set()  # partitions with a file that has reached rollSize or rollCount
+        self._refused_directories: set[str] = set()  # paths of events at which a commit could create no directory
+        self._commit_logs: dict[tuple[TopicPartition, Generation], HdfsCommitLog] = {}
 
-    # --- life
+    # --- lifecycle
 
     def open(self) -> None:
-        """Reach the NameNode and make a staging directory."""
+        """Connect to the NameNode and create a staging directory."""
         if self.config.round and self.config.round_unit not in ROUND_UNITS:
             self.log.warning(
                 "hdfs.roundUnit %r is none of second, minute and hour: times are not rounded", self.config.round_unit
@@ -112,8 +120,8 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         self._staging = Staging(Path(self.config.staging_dir or tempfile.gettempdir()), self._format, self.clock)
 
     def close(self) -> None:
-        """Drop what is not committed, here; on HDFS the next owner removes it."""
-        self._chains.clear()
+        """Drop uncommitted files from the staging directory; the next owner removes uploads from HDFS."""
+        self._commit_logs.clear()
         self._full.clear()
         if self._staging is not None:
             self._staging.close()
@@ -123,19 +131,19 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             self._hdfs = None
 
     def check_connectivity(self) -> Iterator[str]:
-        """Yield what keeps the path from being created on HDFS, or files from being staged."""
+        """Yield the reasons why the path cannot be created on HDFS, or files cannot be staged."""
         staging = Path(self.config.staging_dir or tempfile.gettempdir()).absolute()
-        if not writable(staging):
+        if not is_writable(staging):
             yield f"cannot write into the staging directory {staging}"
         try:
             with closing(self._connect()) as hdfs:
                 path = self.root
-                while (found := hdfs.status(path)) is None and path != "/":
+                while (status := hdfs.status(path)) is None and path != "/":
                     path = posixpath.dirname(path)
-                if found is not None and found.is_file:
+                if status is not None and status.is_file:
                     yield f"{path} is a file, so that {self.root} cannot be a directory"
                 else:
-                    hdfs.may_write(path)
+                    hdfs.check_writable(path)
         except FlafkaError as e:
             yield str(e)
 
@@ -150,118 +158,120 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             timeout=config.call_timeout / 1000 or None,
             threads=config.threads,
             stopping=self.stopping,
-            creation=config.creation,
+            file_settings=config.file_settings,
         )
 
     def _fetch(self, url: str) -> bytes:
-        """Return the content at an address, one on HDFS among them."""
+        """Return the content at a URL, which may be one of HDFS. Raises Retry if it cannot be fetched."""
         if not url.startswith(("hdfs://", "webhdfs://", "swebhdfs://")):
-            return serializers.fetch(url)
+            return serializers.fetch_schema(url)
         assert self._hdfs is not None
         if (content := self._hdfs.read(urlsplit(url).path)) is None:
-            raise Retry(f"cannot fetch the schema {url}: it is not there")
+            raise Retry(f"cannot fetch the schema {url}: it does not exist")
         return content
 
     # --- writing
 
     def uses_headers(self) -> dict[str, frozenset[str]]:
-        """By option: the headers that its escapes need."""
+        """Return, by option, the headers that its escapes need."""
         return self.config.uses_headers()
 
     def write(self, batch: Batch) -> None:
-        """Stage these events; those whose headers make no path are rejected."""
+        """Write the events to files of the staging directory. Raises Rejected for events without a valid path."""
         assert self._staging is not None
         assert batch.origin is not None
         partition = batch.origin.partition
-        places, codes = self._places(batch)
+        targets, codes = self._targets(batch)
         longest = longest_prefix(batch.origin.topic, partition, self._suffix)
         order = np.argsort(codes, kind="stable")
-        if len(places) > 1:
+        if len(targets) > 1:
             batch = Batch(batch.records.take(pa.array(order)), batch.origin.select(order))
         records = self._format.records(batch)
-        sizes = np.concatenate((np.zeros(1, np.int64), np.cumsum(lengths(batch.bodies))))
+        sizes = np.concatenate((np.zeros(1, np.int64), np.cumsum(byte_lengths(batch.bodies))))
         rejected: dict[EventId, str] = {}
-        begin, stops = 0, np.cumsum(np.bincount(codes, minlength=len(places))).tolist()
-        for (path, kind), stop in zip(places, stops, strict=True):
+        begin, stops = 0, np.cumsum(np.bincount(codes, minlength=len(targets))).tolist()
+        for (path, kind), stop in zip(targets, stops, strict=True):
             if stop == begin:
                 continue
             try:
-                bucket = possible(path, self.root, longest)
+                bucket = checked_bucket(path, self.root, longest)
                 if isinstance(kind, ValueError):
                     raise kind
                 self._warn_of_hidden(bucket)
-                if self._impossible:
+                if self._refused_directories:
                     self._check_directory(posixpath.dirname(bucket))
             except ValueError as e:
                 rejected.update((batch.id(row), str(e)) for row in range(begin, stop))
             else:
                 size = int(sizes[stop] - sizes[begin])
                 part = records.part(begin, stop)
-                self._note(partition, self._staging.append(partition, bucket, kind, part, stop - begin, size))
+                file = self._staging.append(partition, bucket, kind, part, stop - begin, size)
+                self._note_size(partition, file)
             begin = stop
         if rejected:
             raise Rejected(rejected)
 
     def _warn_of_hidden(self, bucket: str) -> None:
-        """Log, now and then, that readers pass over what this path names."""
+        """Log, at a limited rate, that readers ignore files at this path."""
         names = bucket[len(self.root) :].split("/")
         if any(name[0:1] in HIDDEN and "=" not in name for name in names) and self.config.uses_headers():
             self.warn_rate_limited(
-                "hidden", "Spark, Hive and MapReduce pass over names that begin with _ or .: %s", bucket
+                "hidden", "Spark, Hive and MapReduce ignore names that begin with _ or .: %s", bucket
             )
 
     def _check_directory(self, path: str) -> None:
-        """Raise ValueError, a sentence about the event, where a file is in the place of its directory."""
-        if path not in self._impossible:
+        """Raise ValueError, with a sentence about the event, if its directory still cannot be created."""
+        if path not in self._refused_directories:
             return
         assert self._hdfs is not None
-        self._hdfs.mkdirs(self.root)  # were that impossible, it would be no fault of the events
+        self._hdfs.mkdirs(self.root)  # if this fails, events must not be rejected for it
         try:
             self._hdfs.mkdirs(path)
         except NoDirectory as e:
             raise ValueError(f"its file has no directory: {e}") from e
-        self._impossible.discard(path)
+        self._refused_directories.discard(path)
 
     def destinations(self, batch: Batch) -> list[dict[str, str]]:
-        """The directory of each event's file."""
+        """Return the directory of each event's file."""
         paths, codes = self._paths.resolve_batch(batch)
-        told = [
+        destinations = [
             {"rejected": str(path)} if isinstance(path, ValueError) else {"path": posixpath.dirname(path)}
             for path in paths
         ]
-        return [told[code] for code in codes.tolist()]
+        return [destinations[code] for code in codes.tolist()]
 
     def trace(self, assignment: Assignment, id: EventId, batch: Batch | None) -> list[dict[str, Any]]:
-        """Return the files that have its record; formats keep no ids, so that the line is unknown.
+        """Return the files that have the event's record. Formats keep no ids, so that the line is unknown.
 
-        Where the last commit is below another root, as before a change of hdfs.path, they are looked up there, too.
+        If the last commit is below another root, as before a change of hdfs.path, that root is searched, too.
         """
         bucket = None
         if batch is not None and not self.config.use_local_time_stamp:
             try:
-                bucket = possible(self._paths.resolve_batch(batch).paths[0], self.root, LONGEST_NAME)
+                bucket = checked_bucket(self._paths.resolve_batch(batch).paths[0], self.root, MAX_NAME_BYTES)
             except ValueError as e:
                 return [{"missing": f"it has no file: {e}"}]
         kind, _, before = assignment.generation.commit_log.partition(":")
         states = dict.fromkeys((self.state, before) if kind == self._kind else (self.state,))
         with closing(self._connect()) as hdfs:
-            return find_in(hdfs, states, assignment, id, bucket)
+            return trace_record(hdfs, states, assignment, id, bucket)
 
-    def _places(self, batch: Batch) -> tuple[list[tuple[str | ValueError, str | ValueError]], Any]:
-        """The files, by path and kind, that the events belong to, and which each belongs to."""
+    def _targets(self, batch: Batch) -> tuple[list[tuple[str | ValueError, str | ValueError]], Any]:
+        """Return path and kind of each file that the batch needs, and for each event the index of its file."""
         paths, codes = self._paths.resolve_batch(batch)
-        if (found := self._format.kinds(batch)) is None:
+        if (by_kind := self._format.kinds(batch)) is None:
             return [(path, "") for path in paths], codes
-        kinds, which = found
-        return [(path, kind) for path in paths for kind in kinds], np.asarray(codes, np.int64) * len(kinds) + which
+        kinds, kind_codes = by_kind
+        codes = np.asarray(codes, np.int64) * len(kinds) + kind_codes
+        return [(path, kind) for path in paths for kind in kinds], codes
 
-    def _note(self, partition: int, file: Staged) -> None:
+    def _note_size(self, partition: int, file: OpenFile) -> None:
         size, count = self.config.roll_size, self.config.roll_count
         if (size and file.size >= size) or (count and file.events >= count):
             self._full.add(partition)
 
-    def due(self) -> set[int]:
-        """Partitions with a file that has to be closed, or all while the staging disk is nearly full."""
+    def due_partitions(self) -> set[int]:
+        """Return the partitions with a file that has to be closed, or all while the staging disk is nearly full."""
         assert self._staging is not None
         partitions, now = self._staging.partitions, self.clock()
         if partitions and self._staging.is_low():
@@ -271,19 +281,19 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             due.add(max(partitions, key=lambda number: len(partitions[number].files)))
         return due
 
-    def _is_old(self, part: Partition, now: float) -> bool:
-        interval, idle = self.config.roll_interval or LONGEST_SECONDS, self.config.idle_timeout
-        if now - part.since >= min(interval, LONGEST_SECONDS):
+    def _is_old(self, part: OpenFiles, now: float) -> bool:
+        interval, idle = self.config.roll_interval or MAX_FILE_AGE_SECONDS, self.config.idle_timeout
+        if now - part.since >= min(interval, MAX_FILE_AGE_SECONDS):
             return True
-        return bool(idle) and any(now - file.touched >= idle for file in part.files.values())
+        return bool(idle) and any(now - file.last_write >= idle for file in part.files.values())
 
     def commit_condition(self) -> str:
-        """Return how long events are left to the channel: until a file is closed."""
+        """Return until when events stay in the channel: until a file is closed."""
         seconds = self.config.roll_interval or self.config.idle_timeout
         return f"until a file is closed{f', after up to {seconds} s' if seconds else ''}"
 
     def reset(self, partition: int | None = None) -> None:
-        """Drop what is staged here of this partition, or of all."""
+        """Drop the files in the staging directory of this partition, or of all."""
         assert self._staging is not None
         for number in list(self._staging.partitions) if partition is None else [partition]:
             self._staging.drop(number)
@@ -292,7 +302,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
     # --- delivering
 
     def stage(self, assignment: Assignment, offsets: OffsetRange) -> Receipt:
-        """Upload the partition's files to a hidden directory."""
+        """Upload the partition's files to a hidden directory. Raises Retry if HDFS does not have all their bytes."""
         assert self._staging is not None
         assert self._hdfs is not None
         hdfs, part = self._hdfs, self._staging.partitions.get(assignment.partition)
@@ -303,11 +313,11 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             self._staging.close_file(file)
         uploads = [(posixpath.join(directory, str(number)), file.path) for number, file in enumerate(files)]
         names = hdfs.each(lambda upload: hdfs.upload(*upload), uploads)
-        lengths = {found.name: found.length for found in hdfs.list(directory)} if files else {}
+        lengths = {status.name: status.length for status in hdfs.list(directory)} if files else {}
         staged = []
         for file, name in zip(files, names, strict=True):
             if (length := lengths.get(posixpath.basename(name))) != file.length:
-                raise Retry(f"HDFS holds {length} of the {file.length} bytes sent for {file.bucket}")
+                raise Retry(f"HDFS has {length} of the {file.length} bytes sent for {file.bucket}")
             kind = f"-{schema_name(file.kind)}" if file.kind else ""
             path = final_path(file.bucket, assignment, offsets, f"{kind}{self._suffix}")
             staged.append(File(name, path, file.length))
@@ -322,7 +332,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
 
     @property
     def commit_log(self) -> str:
-        """The directory of the chains."""
+        """Directory of the commit logs, with the kind of its file system."""
         return f"{self._kind}:{self.state}"
 
     @property
@@ -330,130 +340,134 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         return "file" if self.config.location.scheme == "file" else "hdfs"
 
     def resume(self, committed: Assignment) -> Assignment:
-        """Finish the last commit, and go on where the commit log ends.
+        """Finish the last commit, and return the assignment at the end of the commit log.
 
-        The log has a later epoch than the group's offset if the group was deleted, or if others committed for it. An
-        owner that was asleep commits no more afterwards. Raises Retry for a log in another place: only
-        `move_commit_log` brings that here.
+        The log has a later epoch than the group's offset if the group was deleted, or if others committed for it.
+        Fences earlier epochs, whose owners can commit no more. Raises CommitLogMoved for a log in another directory,
+        from which only `move_commit_log` moves it, and Retry while another owner begins a later epoch.
         """
         assert self._hdfs is not None
-        chain, _, start = self._find(committed)
-        place, group = committed.topic_partition, committed.group
-        if chain.state != self.state:
+        commit_log, _, start = self._find_log(committed)
+        partition, group = committed.topic_partition, committed.group
+        if commit_log.state != self.state:
             raise CommitLogMoved(
-                f"{place}: the commit log of group {group} is below {chain.state}, and not below {self.state}, as "
-                "hdfs.path asks for. Stop all agents of the group, and the next one that starts moves it (or: agent "
-                f"group move {group}), or have all of them write below the same path"
+                f"{partition}: the commit log of group {group} is below {commit_log.state}, and hdfs.path is below "
+                f"{self.state}. Stop all agents of the group, and the next one that starts moves it (or: agent group "
+                f"move {group}), or have all of them write below the same path"
             )
-        if chain.lacks_files(start.next_offset):
-            chain, start = self._successor(self.state, chain, start.next_offset)
-        next_offset = chain.begin(start)
-        # Whoever opens a later epoch seals this one, or is seen here: one of the two comes first.
-        if chain.sealed or latest(self._hdfs, self.state, chain.assignment) != chain.assignment.generation.epoch:
-            raise Retry(f"{place}: group {group} is being reset: asking again")
-        self._seal_earlier(chain, chain, next_offset)
-        resumed = self._resumed(chain, next_offset)
-        self._chains[resumed.topic_partition, resumed.generation] = chain
+        if commit_log.has_vanished_files(start.next_offset):
+            commit_log, start = self._replace_log(self.state, commit_log, start.next_offset)
+        next_offset = commit_log.begin(start)
+        # An owner that begins a later epoch either fences this log, or its log is found here.
+        epoch = commit_log.assignment.generation.epoch
+        if commit_log.is_fenced or find_latest_epoch(self._hdfs, self.state, commit_log.assignment) != epoch:
+            raise Retry(f"{partition}: group {group} is being reset: resuming again")
+        self._fence_earlier(commit_log, commit_log, next_offset)
+        resumed = self._resumed(commit_log, next_offset)
+        self._commit_logs[resumed.topic_partition, resumed.generation] = commit_log
         return resumed
 
     def has_commit_log(self, committed: Assignment) -> bool:
         """Return True if the newest log of that partition is below hdfs.path."""
-        return self._find(committed)[0].state == self.state
+        return self._find_log(committed)[0].state == self.state
 
     def move_commit_log(self, committed: Assignment) -> Assignment | None:
-        """Have a commit log of another place go on here, in a new epoch; None if it is here already.
+        """Continue a commit log of another directory in this one, in a new epoch; None if it is here already.
 
-        The old log gets a fence, which names this place, once it is proven that files can be renamed to their names
-        here. A move that was interrupted is finished by the next call.
+        The old log gets a fence, which names the new log, once a rename here has succeeded. A move that was
+        interrupted is finished by the next call.
         """
-        chain, passed, start = self._find(committed)
-        if chain.state == self.state:
-            if not self.commit_log_moved(committed) and all(log.state == self.state for log in passed):
+        commit_log, fenced, start = self._find_log(committed)
+        if commit_log.state == self.state:
+            if not self.commit_log_moved(committed) and all(log.state == self.state for log in fenced):
                 return None
         else:
-            old = chain
-            chain, start = self._successor(self.state, old, start.next_offset)
-            text = "%s: the commit log was below %s and goes on below %s, at %s"
+            old = commit_log
+            commit_log, start = self._replace_log(self.state, old, start.next_offset)
+            text = "%s: the commit log is moved from below %s to below %s, at offset %s"
             self.log.info(text, committed.topic_partition, old.state, self.state, start.next_offset)
-        return self._resumed(chain, chain.begin(start))
+        return self._resumed(commit_log, commit_log.begin(start))
 
-    def _find(self, committed: Assignment) -> tuple[Chain, list[Chain], Assignment]:
-        """Return the newest log of that partition, the fenced ones before it, and where to go on after those."""
+    def _find_log(self, committed: Assignment) -> tuple[HdfsCommitLog, list[HdfsCommitLog], Assignment]:
+        """Return the newest log of a partition, the fenced logs before it, and the assignment at their end."""
         assert self._hdfs is not None
         generation, next_offset = committed.generation, committed.next_offset
         kind, _, state = generation.commit_log.partition(":")
         state = state if kind == self._kind else self.state
         try:
-            chain, passed = newest(self._hdfs, state, committed, self.log)
+            commit_log, fenced = find_newest_log(self._hdfs, state, committed, self.log)
         except Refused as e:
             if f"{self.state}/" in str(e):
                 raise
-            again = repeat(committed, next_offset or 0)
-            text = f"{e}. The commit log of the group is there, as hdfs.path was another one: let it be read"
-            raise Refused(f"{text}{again and f', or begin anew: {again}'}") from e
-        epoch = chain.assignment.generation.epoch
-        if generation.commit_log and epoch != generation.epoch and chain.last is not None:
-            next_offset = None  # it belongs to another epoch, and says nothing about this one
-        begun = [one.last for one in passed if one.last is not None]  # others were sealed before they began
+            command = reset_command(committed, next_offset or 0)
+            text = f"{e}. The commit log of the group is there, as hdfs.path was another one: allow reading it"
+            raise Refused(f"{text}{command and f', or begin a new one: {command}'}") from e
+        epoch = commit_log.assignment.generation.epoch
+        if generation.commit_log and epoch != generation.epoch and commit_log.last is not None:
+            next_offset = None  # the group's offset is one of another epoch
+        begun = [log.last for log in fenced if log.last is not None]  # other logs were fenced before they began
         if begun:
             next_offset = max(next_offset or 0, begun[-1].end)
-        for before in passed:
-            self._seal_earlier(before, chain, next_offset)
-        return chain, passed, chain.assignment.at(next_offset, _last_before(next_offset, passed))
+        for before in fenced:
+            self._fence_earlier(before, commit_log, next_offset)
+        return commit_log, fenced, commit_log.assignment.with_offset(next_offset, _last_before(next_offset, fenced))
 
-    def _successor(self, state: str, old: Chain, next_offset: int | None) -> tuple[Chain, Assignment]:
-        """Fence that log. Return the one that takes its place, and where that begins.
+    def _replace_log(
+        self, state: str, old: HdfsCommitLog, next_offset: int | None
+    ) -> tuple[HdfsCommitLog, Assignment]:
+        """Fence a log. Return the next one, in the directory `state`, and the assignment at which that begins.
 
         Raises Retry if another owner is faster.
         """
         assert self._hdfs is not None
         epoch = next_epoch(old.assignment.generation.epoch)
-        chain = Chain(self._hdfs, state, old.assignment.of(epoch=epoch), self.log)
-        next_offset = old.go_on(next_offset)
-        chain.prove()  # a seal that names a place where nothing can be written would end the delivery for good
-        # It is sealed before the new one begins, which would be the latest one there though another was faster.
-        if (end := old.seal(chain)) is not None:
+        commit_log = HdfsCommitLog(self._hdfs, state, old.assignment.replace(epoch=epoch), self.log)
+        next_offset = old.reconcile(next_offset)
+        commit_log.check_writable()  # a fence cannot be taken back: nothing could be delivered any more
+        # The fence comes first: a log that begins before it would be the latest one though another owner was faster.
+        if (end := old.fence(commit_log)) is not None:
             next_offset = max(next_offset or 0, end)
-        if old.successor != chain.as_successor():
-            place, group = old.assignment.topic_partition, old.assignment.group
-            raise Retry(f"{place}: another sink of group {group} takes it over: asking again")
-        self._seal_earlier(old, chain, next_offset)
-        return chain, chain.assignment.at(next_offset, _last_before(next_offset, [old]))
+        if old.successor != commit_log.as_successor():
+            partition, group = old.assignment.topic_partition, old.assignment.group
+            raise Retry(f"{partition}: another sink of group {group} takes over its commit log: resuming again")
+        self._fence_earlier(old, commit_log, next_offset)
+        return commit_log, commit_log.assignment.with_offset(next_offset, _last_before(next_offset, [old]))
 
-    def _resumed(self, chain: Chain, next_offset: int | None) -> Assignment:
-        owned = chain.assignment.of(commit_log=self.commit_log)
-        return owned.at(next_offset, _last_before(next_offset, [chain]))
+    def _resumed(self, commit_log: HdfsCommitLog, next_offset: int | None) -> Assignment:
+        owned = commit_log.assignment.replace(commit_log=self.commit_log)
+        return owned.with_offset(next_offset, _last_before(next_offset, [commit_log]))
 
-    def _seal_earlier(self, than: Chain, successor: Chain, next_offset: int | None) -> None:
-        """Fence the logs of earlier epochs in the same place. The next one begins at `next_offset`."""
+    def _fence_earlier(self, commit_log: HdfsCommitLog, successor: HdfsCommitLog, next_offset: int | None) -> None:
+        """Fence the logs of epochs before `commit_log` in its directory. The next one begins at `next_offset`."""
         assert self._hdfs is not None
-        for epoch in sorted({0, *epochs(self._hdfs, than.state, than.assignment)}):
-            if epoch < than.assignment.generation.epoch:
-                earlier = Chain(self._hdfs, than.state, than.assignment.of(epoch=epoch), self.log)
-                earlier.seal(successor, again=next_offset or 0)
+        state, assignment = commit_log.state, commit_log.assignment
+        for epoch in sorted({0, *list_epochs(self._hdfs, state, assignment)}):
+            if epoch < assignment.generation.epoch:
+                earlier = HdfsCommitLog(self._hdfs, state, assignment.replace(epoch=epoch), self.log)
+                earlier.fence(successor, redelivered_from=next_offset or 0)
 
     def commit(self, receipt: Receipt) -> None:
-        """Make the staged files visible, by one rename that only one owner can win.
+        """Make the staged files visible. Idempotent: may be repeated after Retry.
 
-        Raises Conflict for an assignment that `resume` has not returned: see `Chain.commit`.
+        Raises Conflict if another owner was faster, or if `resume` has not returned this assignment.
         """
         assert self._hdfs is not None
-        place = receipt.assignment.topic_partition
-        chain = self._chains.get((place, receipt.assignment.generation))
-        if chain is None:
-            raise Conflict(f"{place}: this sink has not resumed the commit log of this epoch")
+        partition = receipt.assignment.topic_partition
+        commit_log = self._commit_logs.get((partition, receipt.assignment.generation))
+        if commit_log is None:
+            raise Conflict(f"{partition}: this sink has not resumed the commit log of this epoch")
         manifest: Manifest = msgspec.structs.replace(receipt.staged, last=receipt.last_record)
         try:
-            chain.commit(manifest)
+            commit_log.commit(manifest)
         except Retry as e:
-            if isinstance(e, NoDirectory):  # its events are rejected when they are written again
-                self._impossible.add(e.path)
+            if isinstance(e, NoDirectory):  # `write` rejects its events when they are redelivered
+                self._refused_directories.add(e.path)
             self.metrics.add("ConnectionFailedCount")
             raise
         self.metrics.add("ConnectionClosedCount", len(manifest.files))
 
 
-def _last_before(offset: int | None, logs: Sequence[Chain]) -> LastRecord:
+def _last_before(offset: int | None, logs: Sequence[HdfsCommitLog]) -> LastRecord:
     """Return the last record of the newest of these logs that ends at that offset; unknown if none does."""
     ends = [log.last for log in reversed(logs) if log.last is not None]
     return next((end.last for end in ends if end.end == offset), UNKNOWN_RECORD)

@@ -1,4 +1,4 @@
-"""Files under way: written on the local disk until they are whole."""
+"""Staging of the HDFS sink: files are written on the local disk until they are complete."""
 
 from __future__ import annotations
 
@@ -18,50 +18,53 @@ from flafka.plugins import Retry
 from flafka.sinks.serializers import Buffer, FileWriter, Serializer
 
 PREFIX = "flafka-hdfs-"
-LOW_BYTES = 256 << 20
-"""With less free space than this, or an eighth of a small disk, what is staged had better be delivered."""
+LOW_DISK_BYTES = 256 << 20
+"""Free space below which all files are closed; on a small disk, an eighth of it."""
 
-HELD_BYTES = 256 << 20
-"""With more than this in memory, too: formats with blocks gather them."""
+MAX_BUFFERED_BYTES = 256 << 20
+"""Memory of the buffered blocks of all files, above which all files are closed."""
 
-MAKING_SECONDS = 60.0
-"""A directory without a lock may still be in the making for so long."""
+UNLOCKED_GRACE_SECONDS = 60.0
+"""Age up to which a directory without a lock may belong to a process that has not locked it yet."""
 
 
 @dataclass
-class Staged:
-    """One file under way."""
+class OpenFile:
+    """One file that is being written."""
 
     path: Path
     bucket: str
-    """Directory on HDFS and first part of the name of the final file."""
+    """Directory on HDFS, and prefix of the final file's name."""
     kind: str
-    """The serializer's kind of this file."""
+    """Kind of the file, as `Serializer.kinds` returns it."""
     writer: FileWriter
     events: int = 0
     size: int = 0
-    """Bytes of its events' bodies, which is what rollSize is about."""
+    """Bytes of its events' bodies, which rollSize limits."""
     length: int = 0
-    touched: float = 0.0
+    """Bytes written to `path`."""
+    last_write: float = 0.0
+    """Time of the latest write, on the clock of `Staging`."""
     closed: bool = False
 
 
 @dataclass
-class Partition:
-    """The files under way of one partition."""
+class OpenFiles:
+    """Files of one partition that are being written."""
 
     since: float
-    files: dict[tuple[str, str], Staged] = field(default_factory=dict)
-    """By bucket and kind."""
+    """Time of the first write, on the clock of `Staging`."""
+    files: dict[tuple[str, str], OpenFile] = field(default_factory=dict)
+    """Files by bucket and kind."""
 
 
 class Staging:
-    """A directory of this process's own. Files are opened for each write only, so that thousands can be under way."""
+    """Staging directory of one process. A file is open only during a write, so that there can be thousands."""
 
     def __init__(self, parent: Path, format: Serializer, clock: Callable[[], float] = time.monotonic) -> None:
-        """Make it under `parent`, and remove directories of processes that died. Raises Retry where it cannot."""
+        """Create it in `parent`, and remove directories of dead processes. Raises Retry if that fails."""
         self._format, self._clock, self._number = format, clock, 0
-        self.partitions: dict[int, Partition] = {}
+        self.partitions: dict[int, OpenFiles] = {}
         try:
             parent.mkdir(parents=True, exist_ok=True)
             _remove_abandoned(parent)
@@ -71,55 +74,55 @@ class Staging:
             raise Retry(f"cannot use the staging directory {parent}: {e.strerror}") from e
 
     def close(self) -> None:
-        """Remove it with all in it."""
+        """Remove the directory and its files."""
         if self._lock is not None:
             shutil.rmtree(self.directory, ignore_errors=True)
             self._lock.close()
             self._lock = None
 
-    def append(self, partition: int, bucket: str, kind: str, records: Any, events: int, size: int) -> Staged:
-        """Add to the partition's file for that bucket. Raises Retry where the disk is full or fails."""
-        part = self.partitions.setdefault(partition, Partition(self._clock()))
+    def append(self, partition: int, bucket: str, kind: str, records: Any, events: int, size: int) -> OpenFile:
+        """Append to the partition's file of that bucket and kind. Raises Retry if the disk is full or fails."""
+        part = self.partitions.setdefault(partition, OpenFiles(self._clock()))
         file = part.files.get((bucket, kind))
         if file is None:
             self._number += 1
-            file = Staged(self.directory / f"{partition}-{self._number}", bucket, kind, self._format.writer(kind))
+            file = OpenFile(self.directory / f"{partition}-{self._number}", bucket, kind, self._format.writer(kind))
             part.files[bucket, kind] = file
             self._write(file, file.writer.header)
         self._write(file, file.writer.add(records))
         file.events += events
         file.size += size
-        file.touched = self._clock()
+        file.last_write = self._clock()
         return file
 
-    def close_file(self, file: Staged) -> None:
-        """Write the end of a file. Raises Retry where the disk is full or fails."""
+    def close_file(self, file: OpenFile) -> None:
+        """Write the end of a file. Idempotent. Raises Retry if the disk is full or fails."""
         if not file.closed:
             self._write(file, file.writer.close())
             file.closed = True
         try:
-            there = file.path.stat().st_size if file.length else 0
+            size = file.path.stat().st_size if file.length else 0
         except OSError as e:
-            raise self._fails(e) from e
-        if there != file.length:
-            raise Retry(f"{file.path} was changed by someone: its events are taken again")
+            raise self._failure(e) from e
+        if size != file.length:
+            raise Retry(f"{file.path} was changed by someone: its events are redelivered")
 
-    def _write(self, file: Staged, data: Buffer) -> None:
+    def _write(self, file: OpenFile, data: Buffer) -> None:
         if not len(data) and file.length:
             return
         try:
-            # A file that somebody has removed must not begin anew with what comes now.
+            # Without O_CREAT a file that someone has removed fails, rather than begin with the events of this write.
             flags = os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC | (0 if file.length else os.O_CREAT)
             with os.fdopen(os.open(file.path, flags, 0o600), "ab", buffering=0) as out:
                 written, view = 0, memoryview(data)
                 while written < len(view):
                     written += out.write(view[written:])
         except OSError as e:
-            raise self._fails(e) from e
+            raise self._failure(e) from e
         file.length += len(data)
 
-    def _fails(self, error: OSError) -> Retry:
-        """Return the error to raise, and make the directory anew where systemd-tmpfiles or others have removed it."""
+    def _failure(self, error: OSError) -> Retry:
+        """Return the error to raise. Create the directory again if systemd-tmpfiles or a user has removed it."""
         parent = self.directory.parent
         if not isinstance(error, FileNotFoundError):
             full = "is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else f"fails: {error.strerror}"
@@ -132,19 +135,21 @@ class Staging:
                 self._lock = _lock(self.directory)
         except OSError as e:
             return Retry(f"cannot use the staging directory {parent}: {e.strerror}")
-        hint = "keep what cleans up away from it, or name another directory with hdfs.stagingDir"
-        return Retry(f"files in the staging directory {parent} were removed: their events are taken again; {hint}")
+        hint = "exclude it from clean-up, or name another directory with hdfs.stagingDir"
+        return Retry(f"files in the staging directory {parent} were removed: their events are redelivered; {hint}")
 
     def is_low(self) -> bool:
-        """Return True if the disk is nearly full, or the writers hold much in memory."""
-        held = sum(file.writer.held for part in self.partitions.values() for file in part.files.values())
-        if held > HELD_BYTES:
+        """Return True if the disk is nearly full, or the writers buffer more than `MAX_BUFFERED_BYTES`."""
+        buffered = sum(
+            file.writer.buffered_bytes for part in self.partitions.values() for file in part.files.values()
+        )
+        if buffered > MAX_BUFFERED_BYTES:
             return True
         try:
             disk = shutil.disk_usage(self.directory)
         except OSError:
-            return False  # the next write says it better
-        return disk.free < min(LOW_BYTES, disk.total // 8)
+            return False  # the next write raises the error, with its reason
+        return disk.free < min(LOW_DISK_BYTES, disk.total // 8)
 
     def drop(self, partition: int) -> None:
         """Delete the partition's files."""
@@ -155,7 +160,7 @@ class Staging:
 
 
 def _lock(directory: Path) -> IO[bytes] | None:
-    """Lock a staging directory, until it is closed or the process dies; None where another process has it."""
+    """Lock a staging directory, until the file is closed or the process dies. Return None if it is locked."""
     lock = (directory / "lock").open("ab")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -167,9 +172,9 @@ def _lock(directory: Path) -> IO[bytes] | None:
 
 def _remove_abandoned(parent: Path) -> None:
     for directory in parent.glob(f"{PREFIX}*"):
-        with contextlib.suppress(OSError):  # another user's, or gone by now
-            found = directory.lstat()
-            if found.st_uid != os.geteuid() or time.time() - found.st_mtime < MAKING_SECONDS:
+        with contextlib.suppress(OSError):  # another user's directory, or one that was removed meanwhile
+            status = directory.lstat()
+            if status.st_uid != os.geteuid() or time.time() - status.st_mtime < UNLOCKED_GRACE_SECONDS:
                 continue
             if (lock := _lock(directory)) is not None:
                 with lock:

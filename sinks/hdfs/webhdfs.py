@@ -1,4 +1,4 @@
-"""HDFS over WebHDFS: what the sink needs of it, with every failure in words."""
+"""HDFS over WebHDFS."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import getpass
 import logging
 import os
 import re
+import select
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -17,34 +18,46 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from flafka.plugins import FlafkaError, Retry, require
-from flafka.sinks.hdfs.filesystem import FileSystem, NoDirectory, R, Refused, Status, loosely, private
-from flafka.sinks.hdfs.silence import Patience, impatient
+from flafka.sinks.hdfs.filesystem import (
+    FileSystem,
+    NoDirectory,
+    R,
+    Refused,
+    Status,
+    is_too_open,
+    private_directory,
+)
 
 HTTP_PORTS = {"http": (9870, 50070), "https": (9871, 50470)}
 """Hadoop's default ports of a NameNode's HTTP server, the newest version's first."""
 HTTP_CONNECT_SECONDS = 5.0
 """Longest time in which a NameNode or DataNode accepts a connection."""
-UPLOADS = 3
-"""Tries of one upload, each through another DataNode where there is one."""
+SOCKET_POLL_SECONDS = 0.2
+"""Interval at which a call that waits for an answer checks whether the agent stops."""
+SERVER_SILENCE_SECONDS = 5.0
+"""Time without an answer after which a call fails while the agent stops. No other call follows."""
+UPLOAD_TRIES = 3
+"""Tries of one upload, each through another DataNode if there is one."""
 INHERITANCE_SECONDS = 300.0
 """Age at which group and default ACL of a directory are read again."""
 KNOWN_DIRECTORIES = 10_000
-PASSING = ("RetriableException", "StandbyException", "ObserverRetryOnActiveException", "RemoteException")
-"""Exceptions of a NameNode that go by themselves."""
+"""Number of directories whose group and ACL are remembered."""
+TRANSIENT = ("RetriableException", "StandbyException", "ObserverRetryOnActiveException", "RemoteException")
+"""Exceptions of a NameNode that pass without a change."""
 NO_DIRECTORY = (
     "ParentNotDirectoryException",
     "FileAlreadyExistsException",
     "PathComponentTooLongException",
     "InvalidPathException",
 )
-"""Exceptions of a NameNode that are about a path, whoever asks for it to be a directory."""
+"""Exceptions of a NameNode for paths at which no user could create a directory."""
 
 _UNIQUE = re.compile(r"(?<=/\.flafka/tmp/)\S+")
-"""The part of a path that is never the same twice; a message that is, is logged once."""
+"""Part of a path that is unique. Errors have `…` instead, so that repeated ones are equal and logged once."""
 
 
 class WebHdfs(FileSystem):
-    """HDFS. `status`, `list` and `read` return no older state than at the call, whichever NameNode is active."""
+    """HDFS. `status`, `list` and `read` never return a state older than the call, as a standby NameNode might."""
 
     def __init__(
         self,
@@ -55,25 +68,25 @@ class WebHdfs(FileSystem):
         timeout: float | None,
         threads: int,
         stopping: Event,
-        creation: Mapping[str, str] | None = None,
+        file_settings: Mapping[str, str] | None = None,
     ) -> None:
-        """`hosts` are the NameNodes' `host:port`; one without a port is looked for at Hadoop's default ones.
+        """Find the NameNodes' HTTP servers. Raises Retry if there are none.
 
-        `timeout` is the longest silence in a call, in seconds. `creation` says how files are made, as
-        `Hadoop.creation` does. Retry where no server is found.
+        `hosts` are their addresses as `host:port`; without a port, Hadoop's default ports are tried. `timeout` is the
+        longest silence of a server, in seconds. `file_settings` is `HadoopConfiguration.file_settings`.
         """
         self._pyhdfs, self._requests = require("pyhdfs", "hdfs"), require("requests", "hdfs")
-        logging.getLogger("pyhdfs").setLevel(logging.ERROR)  # it logs a traceback for each NameNode that is away
+        logging.getLogger("pyhdfs").setLevel(logging.ERROR)  # it logs a traceback for each failed NameNode
         self.user = user_name(user)
-        self._session = self._requests.Session()  # one for all calls: it keeps connections open
-        self._session.trust_env = False  # a proxy out of this network is no way to HDFS
+        self._session = self._requests.Session()  # one for all calls, as it reuses connections
+        self._session.trust_env = False  # requests to HDFS must not go through a proxy for the internet
         self._session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or True
-        self._session.request = _limited(
+        self._session.request = _with_timeout(
             self._session.request, (min(HTTP_CONNECT_SECONDS, timeout or HTTP_CONNECT_SECONDS), timeout)
         )
         adapter = self._requests.adapters.HTTPAdapter(pool_maxsize=threads)
-        self._patience = Patience(stopping)
-        impatient(adapter, self._patience)
+        self._silence = SilenceLimit(stopping)
+        self._silence.apply_to(adapter)
         self._session.mount(f"{scheme}://", adapter)
         settings = {
             "randomize_hosts": False,
@@ -82,18 +95,19 @@ class WebHdfs(FileSystem):
             "scheme": scheme,
             "requests_session": self._session,
         }
-        made = dict(creation or {})
-        umask = made.pop("umask", "")
+        new_file = dict(file_settings or {})
+        umask = new_file.pop("umask", "")
         self._new_directory = {"permission": f"{0o777 & ~int(umask, 8):o}"} if umask else {}
-        self._new_file = {"permission": f"{0o666 & ~int(umask, 8):o}", **made} if umask else made
-        self._private: set[str] = set()  # directories `.flafka` that are known to be this user's alone
-        self._warned: set[str] = set()  # directories whose group or ACL files could not be given
+        self._new_file = {"permission": f"{0o666 & ~int(umask, 8):o}"} if umask else {}
+        self._new_file |= new_file
+        self._private: set[str] = set()  # directories `.flafka` that are known to be restricted to this user
+        self._warned: set[str] = set()  # directories whose group or ACL could not be given to files
         self._inherited: dict[str, tuple[float, str, str]] = {}
-        """By directory: when it was asked about, the group and the ACL that files made in it get."""
+        """Time of the lookup, group and ACL of new files, by directory."""
         self._log = logging.getLogger(__name__)
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="webhdfs")
         try:
-            hosts = self._located(hosts, scheme)
+            hosts = self._find_ports(hosts, scheme)
         except BaseException:
             self.close()
             raise
@@ -103,18 +117,18 @@ class WebHdfs(FileSystem):
         self._stopping = stopping
 
     def close(self) -> None:
-        """Close its connections."""
+        """Close the connections."""
         super().close()
         self._session.close()
 
     def upload(self, path: str, data: bytes | Path) -> str:
-        """Write a new file, `path` with a number behind it, and return its name.
+        """Write a new file, and return its path: `path` with the number of the try.
 
-        No name is used twice: a DataNode that was given up may come back and write its part after all.
+        No name is used twice, as a DataNode whose transfer timed out may still write to it.
         """
-        self._keep_private(path)
+        self._restrict_private_directory(path)
         excluded: dict[str, str] = {}
-        for attempt in range(UPLOADS):
+        for attempt in range(UPLOAD_TRIES):
             name = f"{path}-{attempt}"
             try:
                 if isinstance(data, Path) and data.stat().st_size:
@@ -125,46 +139,46 @@ class WebHdfs(FileSystem):
                     self._call(f"write {name}", self._client.create, name, small, **self._new_file, **excluded)
                 return name
             except DataNodeAway as e:
-                if attempt == UPLOADS - 1 or self._stopping.is_set():
+                if attempt == UPLOAD_TRIES - 1 or self._stopping.is_set():
                     raise
                 excluded = {"excludedatanodes": e.host} if e.host and not excluded else {}
         raise AssertionError("the last try returns or raises")
 
     def status(self, path: str) -> Status | None:
-        """Return the status of that path; None where nothing is."""
-        found = self._status(path)
-        return None if found is None else _status(found)
+        """Return the status of a file or directory; None if it does not exist."""
+        status = self._file_status(path)
+        return None if status is None else _status(status)
 
-    def _status(self, path: str) -> Any:
+    def _file_status(self, path: str) -> Any:
         try:
-            return self._read(f"look at {path}", lambda client: client.get_file_status(path))
-        except _Absent:
+            return self._read(f"read the status of {path}", lambda client: client.get_file_status(path))
+        except _NotFound:
             return None
 
     def list(self, path: str) -> list[Status]:
-        """Return the entries of that directory, by name; none where there is no directory."""
+        """Return the entries of a directory, sorted by name; an empty list if it does not exist."""
         try:
-            return [_status(found) for found in self._read(f"list {path}", lambda client: client.list_status(path))]
-        except _Absent:
+            return [_status(entry) for entry in self._read(f"list {path}", lambda client: client.list_status(path))]
+        except _NotFound:
             return []
 
     def read(self, path: str) -> bytes | None:
-        """A small file's content; None where there is no file."""
+        """Return the content of a small file; None if it does not exist."""
         try:
             return self._read(f"read {path}", lambda client: bytes(client.open(path).read()))
-        except _Absent as e:
-            # The DataNode asks a NameNode of its own choice, which may be a standby.
-            if (found := self.status(path)) is not None and found.is_file:
+        except _NotFound as e:
+            # The DataNode reads from any NameNode, which may be a standby without the file.
+            if (status := self.status(path)) is not None and status.is_file:
                 raise Retry(f"HDFS cannot read {path}: its DataNode does not see it yet") from e
             return None
 
     def rename(self, source: str, target: str) -> bool:
-        """Move a file, as `FileSystem.rename` says."""
+        """Move a file, as specified by `FileSystem.rename`."""
         return bool(self._call(f"rename {source} to {target}", self._client.rename, source, target))
 
     def mkdirs(self, path: str) -> None:
-        """Make a directory, with all above it. Raises NoDirectory where something else is in its place."""
-        self._keep_private(path)
+        """Create a directory and its parents. Raises NoDirectory if there cannot be a directory at that path."""
+        self._restrict_private_directory(path)
         try:
             self._call(f"create the directory {path}", self._client.mkdirs, path, **self._new_directory)
         except Refused as e:
@@ -172,76 +186,80 @@ class WebHdfs(FileSystem):
                 raise NoDirectory(str(e), path) from e
             raise
 
-    def _keep_private(self, path: str) -> None:
-        """Let nobody else look into the private directory of this path, also where an earlier version has made it."""
-        own = private(path)
-        if not own or own in self._private:
+    def _restrict_private_directory(self, path: str) -> None:
+        """Create the private directory in a path, for this user only. Restrict one of an earlier version."""
+        private = private_directory(path)
+        if not private or private in self._private:
             return
-        doing = f"create the directory {own}"
-        if (found := self._status(own)) is None:
-            self._call(doing, self._client.mkdirs, own.rpartition("/")[0] or "/", **self._new_directory)
-            self._call(doing, self._client.mkdirs, own, permission="700")
-        elif loosely(int(getattr(found, "permission", "700"), 8)):
-            with contextlib.suppress(Refused):  # another user's
-                self._call(doing, self._client.set_permission, own, permission="700")
-        self._private.add(own)
+        action = f"create the directory {private}"
+        if (status := self._file_status(private)) is None:
+            self._call(action, self._client.mkdirs, private.rpartition("/")[0] or "/", **self._new_directory)
+            self._call(action, self._client.mkdirs, private, permission="700")
+        elif is_too_open(int(getattr(status, "permission", "700"), 8)):
+            with contextlib.suppress(Refused):  # another user's directory
+                self._call(action, self._client.set_permission, private, permission="700")
+        self._private.add(private)
 
     def adopt(self, file: str, directory: str) -> None:
-        """Give a file the group and the ACL that a file gets which is made in that directory."""
+        """Give a file the group and ACL of files that are created in that directory. Best-effort."""
         group, acl = self._inheritance(directory)
-        own, _ = self._inheritance(private(file))
+        current_group, _ = self._inheritance(private_directory(file))
         try:
-            if group != own:
+            if group != current_group:
                 self._call(f"give {file} the group {group!r}", self._client.set_owner, file, group=group)
             if acl:
-                put = functools.partial(self._client._put, file, "SETACL", aclspec=acl)  # pyhdfs has no name for it
-                self._call(f"give {file} the ACL of {directory}", put)
+                # pyhdfs has no method for it.
+                set_acl = functools.partial(self._client._put, file, "SETACL", aclspec=acl)
+                self._call(f"give {file} the ACL of {directory}", set_acl)
         except Refused as e:
             if directory not in self._warned:
                 self._warned.add(directory)
-                self._log.warning("files in %s keep the group and ACL of %s: %s", directory, private(file), e)
+                self._log.warning(
+                    "files in %s keep the group and ACL of %s: %s", directory, private_directory(file), e
+                )
 
     def _inheritance(self, directory: str) -> tuple[str, str]:
-        """Group and ACL of files made in this directory; the ACL is empty where its default is none."""
+        """Return group and ACL of files created in this directory; the ACL is empty without a default ACL."""
         now = time.monotonic()
-        asked, group, acl = self._inherited.get(directory, (float("-inf"), "", ""))
-        if now - asked < INHERITANCE_SECONDS:
+        lookup_time, group, acl = self._inherited.get(directory, (float("-inf"), "", ""))
+        if now - lookup_time < INHERITANCE_SECONDS:
             return group, acl
-        found = self._status(directory)
-        group, acl = getattr(found, "group", ""), ""
-        if getattr(found, "aclBit", False):
-            read = functools.partial(self._client._get, directory, "GETACLSTATUS")
-            status = self._call(f"look at the ACL of {directory}", read).json()["AclStatus"]
-            acl = _of_file(status["entries"])
+        status = self._file_status(directory)
+        group, acl = getattr(status, "group", ""), ""
+        if getattr(status, "aclBit", False):
+            get_acl = functools.partial(self._client._get, directory, "GETACLSTATUS")
+            entries = self._call(f"read the ACL of {directory}", get_acl).json()["AclStatus"]["entries"]
+            acl = _acl_of_new_file(entries)
         if len(self._inherited) > KNOWN_DIRECTORIES:
             self._inherited.clear()
         self._inherited[directory] = now, group, acl
         return group, acl
 
     def delete(self, path: str) -> None:
-        """Delete a file or directory, as `FileSystem.delete` says."""
+        """Delete a file, or a directory and its content. Idempotent."""
         self._call(f"delete {path}", self._client.delete, path, recursive="true")
 
-    def may_write(self, path: str) -> None:
-        """Raise Retry where the user may not create files in that directory."""
-        check = functools.partial(self._client._get, path, "CHECKACCESS", fsaction="-wx")  # pyhdfs has no name for it
+    def check_writable(self, path: str) -> None:
+        """Raise Retry if the user may not create files in that directory."""
+        # pyhdfs has no method for it.
+        check = functools.partial(self._client._get, path, "CHECKACCESS", fsaction="-wx")
         self._call(f"write into {path}", check)
 
-    def _located(self, hosts: Sequence[str], scheme: str) -> Sequence[str]:
-        """With the ports of those that have none; that of the others for one that is away."""
+    def _find_ports(self, hosts: Sequence[str], scheme: str) -> Sequence[str]:
+        """Return the hosts with ports. A host that does not answer gets the port of another one."""
         ports = HTTP_PORTS[scheme]
         tried = [(host, port) for host in hosts if ":" not in host for port in ports]
         if not tried:
             return hosts
-        there = dict(zip(tried, self.each(lambda address: self._speaks(scheme, *address), tried), strict=True))
-        found = {host: port for (host, port), answers in reversed(there.items()) if answers}
-        if not found and len({host for host, _ in tried}) == len(hosts):
-            raise Retry(_nowhere(tried))
-        other = next(iter(found.values()), ports[0])
-        return [host if ":" in host else f"{host}:{found.get(host, other)}" for host in hosts]
+        answers = self.each(lambda address: self._is_namenode(scheme, *address), tried)
+        by_host = {host: port for (host, port), answer in reversed([*zip(tried, answers, strict=True)]) if answer}
+        if not by_host and len({host for host, _ in tried}) == len(hosts):
+            raise Retry(_no_namenode(tried))
+        default = next(iter(by_host.values()), ports[0])
+        return [host if ":" in host else f"{host}:{by_host.get(host, default)}" for host in hosts]
 
-    def _speaks(self, scheme: str, host: str, port: int) -> bool:
-        """Return True if a NameNode's HTTP server answers there, a standby's or one that wants Kerberos included."""
+    def _is_namenode(self, scheme: str, host: str, port: int) -> bool:
+        """Return True if a NameNode's HTTP server answers, also a standby's or one that requires Kerberos."""
         options = {"op": "GETFILESTATUS", "user.name": self.user}
         try:
             answer = self._session.get(f"{scheme}://{host}:{port}/webhdfs/v1/", params=options)
@@ -249,15 +267,15 @@ class WebHdfs(FileSystem):
         except (self._requests.RequestException, ValueError, TypeError):
             return False
 
-    def _read(self, doing: str, read: Callable[[Any], R]) -> R:
+    def _read(self, action: str, read: Callable[[Any], R]) -> R:
         """Return the answer of the active NameNode.
 
-        Where dfs.ha.allow.stale.reads is set, a standby answers reads with what was some seconds ago. Taking uploads,
-        which any standby sends on, it looks like the active one. It refuses all other changes, so each NameNode is
-        asked for one that changes nothing before it is believed.
+        If dfs.ha.allow.stale.reads is set, a standby answers reads with a state that is seconds old. A standby also
+        redirects uploads, but refuses all other changes. So each NameNode gets a `mkdirs` that changes nothing before
+        its answer is used.
         """
         if len(self._single) == 1:
-            return self._call(doing, read, self._client)
+            return self._call(action, read, self._client)
 
         def active() -> R:
             for attempt in range(self._client.max_tries):
@@ -265,75 +283,121 @@ class WebHdfs(FileSystem):
                     time.sleep(self._client.retry_delay)
                 for host in self._client.hosts:
                     with contextlib.suppress(self._pyhdfs.HdfsNoServerException):
-                        with contextlib.suppress(self._pyhdfs.HdfsHttpException):  # what else it has against it
+                        with contextlib.suppress(
+                            self._pyhdfs.HdfsHttpException
+                        ):  # an active one may refuse the change, too
                             self._single[host].mkdirs("/")
                         answer = read(self._single[host])
                         self._client._record_last_active(host)
                         return answer
             raise self._pyhdfs.HdfsNoServerException
 
-        return self._call(doing, active)
+        return self._call(action, active)
 
-    def _call(self, doing: str, call: Callable[..., R], *args: Any, **options: str) -> R:
-        if self._patience.over:
+    def _call(self, action: str, call: Callable[..., R], *args: Any, **options: str) -> R:
+        """Return the result of a call of pyhdfs. Raises Retry, or Refused, whose text has the action."""
+        if self._silence.exceeded:
             raise Retry(f"HDFS is away: {self.hosts} is silent, and the agent stops")
         http = self._requests.packages.urllib3.exceptions.HTTPError
-        doing = _UNIQUE.sub("…", doing)
+        action = _UNIQUE.sub("…", action)
         try:
             return call(*args, **options)
         except self._pyhdfs.HdfsFileNotFoundException as e:
-            raise _Absent(f"HDFS cannot {doing}: it is not there") from e
+            raise _NotFound(f"HDFS cannot {action}: it does not exist") from e
         except self._pyhdfs.HdfsNoServerException as e:
             raise Retry(f"HDFS is away: no NameNode answers, or none is active, at {self.hosts}") from e
         except self._pyhdfs.HdfsHttpException as e:
-            raise self._refused(e, doing) from e
+            raise self._refusal(e, action) from e
         except (self._requests.RequestException, http) as e:
             host = urlsplit(str(getattr(getattr(e, "request", None), "url", None) or "")).hostname or ""
-            raise DataNodeAway(host, doing) from e
+            raise DataNodeAway(host, action) from e
         except (self._pyhdfs.HdfsException, AssertionError, KeyError, ValueError) as e:
             if "401" in str(e):
                 raise Retry(f"{self.hosts} requires Kerberos, which is not built yet") from e
             raise Retry(f"{self.hosts} does not speak WebHDFS: is it the NameNode's HTTP address?") from e
 
-    def _refused(self, error: Any, doing: str) -> Retry:
+    def _refusal(self, error: Any, action: str) -> Retry:
         kind, why = str(error.exception), _UNIQUE.sub("…", str(error.message).partition("\n")[0])
         if "SafeMode" in kind or "safe mode" in why:
-            return Retry(f"HDFS is in safe mode and cannot {doing} until the NameNode leaves it")
+            return Retry(f"HDFS is in safe mode and cannot {action} until the NameNode leaves it")
         if kind == "AccessControlException":
-            return Refused(f"HDFS does not let user {self.user!r} {doing}: {why}", kind)
-        text = f"HDFS cannot {doing}: {why}"
-        return Retry(text) if kind in PASSING else Refused(text, kind)
+            return Refused(f"HDFS does not let user {self.user!r} {action}: {why}", kind)
+        text = f"HDFS cannot {action}: {why}"
+        return Retry(text) if kind in TRANSIENT else Refused(text, kind)
 
 
-class _Absent(Retry):
-    """There is nothing at that path."""
+class _NotFound(Retry):
+    """Failure of a call for a path that does not exist."""
 
 
 class DataNodeAway(Retry):
-    """A transfer broke off."""
+    """Failure of a transfer, as a DataNode does not answer or broke the connection."""
 
-    def __init__(self, host: str, doing: str) -> None:
-        super().__init__(f"HDFS cannot {doing}: DataNode {host or '(unknown)'} does not answer")
+    def __init__(self, host: str, action: str) -> None:
+        super().__init__(f"HDFS cannot {action}: DataNode {host or '(unknown)'} does not answer")
         self.host = host
 
 
-def _limited(request: Callable[..., Any], timeout: tuple[float, float | None]) -> Callable[..., Any]:
-    """Requests with these timeouts: pyhdfs gives transfers none, and others one that is long for connecting."""
+class SilenceLimit:
+    """Limit of a server's silence: the timeout of a call, or `SERVER_SILENCE_SECONDS` once the agent stops."""
+
+    def __init__(self, stopping: Event) -> None:
+        self._stopping = stopping
+        self.exceeded = False
+        """True once a server was silent while the agent stops."""
+
+    def apply_to(self, adapter: Any) -> None:
+        """Limit the connections of an adapter of requests."""
+        manager = getattr(adapter, "poolmanager", None)
+        if manager is None:
+            return
+
+        def limited(pool: Any) -> Any:
+            def getresponse(connection: Any) -> Any:
+                if connection.sock is not None:
+                    self._wait(connection.sock)
+                return pool.ConnectionCls.getresponse(connection)
+
+            connection_class = type("Connection", (pool.ConnectionCls,), {"getresponse": getresponse})
+            return type(pool.__name__, (pool,), {"ConnectionCls": connection_class})
+
+        manager.pool_classes_by_scheme = {
+            scheme: limited(pool) for scheme, pool in manager.pool_classes_by_scheme.items()
+        }
+
+    def _wait(self, socket: Any) -> None:
+        """Wait until an answer begins. Raises TimeoutError if that takes too long."""
+        began, limit, stopped = time.monotonic(), socket.gettimeout(), None
+        poll = select.poll()
+        poll.register(socket, select.POLLIN)
+        while not (hasattr(socket, "pending") and socket.pending()) and not poll.poll(SOCKET_POLL_SECONDS * 1000):
+            now = time.monotonic()
+            if self._stopping.is_set():
+                stopped = now if stopped is None else stopped
+                if now - stopped >= SERVER_SILENCE_SECONDS:
+                    self.exceeded = True
+                    raise TimeoutError("the agent stops, and the server is silent")
+            if limit is not None and now - began >= limit:
+                raise TimeoutError("the server is silent")
+
+
+def _with_timeout(request: Callable[..., Any], timeout: tuple[float, float | None]) -> Callable[..., Any]:
+    """Return `request` with timeouts to connect and to read: pyhdfs sets none for transfers, and one for all else."""
     return lambda method, url, **options: request(method, url, **{**options, "timeout": timeout})
 
 
-def _of_file(defaults: Sequence[str]) -> str:
-    """The ACL of a file made with mode 666 below a directory with these entries; empty where none is a default."""
-    entries = [one.removeprefix("default:").rpartition(":") for one in defaults if one.startswith("default:")]
-    masked = {"user:", "other:", "mask:" if any(who == "mask:" for who, _, _ in entries) else "group:"}
-    return ",".join(f"{who}:{bits[:2] + '-' if who in masked else bits}" for who, _, bits in entries)
+def _acl_of_new_file(entries: Sequence[str]) -> str:
+    """Return the ACL of a file created with mode 666 in a directory with these entries; empty without defaults."""
+    defaults = [entry.removeprefix("default:").rpartition(":") for entry in entries if entry.startswith("default:")]
+    masked = {"user:", "other:", "mask:" if any(who == "mask:" for who, _, _ in defaults) else "group:"}
+    return ",".join(f"{who}:{bits[:2] + '-' if who in masked else bits}" for who, _, bits in defaults)
 
 
-def _status(found: Any) -> Status:
-    return Status(found.pathSuffix, found.type == "FILE", found.length, found.modificationTime)
+def _status(status: Any) -> Status:
+    return Status(status.pathSuffix, status.type == "FILE", status.length, status.modificationTime)
 
 
-def _nowhere(tried: list[tuple[str, int]]) -> str:
+def _no_namenode(tried: list[tuple[str, int]]) -> str:
     addresses = " or ".join(f"{host}:{port}" for host, port in tried)
     line = ",".join(f"{host}:port" for host in dict.fromkeys(host for host, _ in tried))
     host = tried[0][0]
@@ -345,7 +409,10 @@ def _nowhere(tried: list[tuple[str, int]]) -> str:
 
 
 def user_name(proxy: str | None) -> str:
-    """Return the owner of files: `proxy`, else HADOOP_USER_NAME, else the user of this process."""
+    """Return the owner of files: `proxy`, else HADOOP_USER_NAME, else the user of this process.
+
+    Raises FlafkaError for a user without a name.
+    """
     return proxy or os.environ.get("HADOOP_USER_NAME") or _login()
 
 

@@ -1,4 +1,4 @@
-"""The sink `kafka`: topics for other programs."""
+"""Kafka sink: writes events to topics for other programs."""
 
 from flafka.sinks.kafka.config import KafkaSinkConfig
 from flafka.sinks.kafka.sink import KafkaSink

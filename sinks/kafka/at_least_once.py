@@ -1,4 +1,4 @@
-"""The Kafka sink where it cannot commit by itself."""
+"""Kafka sink without transactions, for sink groups and Spark."""
 
 from __future__ import annotations
 
@@ -6,86 +6,86 @@ from confluent_kafka import KafkaError, KafkaException
 
 from flafka.plugins import Assignment, AtLeastOnceSink, Batch, Conflict, Generation, Rejected, Retry, TopicPartition
 from flafka.sinks.kafka.config import KafkaSinkConfig
-from flafka.sinks.kafka.records import KafkaRecords
-from flafka.sinks.kafka.writers import TransactionalWriter, Writer
+from flafka.sinks.kafka.producers import RecordProducer, TransactionalProducer
+from flafka.sinks.kafka.records import KafkaRecordSink
 
 _NOT_ALLOWED = KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
 
-class AtLeastOnceKafkaSink(KafkaRecords, AtLeastOnceSink[KafkaSinkConfig]):
-    """Writes to topics at least once; duplicates are known by the event's id, the record header flafka.id."""
+class AtLeastOnceKafkaSink(KafkaRecordSink, AtLeastOnceSink[KafkaSinkConfig]):
+    """Writes to topics at least once. Duplicates have the same event id, in the record header flafka.id."""
 
     type_name = "kafka"
-    names_events = True
+    adds_event_ids = True
 
     def __init__(self, config: KafkaSinkConfig, name: str = "") -> None:
         super().__init__(config, name)
         self.batch_size, self.flush_interval = config.batch_size, config.flush_interval / 1000
-        self._writer: Writer | None = None
-        self._own: dict[str, bool] = {}
-        """By prefix of event ids: True if that is a topic of the sink's cluster."""
+        self._producer: RecordProducer | None = None
+        self._own_channels: dict[str, bool] = {}
+        """True for a topic of the sink's cluster, by prefix of event ids."""
 
     def close(self) -> None:
-        """Give up what is not flushed."""
+        """Drop records that are not flushed."""
         self._drop()
         super().close()
 
     def write(self, batch: Batch) -> None:
-        """Produce. Rejected names events that no topic takes."""
-        if self._writer is None:
-            self._writer = Writer(self._properties(), alone=self._alone)
+        """Produce the events. Raises Retry, and Rejected for events that no topic accepts."""
+        if self._producer is None:
+            self._producer = RecordProducer(self._properties(), single_record_batches=self._single_record_batches)
         try:
-            rejected = self._produce(self._writer, batch)
+            rejected = self._produce(self._producer, batch)
         except Conflict as e:
             self._drop()
             raise Retry(str(e)) from e
         if rejected:
             raise Rejected(rejected)
 
-    def _is_channel(self, topic: str, batch: Batch) -> bool:
+    def _is_own_channel(self, topic: str, batch: Batch) -> bool:
         """Return True if events of this topic have such ids.
 
-        Where the group was reset with `--new-ids`, its ids have another origin, and the answer is False.
+        After a reset of the group with `--new-ids`, ids have another prefix, and the result is False.
         """
         assert self._topics is not None
         assert batch.origin is not None
         prefix = batch.origin.id_prefix
-        if prefix not in self._own:
-            id = self._topics.id_of(topic)
+        if prefix not in self._own_channels:
+            id = self._topics.topic_id(topic)
             own = Assignment(TopicPartition(self._cluster_id, topic, id, 0), "", Generation())
-            self._own[prefix] = bool(id) and own.id_prefix == prefix
-        return self._own[prefix]
+            self._own_channels[prefix] = bool(id) and own.id_prefix == prefix
+        return self._own_channels[prefix]
 
     def flush(self) -> None:
-        """Return when all in-sync replicas have all records."""
-        if self._writer is None:
+        """Return when all in-sync replicas have all records. Raises Retry."""
+        if self._producer is None:
             return
         try:
             with self.metrics.timed("KafkaEventSendTimer"):
-                self._settle(self._writer)
+                self._flush(self._producer)
         except Conflict as e:
             self._drop()
             raise Retry(str(e)) from e
-        self._committed_all()
-        if self._writer.alone:
-            self._alone = False
+        self._forget_committed()
+        if self._producer.single_record_batches:
+            self._single_record_batches = False
             self._drop()
 
     def reset(self) -> None:
-        """Give up what is not flushed; the next producer is a new one."""
+        """Drop records that are not flushed, and the producer."""
         self._drop()
 
     def recover(self, committed: Assignment) -> None:
-        """End the transaction of the committing form: its topics' readers would wait until it times out."""
+        """Abort the transaction of the committing form, for which readers would wait until the timeout."""
         cluster = committed.topic_partition.cluster
         if cluster and cluster == self._find_cluster():
             try:
-                TransactionalWriter(self._properties(), committed).close()
+                TransactionalProducer(self._properties(), committed).close()
             except Retry as e:
                 if not isinstance(e.__cause__, KafkaException) or e.__cause__.args[0].code() != _NOT_ALLOWED:
-                    raise  # who may use no transactions has left none under way
+                    raise  # without the right to use transactions there is none
 
     def _drop(self) -> None:
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
+        if self._producer is not None:
+            self._producer.close()
+            self._producer = None

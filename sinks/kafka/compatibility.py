@@ -1,4 +1,4 @@
-"""What the sink `kafka` does otherwise than Flume's."""
+"""Compatibility notes of the Kafka sink."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from flafka.plugins import CompatibilityNote
 
 KAFKA = (
     CompatibilityNote(
-        flume="an event counts as delivered as `kafka.producer.acks` says, after the first replica by default",
-        here="when all in-sync replicas have it",
+        flume="an event counts as delivered by `kafka.producer.acks`, when one replica has it by default",
+        here="it counts as delivered when all in-sync replicas have it",
     ),
     CompatibilityNote(
         flume="an event for a partition or topic that does not exist, one whose time is further from now than "

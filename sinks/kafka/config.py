@@ -10,14 +10,12 @@ import pydantic
 
 from flafka.plugins import Config, option, with_default
 from flafka.plugins.kafka.clients import Access, Role
-from flafka.plugins.kafka.config import ProducerConfig, checked_topic, own_topic
-from flafka.plugins.kafka.properties import number
-from flafka.sinks.bucketpath import BucketPath, literals
+from flafka.plugins.kafka.config import ProducerConfig, check_topic_name, check_writable_topic
+from flafka.plugins.kafka.properties import parse_number
+from flafka.sinks.bucketpath import BucketPath, literal_text
 
 TRANSACTION_MS = 60_000
 """Default of `transaction.timeout.ms`."""
-
-
 SINK = Role(
     "the sink `kafka`",
     (
@@ -84,32 +82,32 @@ class KafkaSinkConfig(ProducerConfig):
 
     @classmethod
     def for_type(cls, written_type: str) -> type[Config]:
-        """Under Flume's class name its rules and defaults hold."""
+        """Return the configuration class, which has Flume's defaults if the type is Flume's class name."""
         return FlumeKafkaSinkConfig if "." in written_type else cls
 
     @classmethod
     def producer_properties(cls, client: Mapping[str, Any]) -> dict[str, Any]:
         """Return all properties of a producer with transactions. No record may outlast its transaction."""
         timeouts = [name for name in client if name in ("message.timeout.ms", "delivery.timeout.ms")]
-        most = number(client.get("transaction.timeout.ms", TRANSACTION_MS)) or TRANSACTION_MS
-        capped = {name: str(int(most)) for name in timeouts if not 0 < (number(client[name]) or 0) <= most}
+        limit = parse_number(client.get("transaction.timeout.ms", TRANSACTION_MS)) or TRANSACTION_MS
+        capped = {name: str(int(limit)) for name in timeouts if not 0 < (parse_number(client[name]) or 0) <= limit}
         return {**super().producer_properties({**client, **capped}), "transactional.id": "flafka"}
 
-    def writes(self) -> list[str]:
+    def produced_topics(self) -> list[str]:
         """Return the topic if it is the same for all events."""
         return [] if "%" in self.topic else [self.topic]
 
-    def follows(self) -> str | None:
-        """The header that names a topic."""
+    def topic_header_used(self) -> str | None:
+        """Return the header that names a topic; None if it has no effect."""
         return self.topic_header if self.allow_topic_override else None
 
     @pydantic.field_validator("topic")
     @classmethod
-    def _readable(cls, topic: str) -> str:
-        if BucketPath(topic).static == topic:
-            return own_topic(topic)
-        if text := literals(topic):
-            checked_topic(text)
+    def _check_topic(cls, topic: str) -> str:
+        if BucketPath(topic).fixed_prefix == topic:
+            return check_writable_topic(topic)
+        if text := literal_text(topic):
+            check_topic_name(text)
         return topic
 
 

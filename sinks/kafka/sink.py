@@ -1,4 +1,4 @@
-"""The Kafka sink."""
+"""Kafka sink."""
 
 from __future__ import annotations
 
@@ -19,217 +19,224 @@ from flafka.plugins import (
     Rejected,
     Retry,
 )
-from flafka.plugins.kafka.admin import committed_offsets, refused_group
+from flafka.plugins.kafka.admin import committed_offsets, group_id_error
 from flafka.plugins.kafka.clients import REQUEST_SECONDS, new_consumer
-from flafka.plugins.kafka.errors import sentence
+from flafka.plugins.kafka.errors import explain_error
 from flafka.plugins.kafka.metrics import ROLLBACKS, SEND_TIMER
 from flafka.plugins.kafka.offsets import OffsetMetadata, metadata_of
 from flafka.sinks.kafka.at_least_once import AtLeastOnceKafkaSink
-from flafka.sinks.kafka.commitlog import CommitLog
+from flafka.sinks.kafka.commitlog import KafkaCommitLog
 from flafka.sinks.kafka.compatibility import KAFKA
 from flafka.sinks.kafka.config import SINK, KafkaSinkConfig
-from flafka.sinks.kafka.records import KafkaRecords
-from flafka.sinks.kafka.writers import TransactionalWriter, Writer
+from flafka.sinks.kafka.producers import RecordProducer, TransactionalProducer
+from flafka.sinks.kafka.records import KafkaRecordSink
 
 
-class KafkaSink(KafkaRecords, CommittingSink[KafkaSinkConfig]):
-    """Writes to topics exactly once from a Kafka channel of the same cluster: in transactions that hold the channel's
-    offsets too, for readers with isolation.level = read_committed. From any other channel at least once. On Spark and
-    in sink groups at least once too: there the record header flafka.id holds the event's id, by which duplicates
-    are known.
+class KafkaSink(KafkaRecordSink, CommittingSink[KafkaSinkConfig]):
+    """Writes to topics exactly once from a Kafka channel of the same cluster, from other channels at least once.
+
+    Exactly once is for readers with isolation.level = read_committed: the channel's offsets are committed in the
+    transactions of the records. On Spark and in sink groups the sink is at least once. There the record header
+    flafka.id has the event's id, by which readers recognize duplicates.
     """
 
     type_name = "kafka"
     aliases = ("org.apache.flume.sink.kafka.KafkaSink",)
     compatibility_notes = KAFKA
     declared_metrics = (SEND_TIMER, ROLLBACKS)
-    remote = False  # a transaction ends where it began
+    remote = False  # a transaction cannot be committed by another process
     at_least_once = AtLeastOnceKafkaSink
 
     def __init__(self, config: KafkaSinkConfig, name: str = "") -> None:
         super().__init__(config, name)
-        self._onlookers: dict[str, Consumer] = {}
-        self._writers: dict[int, Writer] = {}
-        """By partition of the channel."""
-        self._lost: dict[int, Conflict | None] = {}
-        """By partition that has no writer and was written to: error for which the writer was dropped, if known."""
-        self._since: dict[int, float] = {}
-        self._commit_logs: dict[str, CommitLog | None] = {}
-        """By the channel's topic; None where there may be none."""
+        self._offset_readers: dict[str, Consumer] = {}
+        self._producers: dict[int, RecordProducer] = {}
+        """Producers by partition of the channel."""
+        self._in_doubt: dict[int, Conflict | None] = {}
+        """Error for which the producer was dropped, if known, by partition with events and without a producer."""
+        self._transaction_starts: dict[int, float] = {}
+        """Begin of transactions, on the monotonic clock, by partition."""
+        self._commit_logs: dict[str, KafkaCommitLog | None] = {}
+        """Commit logs by the channel's topic; None if this client may not create one."""
 
     def close(self) -> None:
-        """Give up what is not committed."""
+        """Abort transactions, and close all clients."""
         self.reset()
-        for writer in self._writers.values():
-            writer.close()
-        for consumer in self._onlookers.values():
+        for producer in self._producers.values():
+            producer.close()
+        for consumer in self._offset_readers.values():
             consumer.close()
-        for known in (self._writers, self._onlookers, self._lost, self._commit_logs):
-            known.clear()
+        for state in (self._producers, self._offset_readers, self._in_doubt, self._commit_logs):
+            state.clear()
         super().close()
 
     # --- partitions
 
     def duplicate_risk(self, assignment: Assignment) -> str:
-        """Only where a transaction can hold the channel's offsets."""
+        """Return an empty text if transactions can commit the channel's offsets, else the reason why not."""
         if assignment.topic_partition.cluster == self._find_cluster():
             return ""
-        return "its brokers are another cluster than the channel's, so that it is at least once there"
+        return "its cluster is not the channel's, so that it is at least once"
 
     def resume(self, committed: Assignment) -> Assignment:
-        """Fence whoever wrote this partition before, and go on where the last transaction ended.
+        """Fence the earlier owner of this partition, and return the assignment at the end of the last transaction.
 
-        The group's offset says so, and a compacted topic does where that offset is lost.
+        This end is the group's committed offset, or, if that is lost, the commit log's. Raises Retry.
         """
-        place, group = committed.topic_partition, committed.group
-        self._drop(place.partition)
-        if not place.cluster or place.cluster != self._cluster_id:
-            self._writers[place.partition] = Writer(self._properties(), alone=self._alone)
-            return committed.of(commit_log="")
-        if why := refused_group(group):
-            raise FlafkaError(why)
-        if place.topic in self.config.writes():
-            raise FlafkaError(
-                f"kafka.topic = {place.topic} is the topic of the sink's own channel, which would get its own events "
-                "again without end: name another topic"
+        channel, group = committed.topic_partition, committed.group
+        self._close_producer(channel.partition)
+        if not channel.cluster or channel.cluster != self._cluster_id:
+            self._producers[channel.partition] = RecordProducer(
+                self._properties(), single_record_batches=self._single_record_batches
             )
-        log = self._commit_log_of(place.topic)
-        self._writers[place.partition] = TransactionalWriter(self._properties(), committed, alone=self._alone)
+            return committed.replace(commit_log="")
+        if why := group_id_error(group):
+            raise FlafkaError(why)
+        if channel.topic in self.config.produced_topics():
+            raise FlafkaError(
+                f"kafka.topic = {channel.topic} is the topic of the sink's own channel, which would get its own "
+                "events in an endless loop: name another topic"
+            )
+        log = self._open_commit_log(channel.topic)
+        self._producers[channel.partition] = TransactionalProducer(
+            self._properties(), committed, single_record_batches=self._single_record_batches
+        )
         try:
-            partition = TopicPartition(place.topic, place.partition)
-            (at,) = committed_offsets(self._onlooker(group), [partition], REQUEST_SECONDS)
+            requested = TopicPartition(channel.topic, channel.partition)
+            (group_offset,) = committed_offsets(self._offset_reader(group), [requested], REQUEST_SECONDS)
             entry = log.read(committed) if log is not None else None
         except KafkaException as e:
-            self._drop(place.partition)
-            raise Retry(f"group {group}: its offsets cannot be read: {sentence(e)}") from e
+            self._close_producer(channel.partition)
+            raise Retry(f"group {group}: its offsets cannot be read: {explain_error(e)}") from e
         except Retry:
-            self._drop(place.partition)
+            self._close_producer(channel.partition)
             raise
         next_offset, generation = committed.next_offset, committed.generation
-        if at.offset >= 0:
-            said = OffsetMetadata.parse(metadata_of(at))
-            if said.topic_id in ("", place.topic_id):
-                next_offset, generation = at.offset, said.generation
-        found, epoch = next_offset, generation.epoch
+        if group_offset.offset >= 0:
+            metadata = OffsetMetadata.parse(metadata_of(group_offset))
+            if metadata.topic_id in ("", channel.topic_id):
+                next_offset, generation = group_offset.offset, metadata.generation
+        resumed, epoch = next_offset, generation.epoch
         if entry is not None and entry.epoch >= epoch:
             if entry.epoch > epoch and generation.commit_log:
-                next_offset = None  # it belongs to an earlier epoch
-            found, epoch = max(next_offset or 0, entry.offset), entry.epoch
-            if found != next_offset:
-                text = "%s goes on at %d by topic %s (group %s is at %s)"
-                self.log.info(text, place, found, log.name if log else "", group, next_offset)
-        return committed.of(epoch=epoch, commit_log=f"kafka:{log.name}" if log is not None else "").at(found)
+                next_offset = None  # the group's offset is one of an earlier epoch
+            resumed, epoch = max(next_offset or 0, entry.offset), entry.epoch
+            if resumed != next_offset:
+                text = "%s resumes at %d, by the commit log %s (committed offset of group %s: %s)"
+                self.log.info(text, channel, resumed, log.name if log else "", group, next_offset)
+        commit_log = f"kafka:{log.name}" if log is not None else ""
+        return committed.replace(epoch=epoch, commit_log=commit_log).with_offset(resumed)
 
-    def _commit_log_of(self, topic: str) -> CommitLog | None:
+    def _open_commit_log(self, topic: str) -> KafkaCommitLog | None:
         if topic not in self._commit_logs:
-            log = CommitLog(self._client(), topic, self.log)
+            log = KafkaCommitLog(self._client(), topic, self.log)
             self._commit_logs[topic] = log if log.open() else None
         return self._commit_logs[topic]
 
-    def due(self) -> set[int]:
-        """Partitions with a transaction that is large or old enough."""
+    def due_partitions(self) -> set[int]:
+        """Return the partitions whose transaction has `flumeBatchSize` events or is older than `flushInterval`."""
         now, config = time.monotonic(), self.config
-        old = {p for p, since in self._since.items() if now - since >= config.flush_interval / 1000}
-        return old | self._lost.keys() | {p for p, w in self._writers.items() if w.events >= config.batch_size}
+        old = {p for p, since in self._transaction_starts.items() if now - since >= config.flush_interval / 1000}
+        return old | self._in_doubt.keys() | {p for p, w in self._producers.items() if w.events >= config.batch_size}
 
     def reset(self, partition: int | None = None) -> None:
-        """Abort transactions; a producer that cannot is thrown away, and the next one fences it."""
-        partitions = {*self._writers, *self._lost} if partition is None else {partition}
+        """Abort transactions. A producer that fails to do so is closed, and the next one fences it."""
+        partitions = {*self._producers, *self._in_doubt} if partition is None else {partition}
         for number in partitions:
-            self._since.pop(number, None)
-            self._lost.pop(number, None)
-            writer = self._writers.get(number)
-            if writer is not None and (writer.events or writer.began):
+            self._transaction_starts.pop(number, None)
+            self._in_doubt.pop(number, None)
+            producer = self._producers.get(number)
+            if producer is not None and (producer.events or producer.in_transaction):
                 self.metrics.add("RollbackCount")
-                if not writer.abort():
-                    self._drop(number)
+                if not producer.abort():
+                    self._close_producer(number)
 
-    def _writer(self, assignment: Assignment) -> Writer:
-        """Return the writer of the partition. Raises OutcomeUnknown if its last transaction is in doubt."""
-        writer = self._writers.get(assignment.partition)
-        if writer is None:
-            place, cause = assignment.topic_partition, self._lost.get(assignment.partition)
-            raise OutcomeUnknown(f"the producer of {place} was replaced: asking Kafka how far it got") from cause
-        return writer
+    def _producer_of(self, assignment: Assignment) -> RecordProducer:
+        """Return the producer of the partition. Raises OutcomeUnknown if its last transaction is in doubt."""
+        producer = self._producers.get(assignment.partition)
+        if producer is None:
+            partition, cause = assignment.topic_partition, self._in_doubt.get(assignment.partition)
+            raise OutcomeUnknown(f"the producer of {partition} was closed: reading its offset from Kafka") from cause
+        return producer
 
-    def _drop(self, partition: int) -> None:
-        self._lost.pop(partition, None)
-        self._since.pop(partition, None)
-        writer = self._writers.pop(partition, None)
-        if writer is not None:
-            writer.close()
+    def _close_producer(self, partition: int) -> None:
+        self._in_doubt.pop(partition, None)
+        self._transaction_starts.pop(partition, None)
+        producer = self._producers.pop(partition, None)
+        if producer is not None:
+            producer.close()
 
     # --- events
 
-    def _is_channel(self, topic: str, batch: Batch) -> bool:
-        """Return True if this topic, of the name of the channel's, is of the same cluster."""
+    def _is_own_channel(self, topic: str, batch: Batch) -> bool:
+        """Return True if this topic, with the name of the channel's, is in the same cluster."""
         assert batch.origin is not None
-        return isinstance(self._writers.get(batch.origin.partition), TransactionalWriter)
+        return isinstance(self._producers.get(batch.origin.partition), TransactionalProducer)
 
     def write(self, batch: Batch) -> None:
-        """Produce. Rejected names events that no topic takes."""
+        """Produce the events. Raises Retry, and Rejected for events that no topic accepts."""
         assert batch.origin is not None
         partition = batch.origin.partition
-        writer = self._writers.get(partition)
-        self._since.setdefault(partition, time.monotonic())
-        if writer is None:  # its last transaction is in doubt: `stage` has the runner ask where to go on
-            self._lost.setdefault(partition)
+        producer = self._producers.get(partition)
+        self._transaction_starts.setdefault(partition, time.monotonic())
+        if producer is None:  # the last transaction is in doubt: `stage` raises, and the runner calls `resume`
+            self._in_doubt.setdefault(partition)
             return
         try:
-            rejected = self._produce(writer, batch)
+            rejected = self._produce(producer, batch)
         except Conflict as e:  # fenced
-            self._drop(partition)
-            self._lost[partition] = e
+            self._close_producer(partition)
+            self._in_doubt[partition] = e
             return
         if rejected:
             raise Rejected(rejected)
 
     def stage(self, assignment: Assignment, offsets: OffsetRange) -> Receipt:
-        """Return when all records are stored; in a transaction they are invisible yet."""
-        writer = self._writer(assignment)
+        """Return when all records are stored. In a transaction they are still invisible."""
+        producer = self._producer_of(assignment)
         log = self._commit_logs.get(assignment.topic)
-        if isinstance(writer, TransactionalWriter) and log is not None and writer.began:
+        if isinstance(producer, TransactionalProducer) and log is not None and producer.in_transaction:
             try:
-                log.write(writer, assignment, offsets.end)
+                log.write(producer, assignment, offsets.end)
             except Retry:
-                self._note_failure(writer)
+                self._record_failure(producer)
                 raise
             except KafkaException as e:
                 if not e.args[0].fatal():
-                    raise Retry(f"topic {log.name} cannot be written to: {sentence(e)}") from e
-                self._drop(assignment.partition)
-                raise Conflict(sentence(e)) from e
+                    raise Retry(f"topic {log.name} cannot be written to: {explain_error(e)}") from e
+                self._close_producer(assignment.partition)
+                raise Conflict(explain_error(e)) from e
         with self.metrics.timed("KafkaEventSendTimer"):
-            self._settle(writer)
-        return Receipt(assignment, offsets, writer.events, None)
+            self._flush(producer)
+        return Receipt(assignment, offsets, producer.events, None)
 
     def commit(self, receipt: Receipt) -> None:
-        """End the transaction, the channel's offset in it."""
+        """Commit the transaction, with the channel's offset in it."""
         assignment = receipt.assignment
-        writer = self._writer(assignment)
-        metadata = self.membership() or self._onlooker(assignment.group).consumer_group_metadata()
+        producer = self._producer_of(assignment)
+        metadata = self.membership() or self._offset_reader(assignment.group).consumer_group_metadata()
         try:
-            writer.commit(receipt, metadata)
+            producer.commit(receipt, metadata)
         except Conflict:
-            self._drop(assignment.partition)
+            self._close_producer(assignment.partition)
             raise
-        self._since.pop(assignment.partition, None)
-        self._committed_all(assignment.partition)
-        if writer.alone:
-            self._renew(assignment, writer)
+        self._transaction_starts.pop(assignment.partition, None)
+        self._forget_committed(assignment.partition)
+        if producer.single_record_batches:
+            self._replace_producer(assignment, producer)
 
-    def _renew(self, assignment: Assignment, writer: Writer) -> None:
-        """Replace a writer that sends each record alone: the refused events are dealt with, and it is slow."""
-        self._alone = False
-        self._drop(assignment.partition)
-        if not isinstance(writer, TransactionalWriter):
-            self._writers[assignment.partition] = Writer(self._properties())
+    def _replace_producer(self, assignment: Assignment, producer: RecordProducer) -> None:
+        """Replace a producer with single-record batches, which is slow, as all refused events are rejected now."""
+        self._single_record_batches = False
+        self._close_producer(assignment.partition)
+        if not isinstance(producer, TransactionalProducer):
+            self._producers[assignment.partition] = RecordProducer(self._properties())
             return
-        with contextlib.suppress(Retry):  # without one, the next events have the runner call `resume`
-            self._writers[assignment.partition] = TransactionalWriter(self._properties(), assignment)
+        with contextlib.suppress(Retry):  # without a producer, the runner calls `resume` for the next events
+            self._producers[assignment.partition] = TransactionalProducer(self._properties(), assignment)
 
-    def _onlooker(self, group: str) -> Consumer:
-        """Reads the group's offsets without being a member, waiting for transactions that are about to end."""
-        if group not in self._onlookers:
-            self._onlookers[group] = new_consumer(SINK, {**self._client(), "group.id": group})
-        return self._onlookers[group]
+    def _offset_reader(self, group: str) -> Consumer:
+        """Return a consumer that reads the group's offsets without membership, after pending transactions."""
+        if group not in self._offset_readers:
+            self._offset_readers[group] = new_consumer(SINK, {**self._client(), "group.id": group})
+        return self._offset_readers[group]

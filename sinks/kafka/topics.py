@@ -1,4 +1,4 @@
-"""Topics that the Kafka sink writes to, with their settings."""
+"""Settings of the topics to which the Kafka sink writes."""
 
 from __future__ import annotations
 
@@ -10,20 +10,21 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from flafka.plugins import Retry
-from flafka.plugins.kafka.admin import PROBE_SECONDS, may_write
-from flafka.plugins.kafka.config import INTERNAL_TOPICS, checked_topic
-from flafka.plugins.kafka.errors import sentence
+from flafka.plugins.kafka.admin import CONNECTIVITY_SECONDS, has_write_access
+from flafka.plugins.kafka.config import INTERNAL_TOPICS, check_topic_name
+from flafka.plugins.kafka.errors import explain_error
 from flafka.plugins.kafka.properties import client_properties
 from flafka.sinks.kafka.config import KafkaSinkConfig
 
-KNOWN_SECONDS = 60.0
-"""Time after which a known topic is looked up again."""
-HEADROOM = 4096
-"""Bytes of the largest record that its framing may take."""
-LARGEST = 8 << 20
+TOPIC_CACHE_SECONDS = 60.0
+"""Age at which the cached settings of a topic are read again."""
+RECORD_OVERHEAD_BYTES = 4096
+"""Number of bytes that are reserved for the framing of a record."""
+MAX_RECORD_BYTES = 8 << 20
+"""Limit of a record in any topic."""
 BATCH_BYTES = 1_000_000
-"""Size of a request batch, unless a topic takes less: a broker refuses a larger one as a whole."""
-EVER = 2**63 - 1
+"""Size of a request batch, unless a topic has a lower limit, above which a broker refuses the batch."""
+NO_LIMIT_MS = 2**63 - 1
 _NO_TOPIC = frozenset(
     {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.TOPIC_EXCEPTION, KafkaError.TOPIC_AUTHORIZATION_FAILED}
 )
@@ -34,34 +35,35 @@ class TopicSettings(NamedTuple):
 
     name: str
     partitions: int
-    limit: int
-    """Bytes of the largest."""
-    before: int
-    after: int
-    """Milliseconds by which a record's time may lie before and after now."""
-    keyed: bool
-    """True if each record needs a key."""
-    looked: float
+    max_record_bytes: int
+    max_before_ms: int
+    """Maximum age of a record's timestamp, in milliseconds."""
+    max_after_ms: int
+    """Maximum time by which a record's timestamp may be after now, in milliseconds."""
+    requires_key: bool
+    """True for a compacted topic."""
+    lookup_time: float
+    """Time of the lookup, on the monotonic clock."""
 
     def check(self, record: Mapping[str, Any]) -> None:
-        """ValueError, in words, for a record that the broker would refuse, and all that travel with it."""
+        """Raise ValueError, with a sentence, for a record for which the broker would refuse the request batch."""
         key = record["key"]
         size = len(record["value"]) + len(key or "")
         size += sum(len(name) + len(text) for name, text in record.get("headers", ()))
-        if size > self.limit - HEADROOM:
+        if size > self.max_record_bytes - RECORD_OVERHEAD_BYTES:
             raise ValueError(
-                f"an event of {size:,} bytes is larger than a record of topic {self.name} may be ({self.limit:,}; "
-                "max.message.bytes)"
+                f"an event of {size:,} bytes is larger than a record of topic {self.name} may be "
+                f"({self.max_record_bytes:,}; max.message.bytes)"
             )
         if "partition" in record and not 0 <= record["partition"] < self.partitions:
             raise ValueError(
                 f"topic {self.name} has partitions 0 to {self.partitions - 1}, not {record['partition']}"
             )
-        if self.keyed and key is None:
-            raise ValueError(f"topic {self.name} is compacted, and takes no event without a header 'key'")
+        if self.requires_key and key is None:
+            raise ValueError(f"topic {self.name} is compacted, and accepts no event without a header 'key'")
         if "timestamp" in record:
             ahead = record["timestamp"] - int(time.time() * 1000)
-            if not -self.before <= ahead <= self.after:
+            if not -self.max_before_ms <= ahead <= self.max_after_ms:
                 side = "after" if ahead > 0 else "before"
                 raise ValueError(
                     f"its time is {abs(ahead) // 1000:,} s {side} now, more than topic {self.name} allows "
@@ -69,95 +71,99 @@ class TopicSettings(NamedTuple):
                 )
 
 
-class Topics:
-    """Looks topics up, when they are first written to and every minute."""
+class TopicCache:
+    """Cache of the settings of topics."""
 
     def __init__(self, config: KafkaSinkConfig, admin: AdminClient) -> None:
-        self.smallest = BATCH_BYTES
-        """Size of the largest request batch that all topics seen so far take."""
+        self.max_batch_bytes = BATCH_BYTES
+        """Size of the largest request batch that all cached topics accept."""
         self._config, self._admin = config, admin
         self._known: dict[str, TopicSettings] = {}
 
-    def forget(self) -> None:
-        """Have every topic looked up again: brokers have refused what its known settings allow."""
+    def clear(self) -> None:
+        """Clear the cache, as brokers have refused a record that the cached settings allow."""
         self._known.clear()
-        self.smallest = BATCH_BYTES
+        self.max_batch_bytes = BATCH_BYTES
 
     def get(self, name: str) -> TopicSettings | str:
-        """The topic, or why nothing can be written there. Retry where that may pass."""
+        """Return the topic, or the reason why it accepts no records. Raises Retry for a reason that may pass."""
         known = self._known.get(name)
-        if known is not None and time.monotonic() - known.looked <= KNOWN_SECONDS:
+        if known is not None and time.monotonic() - known.lookup_time <= TOPIC_CACHE_SECONDS:
             return known
         if not name:
             return f"kafka.topic = {self._config.topic} is empty for this event"
         try:
-            checked_topic(name)
+            check_topic_name(name)
         except ValueError as e:
             return f"{name[:80]!r} is not a valid topic name: {e}"
         if name in INTERNAL_TOPICS:
-            return f"topic {name} is the brokers' own, and takes no events"
+            return f"topic {name} is internal to the brokers, and accepts no events"
         try:
-            topic = self._admin.list_topics(name, timeout=PROBE_SECONDS).topics[name]
+            topic = self._admin.list_topics(name, timeout=CONNECTIVITY_SECONDS).topics[name]
         except KafkaException as e:
-            raise Retry(f"topic {name}: {self._why(e, name)}") from e
+            raise Retry(f"topic {name}: {self._explain(e, name)}") from e
         partitions, error = len(topic.partitions), topic.error
-        if name in self._config.writes():
+        if name in self._config.produced_topics():
             if error is not None:
-                made = "" if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED else f": agent topic create {name}"
-                raise Retry(f"topic {name}: {self._why(error, name)}{made}")
+                hint = "" if error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED else f": agent topic create {name}"
+                raise Retry(f"topic {name}: {self._explain(error, name)}{hint}")
             if partitions <= (number := self._config.default_partition_id or 0):
                 raise Retry(f"defaultPartitionId = {number}, and topic {name} has partitions 0 to {partitions - 1}")
         elif error is not None and error.code() in _NO_TOPIC:
-            return f"there is no topic {name} ({self._why(error, name)})"
+            return f"there is no topic {name} ({self._explain(error, name)})"
         elif error is not None:
             raise Retry(f"topic {name}: {error.str()}")
-        if not self._may_write(name):
-            lacking = self._why(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), name, right="Write")
-            if name in self._config.writes():
-                raise Retry(lacking)
-            return lacking
-        found = self._known[name] = self._topic(name, partitions)
-        self.smallest = min(self.smallest, found.limit)
-        return found
+        if not self._has_write_access(name):
+            missing_right = self._explain(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), name, right="Write")
+            if name in self._config.produced_topics():
+                raise Retry(missing_right)
+            return missing_right
+        settings = self._known[name] = self._read_settings(name, partitions)
+        self.max_batch_bytes = min(self.max_batch_bytes, settings.max_record_bytes)
+        return settings
 
-    def id_of(self, name: str) -> str:
+    def topic_id(self, name: str) -> str:
         """Return the id of a topic; empty if there is no such topic, or this client may not describe it."""
-        asked = self._admin.describe_topics(TopicCollection([name]))
+        futures = self._admin.describe_topics(TopicCollection([name]))
         try:
-            return str(asked[name].result(PROBE_SECONDS).topic_id)
+            return str(futures[name].result(CONNECTIVITY_SECONDS).topic_id)
         except (KafkaException, TimeoutError) as e:
             if isinstance(e, KafkaException) and e.args[0].code() in _NO_TOPIC:
                 return ""
-            raise Retry(f"topic {name}: {self._why(e, name)}") from e
+            raise Retry(f"topic {name}: {self._explain(e, name)}") from e
 
-    def _why(self, error: object, name: str, right: str = "Describe") -> str:
-        return sentence(error, topic=name, right=right, client=client_properties(self._config.producer))
+    def _explain(self, error: object, name: str, right: str = "Describe") -> str:
+        return explain_error(error, topic=name, right=right, client=client_properties(self._config.producer))
 
-    def _may_write(self, name: str) -> bool:
-        """Return False if the brokers say that this client lacks the right Write.
+    def _has_write_access(self, name: str) -> bool:
+        """Return False if this client lacks the right Write.
 
-        Without this, they refuse the whole transaction, and do not say for which of its topics.
+        Without this check, brokers refuse the whole transaction, without the topic.
         """
-        asked = self._admin.describe_topics(TopicCollection([name]), include_authorized_operations=True)
+        futures = self._admin.describe_topics(TopicCollection([name]), include_authorized_operations=True)
         try:
-            return may_write(asked[name].result(PROBE_SECONDS))
-        except (KafkaException, TimeoutError):  # the records themselves will tell
+            return has_write_access(futures[name].result(CONNECTIVITY_SECONDS))
+        except (KafkaException, TimeoutError):  # a missing right shows when records are produced
             return True
 
-    def _topic(self, name: str, partitions: int) -> TopicSettings:
+    def _read_settings(self, name: str, partitions: int) -> TopicSettings:
         resource = ConfigResource(ResourceType.TOPIC, name)
         try:
-            entries = self._admin.describe_configs([resource])[resource].result(PROBE_SECONDS)
-        except KafkaException:  # may not be asked for
+            entries = self._admin.describe_configs([resource])[resource].result(CONNECTIVITY_SECONDS)
+        except KafkaException:  # this client may not read the settings
             entries = {}
-        said = {setting: entry.value for setting, entry in entries.items()}
-        created = said.get("message.timestamp.type", "CreateTime") == "CreateTime"
+        values = {setting: entry.value for setting, entry in entries.items()}
+        uses_create_time = values.get("message.timestamp.type", "CreateTime") == "CreateTime"
+
+        def limit(setting: str) -> int:
+            return int(values.get(setting, NO_LIMIT_MS)) if uses_create_time else NO_LIMIT_MS
+
         return TopicSettings(
             name,
             partitions,
-            limit=min(LARGEST, int(said.get("max.message.bytes", 1 << 20))),
-            before=int(said.get("message.timestamp.before.max.ms", EVER)) if created else EVER,
-            after=int(said.get("message.timestamp.after.max.ms", EVER)) if created else EVER,
-            keyed="compact" in said.get("cleanup.policy", ""),
-            looked=time.monotonic(),
+            max_record_bytes=min(MAX_RECORD_BYTES, int(values.get("max.message.bytes", 1 << 20))),
+            max_before_ms=limit("message.timestamp.before.max.ms"),
+            max_after_ms=limit("message.timestamp.after.max.ms"),
+            requires_key="compact" in values.get("cleanup.policy", ""),
+            lookup_time=time.monotonic(),
         )

@@ -1,4 +1,4 @@
-"""How sinks that write files turn events into bytes."""
+"""Serializers of sinks that write files, and checks of their options."""
 
 from __future__ import annotations
 
@@ -6,31 +6,31 @@ from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from flafka.plugins import Problem
-from flafka.plugins.problems import suggestion
-from flafka.plugins.shared.javaclass import cannot_run, is_java_class
+from flafka.plugins.java.classes import is_java_class, java_class_error
+from flafka.plugins.problems import suggest
 from flafka.sinks.serializers.avro import CODECS as AVRO_CODECS
-from flafka.sinks.serializers.avro import AvroBody, AvroEvent, Fetch, fetch
-from flafka.sinks.serializers.base import Blocks, Buffer, FileWriter, Serialized, Serializer
+from flafka.sinks.serializers.avro import AvroBody, AvroEvent, FetchSchema, fetch_schema
+from flafka.sinks.serializers.base import BlockWriter, Buffer, FileWriter, Serialized, Serializer
 from flafka.sinks.serializers.parquet import CODECS as PARQUET_CODECS
 from flafka.sinks.serializers.parquet import FIELDS, TYPES, Parquet
 from flafka.sinks.serializers.text import HeaderAndText, Json, Text
 
 __all__ = [
-    "Blocks",
+    "BlockWriter",
     "Buffer",
     "FileWriter",
     "Serialized",
     "Serializer",
-    "canonical",
     "canonical_codec",
-    "cautions",
+    "canonical_serializer",
     "check_codec",
     "checked_columns",
-    "fetch",
-    "make",
+    "fetch_schema",
+    "make_serializer",
+    "option_warnings",
 ]
 
-NAMES = {
+FLUME_CLASSES = {
     "TEXT": "org.apache.flume.serialization.BodyTextEventSerializer",
     "HEADER_AND_TEXT": "org.apache.flume.serialization.HeaderAndBodyTextEventSerializer",
     "AVRO_EVENT": "org.apache.flume.serialization.FlumeEventAvroEventSerializer",
@@ -38,20 +38,20 @@ NAMES = {
     "JSON": "",
     "PARQUET": "",
 }
-"""The serializers, each with the name of Flume's class, where it is Flume's."""
+"""Flume's class of each serializer; empty if Flume has none."""
 
-APPLIES = {
+SERIALIZERS_BY_OPTION = {
     "append_newline": {"TEXT", "HEADER_AND_TEXT"},
     "compression_codec": {"AVRO_EVENT", "AVRO_BODY", "PARQUET"},
     "sync_interval": {"AVRO_EVENT", "AVRO_BODY"},
     "schema_url": {"AVRO_BODY"},
     "trusted_schema_urls": {"AVRO_BODY"},
 }
-"""Options of serializers, and whose they are."""
+"""Serializers for which an option has an effect, by its field."""
 
 
-class Options(Protocol):
-    """What the configuration of a sink with serializers holds."""
+class SerializerOptions(Protocol):
+    """SerializerOptions of serializers in the configuration of a sink."""
 
     @property
     def serializer(self) -> str: ...
@@ -67,33 +67,33 @@ class Options(Protocol):
     def trusted_schema_urls(self) -> list[str]: ...
 
 
-def canonical(name: str) -> str:
-    """For a validator: our name of a serializer, or ValueError where there is none of that name."""
+def canonical_serializer(name: str) -> str:
+    """Return the name of a serializer in `FLUME_CLASSES`. Raises ValueError for an unknown one."""
     written = name.removesuffix("$Builder")
-    for known, flume in NAMES.items():
+    for known, flume in FLUME_CLASSES.items():
         if written.upper() == known or (flume and written.lower() == flume.lower()):
             return known
     if is_java_class(name):
-        raise ValueError(cannot_run("serializer", name))
-    near = suggestion(name, list(NAMES)) or f"; built are: {', '.join(NAMES)}"
-    raise ValueError(f"there is no serializer {name!r}{near}")
+        raise ValueError(java_class_error("serializer", name))
+    hint = suggest(name, list(FLUME_CLASSES)) or f"; built are: {', '.join(FLUME_CLASSES)}"
+    raise ValueError(f"there is no serializer {name!r}{hint}")
 
 
 def canonical_codec(name: str | None) -> str | None:
-    """For a validator: a compression within files as it is called here, or the name as it is."""
+    """Return the name of a compression in `CODECS` of Avro and Parquet; an unknown name stays as it is."""
     return name and {"zstd": "zstandard", "bz2": "bzip2", "none": "null"}.get(name.lower(), name.lower())
 
 
-def check_codec(options: Options) -> None:
-    """ValueError where the serializer does not have that compression."""
+def check_codec(options: SerializerOptions) -> None:
+    """Raise ValueError if the serializer does not have the configured compression."""
     name, codec = options.serializer, options.compression_codec
     known = PARQUET_CODECS if name == "PARQUET" else AVRO_CODECS
-    if codec is not None and name in APPLIES["compression_codec"] and codec not in known:
+    if codec is not None and name in SERIALIZERS_BY_OPTION["compression_codec"] and codec not in known:
         raise ValueError(f"must be one of {', '.join(known)} for {name}, not {codec!r}")
 
 
 def checked_columns(columns: dict[str, str]) -> dict[str, str]:
-    """For a validator of `make`'s columns: the same. ValueError about the first that cannot be."""
+    """Return the columns of `make_serializer`. Raises ValueError for a wrong type or a reserved name."""
     for header, kind in columns.items():
         if kind not in TYPES:
             raise ValueError(f"{header}: must be one of {', '.join(TYPES)}, not {kind!r}")
@@ -102,8 +102,10 @@ def checked_columns(columns: dict[str, str]) -> dict[str, str]:
     return columns
 
 
-def make(options: Options, fetch: Fetch = fetch, columns: Mapping[str, str] | None = None) -> Serializer:
-    """The serializer that a configuration asks for; `fetch` gets schemas, `columns` are Parquet's, of headers."""
+def make_serializer(
+    options: SerializerOptions, fetch: FetchSchema = fetch_schema, columns: Mapping[str, str] | None = None
+) -> Serializer:
+    """Return the configured serializer. `columns` are types of headers, for Parquet."""
     codec = options.compression_codec
     match options.serializer:
         case "TEXT":
@@ -119,9 +121,9 @@ def make(options: Options, fetch: Fetch = fetch, columns: Mapping[str, str] | No
     return AvroBody(codec or "null", options.sync_interval, options.schema_url, options.trusted_schema_urls, fetch)
 
 
-def warnings(options: Options, given: set[str], names: dict[str, str]) -> Iterator[Problem]:
-    """What was given and has no effect with the serializer. `names` are the options as they are written."""
-    for field, owners in APPLIES.items():
-        if field in given and options.serializer not in owners:
+def option_warnings(options: SerializerOptions, given: set[str], names: dict[str, str]) -> Iterator[Problem]:
+    """Yield a note for each given field without effect on the serializer. `names` are the options by field."""
+    for field, applicable in SERIALIZERS_BY_OPTION.items():
+        if field in given and options.serializer not in applicable:
             message = f"has no effect with serializer {options.serializer}, as in Flume"
-            yield Problem(names[field], message, note=True)
+            yield Problem(names[field], message, is_note=True)

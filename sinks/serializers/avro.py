@@ -1,4 +1,4 @@
-"""Avro container files: of Flume's events, or of bodies that are Avro already."""
+"""Avro container files of Flume's events, or of bodies that are Avro already."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from flafka.plugins import Batch, Retry
-from flafka.plugins.shared import flumeevent
-from flafka.plugins.shared.flumeevent import varint
-from flafka.sinks.serializers.base import Blocks, Serialized, Serializer, serialized
+from flafka.plugins.wire import flumeevent
+from flafka.plugins.wire.flumeevent import encode_long
+from flafka.sinks.serializers.base import BlockWriter, Serialized, Serializer, as_records
 
 EVENT_SCHEMA = (
     '{"type":"record","name":"Event","fields":[{"name":"headers","type":{"type":"map","values":"string"}},'
     '{"name":"body","type":"bytes"}]}'
 )
 SCHEMA_URL, SCHEMA_LITERAL = "flume.avro.schema.url", "flume.avro.schema.literal"
-"""Headers that tell the schema of a body."""
-Fetch = Callable[[str], bytes]
-"""Gets what is at an address, or raises Retry."""
+"""Headers with the schema of a body, or its URL."""
+FetchSchema = Callable[[str], bytes]
+"""Function that returns the content at a URL, or raises Retry."""
 MAX_SCHEMA_BYTES = 1 << 20
-FETCH_SECONDS = 30
+SCHEMA_FETCH_SECONDS = 30
 
 
 def _snappy(block: memoryview) -> bytes:
@@ -46,27 +46,27 @@ CODECS: dict[str, Callable[[memoryview], bytes]] = {
     "xz": lzma.compress,
     "zstandard": lambda block: bytes(pa.Codec("zstd").compress(block, asbytes=True)),
 }
-"""The compressions of Avro, under its names for them."""
+"""Compressions of Avro, by their names in its specification."""
 
 
-class Container(Blocks):
-    """One container file."""
+class AvroFile(BlockWriter):
+    """Writer of one container file."""
 
     def __init__(self, schema: str, codec: str, interval: int) -> None:
         super().__init__(interval)
         self._codec, self._sync = codec, secrets.token_bytes(16)
         entries = {b"avro.schema": schema.encode(), b"avro.codec": codec.encode()}
         pairs = b"".join(_sized(part) for pair in entries.items() for part in pair)
-        self.header = b"Obj\x01" + varint(len(entries)) + pairs + varint(0) + self._sync
+        self.header = b"Obj\x01" + encode_long(len(entries)) + pairs + encode_long(0) + self._sync
 
     def block(self, records: Serialized) -> bytes:
-        """Count, length, records, mark."""
+        """Return a block: count, length, records, sync marker."""
         data = CODECS[self._codec](records.data)
-        return varint(len(records)) + varint(len(data)) + data + self._sync
+        return encode_long(len(records)) + encode_long(len(data)) + data + self._sync
 
 
 class AvroEvent(Serializer):
-    """Flume's events: a map of headers, and the body as bytes."""
+    """Serializer of Flume's events: a map of headers, and the body as bytes."""
 
     suffix = ".avro"
 
@@ -74,43 +74,43 @@ class AvroEvent(Serializer):
         self._codec, self._interval = codec, interval
 
     def records(self, batch: Batch) -> Serialized:
-        """Every event in Avro's binary form."""
-        return serialized(flumeevent.encode(batch))
+        """Return the events in Avro's binary encoding."""
+        return as_records(flumeevent.encode(batch))
 
-    def writer(self, kind: str) -> Container:
-        """A container of events."""
-        return Container(EVENT_SCHEMA, self._codec, self._interval)
+    def writer(self, kind: str) -> AvroFile:
+        """Return the writer of a file of events."""
+        return AvroFile(EVENT_SCHEMA, self._codec, self._interval)
 
 
 class AvroBody(Serializer):
-    """Bodies that are records of Avro already; the headers say of which schema, or the configuration does.
+    """Serializer of bodies that are Avro records already. Headers or the configuration name their schema.
 
-    Each schema has files of its own.
+    Each schema has its own files.
     """
 
     suffix = ".avro"
 
-    def __init__(self, codec: str, interval: int, url: str | None, trusted: list[str], fetch: Fetch) -> None:
-        """`url` is the schema of events without one; `trusted` are beginnings of addresses in headers to fetch."""
+    def __init__(self, codec: str, interval: int, url: str | None, trusted: list[str], fetch: FetchSchema) -> None:
+        """Create a serializer; `url` is the default schema, `trusted` the allowed prefixes of URLs in headers."""
         self._codec, self._interval, self._url, self._trusted = codec, interval, url, trusted
         self._fetch = fetch
         self._known: dict[str, str] = {}
 
     def records(self, batch: Batch) -> Serialized:
-        """The bodies."""
-        return serialized(batch.bodies)
+        """Return the bodies."""
+        return as_records(batch.bodies)
 
     def kinds(self, batch: Batch) -> tuple[list[str | ValueError], npt.NDArray[np.int64]]:
-        """The schemas, as they are written into files. Raises Retry where one cannot be fetched now."""
+        """Return the schemas, as written to files. Raises Retry if one cannot be fetched now."""
         url, literal = batch.header(SCHEMA_URL), batch.header(SCHEMA_LITERAL)
         width = len(literal.dictionary) + 1
-        different, which = np.unique(_codes(url) * width + _codes(literal), return_inverse=True)
-        pairs = (divmod(int(code), width) for code in different)
-        return [self._schema(_value(url, u), _value(literal, v)) for u, v in pairs], which.astype(np.int64)
+        distinct, indexes = np.unique(_codes(url) * width + _codes(literal), return_inverse=True)
+        pairs = (divmod(int(code), width) for code in distinct)
+        return [self._schema(_value(url, u), _value(literal, v)) for u, v in pairs], indexes.astype(np.int64)
 
-    def writer(self, kind: str) -> Container:
-        """A container of that schema."""
-        return Container(kind, self._codec, self._interval)
+    def writer(self, kind: str) -> AvroFile:
+        """Return the writer of a file with that schema."""
+        return AvroFile(kind, self._codec, self._interval)
 
     def _schema(self, url: str | None, literal: str | None) -> str | ValueError:
         try:
@@ -130,23 +130,23 @@ class AvroBody(Serializer):
             return e
 
 
-def fetch(url: str) -> bytes:
-    """What is at an address of `http`, `https` or `file`, or in a local file. Raises Retry."""
+def fetch_schema(url: str) -> bytes:
+    """Return the content at a URL of `http`, `https` or `file`, or of a local file. Raises Retry."""
     address = url if urlsplit(url).scheme else f"file://{url}"
     try:
-        with urllib.request.urlopen(address, timeout=FETCH_SECONDS) as answer:  # noqa: S310  # the operator's own
+        with urllib.request.urlopen(address, timeout=SCHEMA_FETCH_SECONDS) as answer:  # noqa: S310  # configured or allowed
             return bytes(answer.read(MAX_SCHEMA_BYTES + 1))
     except (OSError, ValueError) as e:
         raise Retry(f"cannot fetch the schema {url}: {e}") from e
 
 
 def schema_name(schema: str) -> str:
-    """Tells files of this schema from others of the same place."""
+    """Return a short hash of a schema, for the names of its files."""
     return hashlib.sha256(schema.encode()).hexdigest()[:8]
 
 
 def _codes(column: pa.Array) -> npt.NDArray[np.int64]:
-    """Which of its values each row has; one past them where it has none."""
+    """Return the index in the dictionary for each row, or the dictionary's length for null."""
     codes = column.indices.fill_null(len(column.dictionary)).to_numpy(zero_copy_only=False)
     return np.asarray(codes).astype(np.int64)
 
@@ -156,7 +156,7 @@ def _value(column: pa.Array, code: int) -> str | None:
 
 
 def _checked(schema: bytes, where: str) -> str:
-    """ValueError for what is no schema; one in words that need no blanks, otherwise."""
+    """Return a schema without blanks. Raises ValueError if it is not JSON, or too long."""
     if len(schema) > MAX_SCHEMA_BYTES:
         raise ValueError(f"{where} is longer than {MAX_SCHEMA_BYTES} bytes")
     try:
@@ -166,4 +166,4 @@ def _checked(schema: bytes, where: str) -> str:
 
 
 def _sized(data: bytes) -> bytes:
-    return varint(len(data)) + data
+    return encode_long(len(data)) + data

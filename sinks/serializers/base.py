@@ -1,4 +1,4 @@
-"""Serializers: events to records, whole batches at a time, and records to the bytes of one file."""
+"""Base of serializers, which encode batches as records, and records as the bytes of files."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ Buffer = bytes | memoryview
 
 
 class Serialized(NamedTuple):
-    """Records as one run of bytes."""
+    """Encoded records of a batch."""
 
     data: memoryview
+    """Records without gaps."""
     ends: npt.NDArray[np.int64]
     """End of each record in `data`, exclusive."""
 
@@ -26,61 +27,62 @@ class Serialized(NamedTuple):
         return len(self.ends)
 
     def part(self, begin: int, stop: int) -> Serialized:
-        """The records `begin` up to, not including, `stop`; at least one. Copies no data."""
+        """Return the records `begin` up to, not including, `stop`; at least one. Copies no data."""
         start = int(self.ends[begin - 1]) if begin else 0
         ends = self.ends[begin:stop]
         return Serialized(self.data[start : int(ends[-1])], ends - start)
 
 
 class FileWriter:
-    """The bytes of one file: what is written before, between and behind its records. This one adds nothing."""
+    """Encoder of one file, which adds the bytes before, between and behind its records. This one adds nothing."""
 
-    held = 0
-    """Bytes in memory that no call has handed out yet."""
+    buffered_bytes = 0
+    """Number of buffered bytes, which no call has returned yet."""
     header: Buffer = b""
-    """The begin of the file."""
+    """Beginning of the file."""
 
     def add(self, records: Any) -> Buffer:
-        """Take more records; the bytes that can be written now."""
+        """Append records, and return the bytes that can be written now."""
         data: memoryview = records.data
         return data
 
     def flush(self) -> Buffer:
-        """Return what is still held, so that all records taken can be read."""
+        """Return the buffered bytes, after which readers find all records so far."""
         return b""
 
     def close(self) -> Buffer:
-        """Return what is still held, and the end of the file."""
+        """Return the buffered bytes and the end of the file."""
         return self.flush()
 
-    def forget(self) -> None:
-        """Drop what is held: its records will be taken again."""
+    def discard(self) -> None:
+        """Drop the buffered records, which the runner redelivers."""
 
 
 class Serializer(ABC):
-    """Events to the bytes of files."""
+    """Encoder of events as files of one format."""
 
     suffix: str = ""
-    """End of the names of its files, where the configuration gives none."""
+    """Default suffix of file names."""
 
     @abstractmethod
     def records(self, batch: Batch) -> Any:
-        """One record an event, in order; has `part`, for the writers of the files that the events belong to."""
+        """Return one record for each event, in order. The result has a method `part`, like `Serialized`."""
 
     def writer(self, kind: str) -> FileWriter:
-        """For a new file of that kind."""
+        """Return the writer of a new file of that kind."""
         return FileWriter()
 
     def kinds(self, batch: Batch) -> tuple[list[str | ValueError], npt.NDArray[np.int64]] | None:
-        """The kinds of files for these events, and which each needs; a ValueError says why an event fits none.
+        """Return the kinds of files for these events, and the index of its kind for each event.
 
-        None where all files are of one kind, "".
+        A ValueError instead of a kind is the reason why its events fit no file. Return None if all files are of one
+        kind, the empty text.
         """
         return None
 
 
-class Blocks(FileWriter):
-    """Gathers records and hands them out in blocks of at least `size` bytes."""
+class BlockWriter(FileWriter):
+    """Writer of a file of blocks, which have at least `size` bytes before encoding."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -88,26 +90,26 @@ class Blocks(FileWriter):
         self._ends: list[npt.NDArray[np.int64]] = []
 
     def add(self, records: Serialized) -> Buffer:
-        """The next block, once there is enough for it."""
-        # A copy: a view would keep the whole batch in memory for a few events of it.
+        """Append records, and return a block once they have the size of one."""
+        # A copy: a view of a few events would keep the whole batch in memory.
         self._parts.append(bytes(records.data))
-        self._ends.append(records.ends + self.held)
-        self.held += len(records.data)
-        return self.flush() if self.held >= self._size else b""
+        self._ends.append(records.ends + self.buffered_bytes)
+        self.buffered_bytes += len(records.data)
+        return self.flush() if self.buffered_bytes >= self._size else b""
 
     def flush(self) -> Buffer:
-        """A block of what is held."""
+        """Return a block of the buffered records."""
         if not self._parts:
             return b""
-        held = Serialized(memoryview(b"".join(self._parts)), np.concatenate(self._ends))
-        self.forget()
-        return self.block(held)
+        records = Serialized(memoryview(b"".join(self._parts)), np.concatenate(self._ends))
+        self.discard()
+        return self.block(records)
 
-    def forget(self) -> None:
-        """Drop what is held."""
+    def discard(self) -> None:
+        """Drop the buffered records."""
         self._parts.clear()
         self._ends.clear()
-        self.held = 0
+        self.buffered_bytes = 0
 
     def block(self, records: Serialized) -> bytes:
         """Encode records as one block."""
@@ -117,58 +119,58 @@ class Blocks(FileWriter):
 # --- columns of bytes
 
 
-def serialized(records: Any) -> Serialized:
-    """A binary array as one run of bytes; copies nothing."""
+def as_records(records: Any) -> Serialized:
+    """Return the values of a binary array as records. Copies nothing."""
     _, offsets, data = records.buffers()
     bounds = np.frombuffer(offsets, np.int32, len(records) + 1, records.offset * 4).astype(np.int64)
-    run = memoryview(data if data is not None else b"")[bounds[0] : bounds[-1]]
-    return Serialized(run, bounds[1:] - bounds[0])
+    values = memoryview(data if data is not None else b"")[bounds[0] : bounds[-1]]
+    return Serialized(values, bounds[1:] - bounds[0])
 
 
-def joined(*columns: Any) -> Any:
-    """Binary columns, or constants, side by side."""
+def join_columns(*columns: Any) -> Any:
+    """Concatenate binary columns, or constants, row by row."""
     constants = [pa.scalar(c, pa.binary()) if isinstance(c, bytes) else c for c in columns]
     return pc.binary_join_element_wise(*constants, pa.scalar(b"", pa.binary()))
 
 
-def joined_present(columns: list[Any], separator: bytes, rows: int) -> Any:
+def join_present(columns: list[Any], separator: bytes, rows: int) -> Any:
     """Join the values of each row that are not null, with the separator between."""
     if not columns:
         return pa.repeat(pa.scalar(b"", pa.binary()), rows)
     # Not with null_handling="skip": Arrow leaves rows without any value out of the result.
-    parts = [joined(separator, column) for column in columns]
+    parts = [join_columns(separator, column) for column in columns]
     empty = pa.scalar(b"", pa.binary())
-    together = pc.binary_join_element_wise(*parts, empty, null_handling="replace", null_replacement="")
-    return pc.binary_replace_slice(together, 0, len(separator), b"")
+    result = pc.binary_join_element_wise(*parts, empty, null_handling="replace", null_replacement="")
+    return pc.binary_replace_slice(result, 0, len(separator), b"")
 
 
-def joined_entries(maps: Any, name: Any, value: Any, separator: bytes) -> Any:
-    """Write the entries of each map as its name and its value, as these functions encode binary columns of them."""
+def join_entries(maps: Any, name: Any, value: Any, separator: bytes) -> Any:
+    """Join the entries of each map; `name` and `value` encode binary columns of names and values."""
     offsets = maps.offsets
-    entries = joined(name(maps.keys.cast(pa.binary())), value(maps.items.cast(pa.binary())))
+    entries = join_columns(name(maps.keys.cast(pa.binary())), value(maps.items.cast(pa.binary())))
     return pc.binary_join(pa.ListArray.from_arrays(offsets, entries), pa.scalar(separator, pa.binary()))
 
 
-def by_value(column: Any, encode: Any) -> Any:
-    """A header column with each of its different values encoded once: binary, null where an event lacks it."""
-    if len(column.dictionary) > len(column):  # it is shared with other batches
+def encode_values(column: Any, encode: Any) -> Any:
+    """Encode the distinct values of a header column. The result is binary, null if an event lacks the header."""
+    if len(column.dictionary) > len(column):  # the dictionary is shared with other batches
         column = column.dictionary_decode().dictionary_encode()
     return encode(column.dictionary.cast(pa.binary())).take(column.indices)
 
 
-def by_number(numbers: npt.NDArray[Any], encode: Any) -> Any:
-    """A binary array of these numbers, each different one encoded once."""
-    different, which = np.unique(numbers, return_inverse=True)
-    return pa.array([encode(int(number)) for number in different], pa.binary()).take(pa.array(which))
+def encode_numbers(numbers: npt.NDArray[Any], encode: Any) -> Any:
+    """Encode the distinct numbers, and return a binary array of all."""
+    distinct, indexes = np.unique(numbers, return_inverse=True)
+    return pa.array([encode(int(number)) for number in distinct], pa.binary()).take(pa.array(indexes))
 
 
-def lengths(values: Any) -> npt.NDArray[np.int64]:
-    """The bytes of each value of a binary array without nulls."""
+def byte_lengths(values: Any) -> npt.NDArray[np.int64]:
+    """Return the length in bytes of each value of a binary array without nulls."""
     return np.asarray(pc.binary_length(values).to_numpy(zero_copy_only=False)).astype(np.int64)
 
 
-def fixed(numbers: npt.NDArray[Any]) -> Any:
-    """The bytes of each number, as they are in memory, as a binary array."""
+def number_bytes(numbers: npt.NDArray[Any]) -> Any:
+    """Return the bytes of each number, as in memory, as a binary array."""
     kind = pa.binary(numbers.dtype.itemsize)
     array = pa.Array.from_buffers(kind, len(numbers), [None, pa.py_buffer(np.ascontiguousarray(numbers))])
     return array.cast(pa.binary())

@@ -1,4 +1,4 @@
-"""What the serializers of files do otherwise than Flume's."""
+"""Compatibility notes of serializers."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ from flafka.plugins import CompatibilityNote
 
 SERIALIZERS = (
     CompatibilityNote(
-        flume="`AvroEventSerializer` writes all events of a file under the schema of the first",
-        here="each schema has its own files; the file's name ends in a hash of it",
+        flume="`AvroEventSerializer` writes all events of a file with the schema of the first",
+        here="each schema has its own files, with its hash at the end of the file name",
         option="serializer",
     ),
     CompatibilityNote(
-        flume="`AvroEventSerializer` fetches whatever address a header `flume.avro.schema.url` names, and "
-        "fails for ever without a schema",
-        here="only `schemaURL` and URLs with a prefix that is in `trustedSchemaURLs`; other events go to the "
+        flume="`AvroEventSerializer` fetches any URL in a header `flume.avro.schema.url`, and fails forever "
+        "without a schema",
+        here="only `schemaURL`, and URLs with a prefix in `trustedSchemaURLs`, are fetched; other events go to the "
         "dead letters",
         option="serializer",
     ),

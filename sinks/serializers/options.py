@@ -1,4 +1,4 @@
-"""The options of serializers, for the configuration of each sink that has some; `prefix` precedes their names."""
+"""Options of serializers, for the configurations of sinks. `prefix` precedes the options' names."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from flafka.plugins import option
 
 
 def serializer(prefix: str = "", more: str = "") -> Any:
-    """The option `serializer`; `more` describes what only this sink has."""
+    """Return the option `serializer`; `more` describes values that only this sink has."""
     return option(
         "TEXT",
         name=f"{prefix}serializer",
         description="Format of the file. `TEXT`: bodies. `HEADER_AND_TEXT`: the headers in braces before each body. "
         "`AVRO_EVENT`: Flume's events in Avro. `AVRO_BODY` (Flume's "
-        "`org.apache.flume.sink.hdfs.AvroEventSerializer$Builder`): bodies that are in Avro already. `JSON`: an "
-        f"object in each line.{more}",
+        "`org.apache.flume.sink.hdfs.AvroEventSerializer$Builder`): bodies that are Avro already. `JSON`: an object "
+        f"in each line.{more}",
     )
 
 
 def append_newline(prefix: str = "") -> Any:
-    """The option `serializer.appendNewline`."""
+    """Return the option `serializer.appendNewline`."""
     return option(True, name=f"{prefix}serializer.appendNewline", description="Write a newline after each body.")
 
 
 def compression_codec(prefix: str = "", more: str = "") -> Any:
-    """The option `serializer.compressionCodec`; `more` describes what only this sink has."""
+    """Return the option `serializer.compressionCodec`; `more` describes values that only this sink has."""
     return option(
         None,
         name=f"{prefix}serializer.compressionCodec",
@@ -34,30 +34,30 @@ def compression_codec(prefix: str = "", more: str = "") -> Any:
 
 
 def sync_interval(prefix: str = "") -> Any:
-    """The option `serializer.syncIntervalBytes`."""
+    """Return the option `serializer.syncIntervalBytes`."""
     return option(
         2_048_000,
         name=f"{prefix}serializer.syncIntervalBytes",
         unit="bytes",
         ge=32,
         le=1 << 30,
-        description="Size of the blocks in an Avro file. A flush ends a block earlier.",
+        description="Size of a block in an Avro file. A flush ends a block early.",
     )
 
 
 def schema_url(prefix: str = "", places: str = "`http://…` or a local file") -> Any:
-    """The option `serializer.schemaURL`."""
+    """Return the option `serializer.schemaURL`."""
     return option(
         None,
         name=f"{prefix}serializer.schemaURL",
-        file=True,
+        must_exist=True,
         path="flume",
-        description=f"With `AVRO_BODY`: schema of the events whose headers name none, {places}.",
+        description=f"With `AVRO_BODY`: schema of events whose headers name none, {places}.",
     )
 
 
 def trusted_schema_urls(prefix: str = "") -> Any:
-    """The option `serializer.trustedSchemaURLs`."""
+    """Return the option `serializer.trustedSchemaURLs`."""
     return option(
         [],
         name=f"{prefix}serializer.trustedSchemaURLs",

@@ -1,4 +1,4 @@
-"""Parquet files of events."""
+"""Serializer of Parquet files."""
 
 from __future__ import annotations
 
@@ -27,90 +27,94 @@ TYPES = {
     "date": pa.date32(),
     "timestamp": pa.timestamp("us", "UTC"),
 }
-"""Arrow's types for columns that are made of headers, by Spark's names for them."""
+"""Arrow types of columns that are made from headers, by Spark's names."""
 _MILLIS = re.compile(r"-?[0-9]{1,15}")
 ROW_GROUP_BYTES = 64 << 20
+"""Size in memory at which a row group is written."""
+MAX_ROW_GROUP_ROWS = 1 << 20
 CODECS = {"null": "none", "snappy": "snappy", "gzip": "gzip", "zstandard": "zstd", "lz4": "lz4", "brotli": "brotli"}
-"""Parquet's compressions, by the names that Avro has for those it shares."""
+"""Parquet's compressions, by Avro's names as far as Avro has them."""
 
 
 class Rows:
-    """Events as columns of a file."""
+    """Events as columns of a Parquet file."""
 
     def __init__(self, records: Any) -> None:
         self.records = records
 
     def part(self, begin: int, stop: int) -> Rows:
-        """The rows `begin` up to, not including, `stop`."""
+        """Return the rows `begin` up to, not including, `stop`."""
         return Rows(self.records.slice(begin, stop - begin))
 
 
 class Parquet(Serializer):
-    """Columns `headers`, a map, and `body`, bytes, behind the columns that are made of headers.
+    """Serializer with columns `headers`, a map, and `body`, bytes, after columns that are made from headers.
 
-    A header that is no value of its column's type is null there; `headers` has the text of all.
+    A header that is no value of its column's type is null there; `headers` has all texts.
     """
 
     suffix = ".parquet"
 
     def __init__(self, codec: str, columns: Mapping[str, str] | None = None) -> None:
-        """`columns` are names of `TYPES`, by header."""
-        # Loads file systems, S3 among them: an agent without Parquet needs none. Now, as it may fail later.
+        """Create a serializer; `columns` are keys of `TYPES`, by header."""
+        # Imported here, as it loads file systems such as S3, which other serializers do not need, and may fail.
         importlib.import_module("pyarrow.parquet")
         self._codec = codec
         self._types = {header: TYPES[name] for header, name in (columns or {}).items()}
         self._schema = pa.schema([*(pa.field(header, kind) for header, kind in self._types.items()), *FIELDS])
 
     def records(self, batch: Batch) -> Rows:
-        """The columns."""
-        typed = [_typed(batch.header(header), kind) for header, kind in self._types.items()]
+        """Return the columns."""
+        typed = [_typed_column(batch.header(header), kind) for header, kind in self._types.items()]
         return Rows(pa.RecordBatch.from_arrays([*typed, batch.header_maps(), batch.bodies], schema=self._schema))
 
     def writer(self, kind: str) -> FileWriter:
-        """For one file."""
+        """Return the writer of one file."""
         return ParquetFile(CODECS[self._codec], self._schema)
 
 
 class ParquetFile(FileWriter):
-    """One file, in groups of rows; only `close` makes it readable."""
+    """Writer of one file of row groups, which is readable only after `close`."""
 
     def __init__(self, codec: str, schema: Any) -> None:
         import pyarrow.parquet as pq
 
-        self._out = _Out()
+        self._out = _ChunkBuffer()
         self._writer = pq.ParquetWriter(self._out, schema, compression=codec)
         self._rows: list[Any] = []
 
     def add(self, records: Rows) -> Buffer:
-        """A group of rows, once there is enough for it."""
+        """Append rows, and return a row group once they have its size."""
         rows = pa.Table.from_batches([records.records])
-        if rows.get_total_buffer_size() > 2 * rows.nbytes:  # it would keep a whole batch in memory for a few events
+        if (
+            rows.get_total_buffer_size() > 2 * rows.nbytes
+        ):  # a view of a few events would keep a whole batch in memory
             rows = rows.take(pa.array(np.arange(rows.num_rows)))
         self._rows.append(rows)
-        self.held += rows.nbytes
-        return self.flush() if self.held >= ROW_GROUP_BYTES else b""
+        self.buffered_bytes += rows.nbytes
+        return self.flush() if self.buffered_bytes >= ROW_GROUP_BYTES else b""
 
     def flush(self) -> Buffer:
-        """A group of the rows held."""
+        """Return a row group of the buffered rows."""
         if self._rows:
-            self._writer.write_table(pa.concat_tables(self._rows), row_group_size=1 << 20)
-            self.forget()
+            self._writer.write_table(pa.concat_tables(self._rows), row_group_size=MAX_ROW_GROUP_ROWS)
+            self.discard()
         return self._out.take()
 
     def close(self) -> Buffer:
-        """The last group, and the index of all."""
+        """Return the last row group and the footer."""
         last = bytes(self.flush())
         self._writer.close()
         return last + self._out.take()
 
-    def forget(self) -> None:
-        """Drop the rows held."""
+    def discard(self) -> None:
+        """Drop the buffered rows."""
         self._rows.clear()
-        self.held = 0
+        self.buffered_bytes = 0
 
 
-class _Out:
-    """A file for Parquet's writer whose bytes are taken away as they come."""
+class _ChunkBuffer:
+    """File object of Parquet's writer, which returns and forgets the bytes written so far."""
 
     closed = False
 
@@ -138,20 +142,20 @@ class _Out:
         return data
 
 
-def _typed(column: Any, kind: Any) -> Any:
-    """A header as values of that type, null where it is none; each different text is read once."""
+def _typed_column(column: Any, kind: Any) -> Any:
+    """Return a header as values of a type, null for other texts. Each distinct text is parsed once."""
     texts = column.dictionary
     if kind == pa.string():
         return column.dictionary_decode()
     try:
         values = texts.cast(kind)
     except pa.ArrowInvalid:
-        values = pa.array([_value(text, kind) for text in texts.to_pylist()], kind)
+        values = pa.array([_parse_value(text, kind) for text in texts.to_pylist()], kind)
     return values.take(column.indices)
 
 
-def _value(text: str, kind: Any) -> Any:
-    """One of them; a time may be in milliseconds since the epoch as well, as in Flume's header `timestamp`."""
+def _parse_value(text: str, kind: Any) -> Any:
+    """Parse a text. A time may also be in milliseconds since the epoch, as in Flume's header `timestamp`."""
     if pa.types.is_timestamp(kind) and _MILLIS.fullmatch(text):
         return pa.scalar(int(text) * 1000, pa.int64()).cast(kind)
     try:

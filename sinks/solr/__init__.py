@@ -1,4 +1,4 @@
-"""The Solr sink: each event a document, replaced by itself when it is delivered again."""
+"""Solr sink: writes each event to a document, which a redelivery replaces."""
 
 from flafka.sinks.solr.config import SolrConfig
 from flafka.sinks.solr.sink import SolrSink

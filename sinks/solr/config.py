@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from flafka.plugins.morphline.morphline import Morphline
 
 _HANDLER = "org.apache.flume.sink.solr.morphline.MorphlineHandlerImpl"
-_MADE_BY_MORPHLINE = ("id_field", "document_id", "body_field", "index_headers", "header_suffix", "fields")
-"""Fields whose options say what a document holds where there is no morphline."""
+_REPLACED_BY_MORPHLINE = ("id_field", "document_id", "body_field", "index_headers", "header_suffix", "fields")
+"""Options of the content of documents, which have no effect with a morphline."""
 
 
 def collection_address(value: str) -> str:
-    """The address of a collection, without a slash at its end. ValueError for any other."""
+    """Return the address of a collection, without a slash at its end. Raises ValueError for any other URL."""
     parts = urlsplit(value)
     if parts.scheme not in ("http", "https") or not parts.hostname or len(parts.path.strip("/")) == 0:
         raise ValueError(f"must be http://host:8983/solr/<collection>, not {value!r}")
     if parts.username or parts.query:
-        raise ValueError("must be the address alone: write username and password as options of their own")
+        raise ValueError("must contain neither user nor parameters: set the options username and password")
     if parts.path.strip("/") == "solr":
         raise ValueError(f"must end in the name of the collection: {value.rstrip('/')}/<collection>")
     return value.rstrip("/")
@@ -57,8 +57,8 @@ class SolrConfig(MorphlineConfig, DocumentsConfig):
         "%[id]",
         name="documentId",
         min_length=1,
-        description="Id of an event's document: text that may contain the same as field.<name>. Of several events "
-        "with the same id, only the last one stays.",
+        description="Id of an event's document: text with the same escapes as field.<name>. Of several events with "
+        "the same id, only the last one remains.",
     )
     body_field: str = option(
         "body_t",
@@ -74,7 +74,7 @@ class SolrConfig(MorphlineConfig, DocumentsConfig):
     header_suffix: str = option(
         "_s",
         name="headerSuffix",
-        description="End of the names of the headers' fields. In Solr's default schemas, `_s` stands for text.",
+        description="Suffix of the names of the headers' fields. In Solr's default schemas, `_s` stands for text.",
     )
     fields: dict[str, str] = option(
         {},
@@ -88,8 +88,8 @@ class SolrConfig(MorphlineConfig, DocumentsConfig):
         name="connections",
         ge=1,
         le=64,
-        description="Number of requests that are under way at the same time. With updateChain it is one, as a chain "
-        "may change which documents have the same id.",
+        description="Number of requests that run at the same time. With updateChain it is one, as a chain may change "
+        "which documents have the same id.",
     )
     commit_within: int = option(
         1000, name="commitWithin", unit="ms", gt=0, description="Time after which searches find new documents."
@@ -97,42 +97,44 @@ class SolrConfig(MorphlineConfig, DocumentsConfig):
     update_chain: str | None = option(
         None,
         name="updateChain",
-        description="Name of the update chain in Solr. If it has a TolerantUpdateProcessor, refused documents are "
-        "found faster.",
+        description="Name of the update chain in Solr. A chain with a TolerantUpdateProcessor names refused "
+        "documents, which is faster than bisection.",
     )
     handler_class: str = option(
-        _HANDLER, name="handlerClass", description="What runs the morphline. Only Flume's own class is possible."
+        _HANDLER,
+        name="handlerClass",
+        description="Class that runs the morphline. Only Flume's own class is possible.",
     )
 
     def locator(self, morphline: Morphline) -> dict[str, str]:
-        """The one `solrLocator` of a morphline. ValueError where there is none, or another one beside it."""
-        found: dict[str, str] = {}
-        for place, written in morphline.locators:
-            one = {name: value.written for name, value in written.items() if isinstance(value, Scalar)}
-            where = {name: one[name] for name in ("solrUrl", "zkHost", "collection") if one.get(name)}
-            if found and where != found:
+        """Return the `solrLocator` of a morphline. Raises ValueError for a wrong one, or for two that differ."""
+        locator: dict[str, str] = {}
+        for place, properties in morphline.solr_locators:
+            texts = {name: value.source for name, value in properties.items() if isinstance(value, Scalar)}
+            current = {name: texts[name] for name in ("solrUrl", "zkHost", "collection") if texts.get(name)}
+            if locator and current != locator:
                 raise ValueError(f"{place}: names another collection than the command before: use a sink for each")
-            found = where
+            locator = current
             if self.url is None:
-                _check_locator(place, where)
-        return found
+                _check_locator(place, current)
+        return locator
 
     def warnings(self) -> Iterator[Problem]:
-        """What has no effect beside a morphline."""
+        """Yield warnings of options without effect, as a morphline makes the documents."""
         yield from super().warnings()
         if self.morphline_file is not None:
-            for one in self.options():
-                if one.field in _MADE_BY_MORPHLINE and one.field in self.model_fields_set:
-                    yield Problem(one.name, "has no effect: the morphline says what a document holds")
+            for option in self.options():
+                if option.field in _REPLACED_BY_MORPHLINE and option.field in self.model_fields_set:
+                    yield Problem(option.name, "has no effect: the morphline makes the documents")
 
     def templates(self) -> dict[str, Template]:
-        """What makes the fields that are mapped one by one, the id among them."""
+        """Return the templates of the configured fields, with that of the id, by field."""
         return {name: Template(text) for name, text in self.fields.items()} | {
             self.id_field: Template(self.document_id)
         }
 
     def option_of(self, field: str) -> str:
-        """The option that maps this field."""
+        """Return the name of the option that sets this field."""
         return "documentId" if field == self.id_field else f"field.{field}"
 
     _check_url = pydantic.field_validator("url")(collection_address)
@@ -166,32 +168,32 @@ class SolrConfig(MorphlineConfig, DocumentsConfig):
             raise ValueError("is required: add url = http://host:8983/solr/<collection>")
 
     @cross_field_validator("body_field", "id_field", "morphline_file")
-    def _keeps_the_body(self) -> None:
+    def _check_body_field(self) -> None:
         if self.morphline_file is None and self.body_field == self.id_field:
             raise ValueError(
                 f"must be another field than idField, {self.id_field!r}: it gets documentId, and the body would be "
-                "stored nowhere. Name a field for the body, or none"
+                "lost. Set it to a field for the body, or to none"
             )
 
     @cross_field_validator("fields", "body_field", "id_field", "morphline_file")
-    def _keeps_body_and_id(self) -> None:
+    def _check_field_names(self) -> None:
         if self.morphline_file is not None:
             return
         taken = {self.id_field: "must be another field than idField: write the text as documentId"}
         if self.body_field not in ("none", self.id_field):
             taken[self.body_field] = (
-                "must be another field than bodyField, as the body would be stored nowhere: set bodyField = none if "
-                "that is meant"
+                "must be another field than bodyField, as the body would be lost: set bodyField = none to leave the "
+                "body out"
             )
         if wrong := [f"{name}: {why}" for name, why in taken.items() if name in self.fields]:
             raise ValueError("\n".join(wrong))
 
     @cross_field_validator("morphline_file", "morphline_id", "variables", "url")
     def _check_morphline(self) -> None:
-        if self.morphline_file is not None and (morphline := self.checked()) is not None:
+        if self.morphline_file is not None and (morphline := self.check_morphline()) is not None:
             locator = self.locator(morphline)
             if self.url is None and not locator:
-                raise ValueError(f"{self.morphline_file}: has no loadSolr, so that nothing arrives in Solr: add it")
+                raise ValueError(f"{self.morphline_file}: has no loadSolr, so that no document reaches Solr: add it")
 
 
 def _check_locator(place: str, locator: Mapping[str, str]) -> None:
@@ -203,6 +205,6 @@ def _check_locator(place: str, locator: Mapping[str, str]) -> None:
     elif "zkHost" not in locator:
         raise ValueError(f"{place}: its solrLocator has neither solrUrl nor zkHost: add one, or the option url")
     elif "$" in locator["zkHost"] or "<" in locator["zkHost"]:
-        raise ValueError(f"{place}: zkHost {locator['zkHost']!r} is to be filled in: write its hosts, or add url")
+        raise ValueError(f"{place}: zkHost {locator['zkHost']!r} is a placeholder: write its hosts, or add url")
     elif "collection" not in locator:
         raise ValueError(f"{place}: its solrLocator has zkHost and no collection")

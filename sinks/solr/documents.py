@@ -1,4 +1,4 @@
-"""Documents that a morphline makes of events."""
+"""Documents that a morphline makes from events."""
 
 from __future__ import annotations
 
@@ -15,50 +15,52 @@ from flafka.plugins.morphline.record import BODY, JsonNode, MorphlineRecord
 if TYPE_CHECKING:
     from flafka.plugins.morphline.morphline import Morphline
 
-ZOOKEEPER_TIMEOUT = 10
-"""Seconds until it must answer."""
+ZOOKEEPER_TIMEOUT_SECONDS = 10
+"""Maximum time until ZooKeeper has accepted the connection."""
 
 
 class DocumentMaker:
-    """Runs a morphline on one event at a time; what reaches its `loadSolr` are the documents.
+    """Runs a morphline on one event at a time, and collects the documents that reach `loadSolr`.
 
-    The same event gives the same documents whenever it comes, identifiers of `generateUUID` among them: they are made
-    of the event's id, so that a document which is delivered again replaces itself.
+    Deterministic: identifiers of `generateUUID` are derived from the event's id, so that a redelivery replaces the
+    documents.
     """
 
     def __init__(self) -> None:
-        self._made: list[dict[str, Any]] = []
+        self._documents: list[dict[str, Any]] = []
 
     def attach(self, morphline: Morphline, schema: Mapping[str, Any]) -> None:
-        """Run this morphline from now on, for a collection of that schema, as Solr tells it."""
+        """Set the morphline, and the schema of its collection, as Solr returns it."""
         self._morphline = morphline
-        self._names = {field["name"] for field in schema.get("fields", ())}
-        self._patterns = [field["name"] for field in schema.get("dynamicFields", ())]
-        morphline.shared.load = self._load
-        morphline.shared.known_fields = self._known
-        morphline.shared.unique_key = schema.get("uniqueKey", "id")
+        self._known_fields = {field["name"] for field in schema.get("fields", ())}
+        self._dynamic_fields = [field["name"] for field in schema.get("dynamicFields", ())]
+        morphline.compiler.load_document = self._load
+        morphline.compiler.is_known_field = self._is_known_field
+        morphline.compiler.unique_key = schema.get("uniqueKey", "id")
 
     def documents(self, id: EventId, event: Event) -> tuple[bool, list[dict[str, Any]]]:
-        """Whether the morphline succeeds with the event, and the documents up to where it does.
+        """Return True if the morphline succeeds with the event, and the documents, in a failure those before it.
 
-        Raises Failed where a command cannot do its work.
+        Raises MorphlineRuntimeError if a command raises an error.
         """
         record = MorphlineRecord({name: [value] for name, value in event.headers.items()})
         if event.body:
             record[BODY] = [event.body]
         numbers = itertools.count()
-        self._morphline.shared.random = lambda: hashlib.sha256(f"{id} {next(numbers)}".encode()).digest()[:16]
-        self._made = []
-        return self._morphline.process(record), self._made
+        self._morphline.compiler.random = lambda: hashlib.sha256(f"{id} {next(numbers)}".encode()).digest()[:16]
+        self._documents = []
+        return self._morphline.process(record), self._documents
 
     def _load(self, record: MorphlineRecord) -> None:
-        document = {name: [_value(one) for one in record[name]] for name in record}
-        self._made.append({name: values if len(values) > 1 else values[0] for name, values in document.items()})
+        document = {name: [_value(value) for value in record[name]] for name in record}
+        self._documents.append({name: values if len(values) > 1 else values[0] for name, values in document.items()})
 
-    def _known(self, name: str) -> bool:
-        if name not in self._names and any(fnmatch.fnmatchcase(name, pattern) for pattern in self._patterns):
-            self._names.add(name)
-        return name in self._names
+    def _is_known_field(self, name: str) -> bool:
+        if name not in self._known_fields and any(
+            fnmatch.fnmatchcase(name, pattern) for pattern in self._dynamic_fields
+        ):
+            self._known_fields.add(name)
+        return name in self._known_fields
 
 
 def _value(value: Any) -> Any:
@@ -68,19 +70,19 @@ def _value(value: Any) -> Any:
 
 
 def live_address(hosts: str, collection: str) -> str:
-    """The address of a collection on one of the servers that are up, as ZooKeeper knows them. Raises Retry."""
+    """Return the address of a collection on one of the live servers in ZooKeeper. Raises Retry."""
     exceptions = require("kazoo.exceptions", "morphlines")
     timeout = require("kazoo.handlers.threading", "morphlines").KazooTimeoutError
     client = require("kazoo.client", "morphlines").KazooClient(hosts=hosts, read_only=True)
     try:
-        client.start(timeout=ZOOKEEPER_TIMEOUT)
+        client.start(timeout=ZOOKEEPER_TIMEOUT_SECONDS)
         nodes = sorted(client.get_children("/live_nodes"))
     except (exceptions.KazooException, timeout) as e:
-        raise Retry(f"ZooKeeper at {hosts} does not say where Solr is: {e or type(e).__name__}") from e
+        raise Retry(f"ZooKeeper at {hosts} returns no servers of Solr: {e or type(e).__name__}") from e
     finally:
         client.stop()
         client.close()
     if not nodes:
-        raise Retry(f"Solr is away: ZooKeeper at {hosts} knows no server that is up")
+        raise Retry(f"Solr is away: ZooKeeper at {hosts} has no live server")
     server, _, context = nodes[0].partition("_")
     return f"http://{server}/{context.replace('%2F', '/') or 'solr'}/{collection}"

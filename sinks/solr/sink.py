@@ -1,4 +1,4 @@
-"""The Solr sink."""
+"""Solr sink."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from urllib.parse import urlencode
 import msgspec
 
 from flafka.plugins import Assignment, Batch, ConnectivityWarning, EventId, FlafkaError, Origin, Retry, require
-from flafka.plugins.morphline.record import Failed
+from flafka.plugins.morphline.record import MorphlineRuntimeError
 from flafka.sinks.bulk import DocumentsSink, RequestRefused
 from flafka.sinks.solr.compatibility import SOLR
 from flafka.sinks.solr.config import SolrConfig
 from flafka.sinks.solr.documents import DocumentMaker, live_address
-from flafka.sinks.templates import readable
+from flafka.sinks.templates import decode_text
 
 if TYPE_CHECKING:
     from flafka.plugins.morphline.morphline import Morphline
@@ -30,39 +30,39 @@ _STATUS = re.compile(r"\(HTTP (\d+)\)")
 
 
 class SolrDocument(NamedTuple):
-    """An event, as Solr gets it."""
+    """Document of one event."""
 
     origin: Origin
-    place: int
+    row: int
     """Row of the event in its batch."""
     fields: dict[str, Any]
-    """Without those that are empty."""
+    """Fields that are not empty."""
 
     @property
     def id(self) -> EventId:
-        """The event's."""
-        return self.origin.id(self.place)
+        """Id of the event."""
+        return self.origin.id(self.row)
 
     @property
     def size(self) -> int:
-        """Characters of its JSON."""
+        """Number of characters of its JSON."""
         return len(_as_json(self.fields))
 
 
 class SolrSink(DocumentsSink[SolrConfig, SolrDocument]):
-    """Makes each event a document of a Solr collection, exactly once: one that is delivered again replaces itself.
+    """Writes each event to a document of a Solr collection exactly once, as a redelivery replaces it.
 
-    The document's id is the event's, unless `documentId` makes another. An update is as durable as Solr's log of
-    updates: it survives a Solr that is killed, committed or not. Documents that Solr refuses, such as text in a
-    field of numbers or a `_version_` that does not fit, are rejected; the others of their request are delivered.
+    The id of a document is the id of the event, unless `documentId` sets another. An update is as durable as Solr's
+    update log: it survives a kill of Solr, committed or not. Documents that Solr refuses, such as text in a field of
+    numbers or a `_version_` that does not match, are rejected. All others of their request are delivered.
 
-    With `morphlineFile`, a morphline of Kite's commands makes the documents, any number of each event. Events with
-    which it fails are rejected; documents made of such an event before the failure are delivered.
+    With `morphlineFile`, a morphline of Kite's commands makes the documents, any number for each event. Events with
+    which it fails are rejected. Documents made before the failure are delivered.
     """
 
     type_name = "solr"
     compatibility_notes = SOLR
-    most_size = 4 << 20
+    max_size = 4 << 20
     refusal = "Solr refuses its document"
     libraries: ClassVar = {
         "pysolr": "solr",
@@ -73,7 +73,7 @@ class SolrSink(DocumentsSink[SolrConfig, SolrDocument]):
 
     @classmethod
     def libraries_for(cls, config: SolrConfig) -> Mapping[str, str]:
-        """Return the libraries for Solr, and those for ZooKeeper where a morphline may name it."""
+        """Return the libraries for Solr, and those for ZooKeeper if a morphline may name it."""
         more = config.morphline_file is not None
         return {module: extra for module, extra in cls.libraries.items() if more or extra == "solr"}
 
@@ -92,23 +92,23 @@ class SolrSink(DocumentsSink[SolrConfig, SolrDocument]):
         self._solr: Any = None
         self._errors: tuple[type[Exception], ...] = ()
 
-    # --- life
+    # --- lifecycle
 
     def open(self) -> None:
-        """Reach the collection, with an update of nothing."""
+        """Connect to the collection, with an empty update. Raises Retry."""
         pysolr, requests = require("pysolr", "solr"), require("requests", "solr")
-        logging.getLogger("pysolr").setLevel(logging.CRITICAL)  # it logs a traceback for what is told here in words
+        logging.getLogger("pysolr").setLevel(logging.CRITICAL)  # it logs a traceback for each failure
         session = requests.Session()
         pool = requests.adapters.HTTPAdapter(pool_maxsize=self.config.connections)
         session.mount("http://", pool)
         session.mount("https://", pool)
-        session.trust_env = False  # a proxy out of this network is no way to Solr
+        session.trust_env = False  # requests to Solr must not go through a proxy for the internet
         session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or True
         if self.config.update_chain:
             session.params = {"update.chain": self.config.update_chain}
         morphline = None
         if self.config.morphline_file is not None:
-            morphline = self.config.opened(lambda record: True, self)
+            morphline = self.config.open_morphline(lambda record: True, self)
             self._url = self._address(morphline)
         self._errors = (pysolr.SolrError, requests.RequestException)
         timeout, login = self.config.timeout / 1000, self.config.login
@@ -120,7 +120,7 @@ class SolrSink(DocumentsSink[SolrConfig, SolrDocument]):
         if morphline is not None:
             schema = self._schema()
             if schema is None:
-                raise Retry(f"{self._url} does not tell its schema, which the morphline's commands need")
+                raise Retry(f"{self._url} does not return its schema, which the morphline's commands need")
             self._maker.attach(morphline, schema)
             self._id_field = schema.get("uniqueKey", self.config.id_field)
         self.metrics.add("ConnectionCreatedCount")
@@ -134,7 +134,7 @@ class SolrSink(DocumentsSink[SolrConfig, SolrDocument]):
             self._solr = None
 
     def check_connectivity(self) -> Iterator[str]:
-        """Check that the collection takes an update of nothing, and that its schema has the fields."""
+        """Yield an error if the collection refuses an empty update, and warnings of fields that its schema lacks."""
         try:
             self.open()
             yield from self._unknown_fields()
@@ -159,13 +159,13 @@ class SolrSink(DocumentsSink[SolrConfig, SolrDocument]):
 
     def _schema(self) -> dict[str, Any] | None:
         try:
-            found: dict[str, Any] = json.loads(self._solr._send_request("get", "schema?wt=json")).get("schema", {})
-        except self._errors:  # not everyone may read it
+            schema: dict[str, Any] = json.loads(self._solr._send_request("get", "schema?wt=json")).get("schema", {})
+        except self._errors:  # the user may lack the right
             return None
-        return found
+        return schema
 
     def _unknown_fields(self) -> Iterator[ConnectivityWarning]:
-        """Warn only, because some update chains add unknown fields to the schema."""
+        """Yield warnings, not errors, because some update chains add unknown fields to the schema."""
         schema = self._schema()
         if schema is None or self.config.morphline_file is not None:
             return
@@ -179,125 +179,127 @@ class SolrSink(DocumentsSink[SolrConfig, SolrDocument]):
         if schema.get("uniqueKey") != self.config.id_field:
             yield ConnectivityWarning(
                 f"idField is {self.config.id_field!r} and the unique key of the schema is "
-                f"{schema.get('uniqueKey')!r}: what is delivered again is there twice"
+                f"{schema.get('uniqueKey')!r}: a redelivery duplicates documents"
             )
 
     # --- writing
 
     def uses_headers(self) -> dict[str, set[str]]:
-        """By option: the headers that its escapes need."""
+        """Return, by option, the headers that its escapes need."""
         if self.config.morphline_file is not None:
             return {}
         return {self.config.option_of(name): template.headers for name, template in self._templates.items()}
 
-    def _at_once(self) -> int:
-        """One with a chain, which may give documents other ids: which have the same one is not known here."""
+    def _concurrency(self) -> int:
+        """Return 1 with an update chain, which may change ids, so that the order of documents must be kept."""
         return 1 if self.config.update_chain else self.config.connections
 
     def _key(self, document: SolrDocument) -> str:
         return str(document.fields.get(self._id_field))
 
-    def _make(self, batch: Batch) -> dict[EventId, str]:
+    def _make_items(self, batch: Batch) -> dict[EventId, str]:
         if self.config.morphline_file is not None:
             return self._transform(batch)
         columns = {name: list(template.texts(batch)) for name, template in self._templates.items()}
         texts = columns[self.config.id_field]
         if self.config.body_field != "none":
-            columns = {self.config.body_field: list(map(readable, batch.bodies.to_pylist())), **columns}
-        wide = self.config.index_headers and batch.is_wide
-        if self.config.index_headers and not wide:
+            columns = {self.config.body_field: list(map(decode_text, batch.bodies.to_pylist())), **columns}
+        is_wide = self.config.index_headers and batch.is_wide
+        if self.config.index_headers and not is_wide:
             columns = self._header_columns(batch) | columns
-        made = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
-        if wide:
+        rows = [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+        if is_wide:
             fields = {name: self._field(name) for name in batch.header_names}
             pairs = batch.header_maps().to_pylist()
-            made = [{fields[k]: v for k, v in some} | one for some, one in zip(pairs, made, strict=True)]
-        if wide or any("" in values or {*map(type, values)} != {str} for values in columns.values()):
-            made = [{name: value for name, value in one.items() if isinstance(value, str) and value} for one in made]
+            rows = [{fields[k]: v for k, v in headers} | row for headers, row in zip(pairs, rows, strict=True)]
+        if is_wide or any("" in values or {*map(type, values)} != {str} for values in columns.values()):
+            rows = [{name: value for name, value in row.items() if isinstance(value, str) and value} for row in rows]
         origin = batch.origin
         assert origin is not None
-        nameless = {row: text for row, text in enumerate(texts) if isinstance(text, ValueError)}
-        documents = map(SolrDocument, repeat(origin), range(len(batch)), made)
-        self._made += (document for document in documents if document.place not in nameless)
-        return {batch.id(row): f"its document has no id: {why}" for row, why in nameless.items()}
+        without_id = {row: text for row, text in enumerate(texts) if isinstance(text, ValueError)}
+        documents = map(SolrDocument, repeat(origin), range(len(batch)), rows)
+        self._items += (document for document in documents if document.row not in without_id)
+        return {batch.id(row): f"its document has no id: {why}" for row, why in without_id.items()}
 
     def _field(self, header: str) -> str:
         return _NOT_IN_NAMES.sub("_", header) + self.config.header_suffix
 
     def _header_columns(self, batch: Batch) -> dict[str, list[Any]]:
-        """By field: the headers that are called so; of several of an event the last."""
+        """Return texts of headers by field; if several headers of an event have the same field, the last."""
         columns: dict[str, list[Any]] = {}
         for name in batch.header_names:
             field, texts = self._field(name), batch.header(name).to_pylist()
-            if (others := columns.get(field)) is not None:
-                texts = [other if text is None else text for text, other in zip(texts, others, strict=True)]
+            if (earlier := columns.get(field)) is not None:
+                texts = [before if text is None else text for text, before in zip(texts, earlier, strict=True)]
             columns[field] = texts
         return columns
 
     def destinations(self, batch: Batch) -> list[dict[str, Any]] | None:
-        """The document of each event; a morphline needs Solr's schema."""
+        """Return the document of each event; None with a morphline, which needs Solr's schema."""
         if self.config.morphline_file is not None:
             return None
-        told: dict[EventId, dict[str, Any]] = {id: {"rejected": why} for id, why in self._make(batch).items()}
-        told |= {one.id: {"document": one.fields} for one in self._made}
+        rejected = self._make_items(batch)
+        destinations: dict[EventId, dict[str, Any]] = {id: {"rejected": why} for id, why in rejected.items()}
+        destinations |= {document.id: {"document": document.fields} for document in self._items}
         self.reset()
-        return [told[id] for id in batch.ids()]
+        return [destinations[id] for id in batch.ids()]
 
     def trace(self, assignment: Assignment, id: EventId, batch: Batch | None) -> list[dict[str, Any]]:
-        """Find documents, committed or not: by the id of the event, or as the event makes them."""
-        own = self.config.morphline_file is None and self.config.document_id == "%[id]"
-        if batch is None and not own:
-            return [{"unknown": "the id of its document is made of the event itself"}]
+        """Find documents, committed or not, by the id of the event, or by the ids that the event gives them."""
+        has_event_id = self.config.morphline_file is None and self.config.document_id == "%[id]"
+        if batch is None and not has_event_id:
+            return [{"unknown": "the id of its document depends on the event itself"}]
         self.open()
         try:
             names = [str(id)]
             if batch is not None:
-                self._make(batch)  # a morphline's documents before its failure are there
-                names = [str(one.fields.get(self._id_field)) for one in self._made]
-            return [self._traced(name) for name in names] or [{"missing": "it makes no document"}]
+                self._make_items(batch)  # documents of a morphline before its failure are delivered
+                names = [str(document.fields.get(self._id_field)) for document in self._items]
+            return [self._find_document(name) for name in names] or [{"missing": "it has no document"}]
         finally:
             self.close()
 
-    def _traced(self, name: str) -> dict[str, Any]:
+    def _find_document(self, name: str) -> dict[str, Any]:
         try:
             answer = json.loads(self._solr._send_request("get", f"get?{urlencode({'id': name, 'wt': 'json'})}"))
         except self._errors as e:
-            status = int(found[1]) if (found := _STATUS.search(str(e))) else 0
-            raise Retry(self._trouble(status, str(e))) from e
+            status = int(match[1]) if (match := _STATUS.search(str(e))) else 0
+            raise Retry(self._status_error(status, str(e))) from e
         if not (document := answer.get("doc")):
             return {"missing": f"{self._url} has no document {name}"}
         return {"collection": self._url, "id": name, "document": document}
 
     def duplicate_risk(self, assignment: Assignment) -> str:
-        """Documents replace themselves; where others have their ids too, an older one would replace a newer one."""
+        """Return a sentence unless ids are the events': else an older document could replace a newer one."""
         if self.config.morphline_file is not None or self.config.document_id == "%[id]":
             return ""
-        return (
-            f"documentId {self.config.document_id} is not the event's own: an older event would replace a newer one"
-        )
+        return f"documentId {self.config.document_id} is not the event's id: an older event would replace a newer one"
 
     def _transform(self, batch: Batch) -> dict[EventId, str]:
-        """Add the documents of these events to `_made`, made by the morphline."""
+        """Append the documents that the morphline makes. Return the reasons for failed events."""
         failed: dict[EventId, str] = {}
         assert batch.origin is not None
         for row, event in enumerate(batch):
             id = batch.id(row)
             try:
-                success, made = self._maker.documents(id, event)
-            except Failed as e:
+                success, documents = self._maker.documents(id, event)
+            except MorphlineRuntimeError as e:
                 failed[id] = f"a command of the morphline raises an error: {e}"
                 continue
-            self._made += [SolrDocument(batch.origin, row, _filled(fields)) for fields in made]
+            self._items += [SolrDocument(batch.origin, row, _filled(fields)) for fields in documents]
             if not success:
-                failed[id] = "a command of the morphline fails with it"
+                failed[id] = "a command of the morphline fails"
         return failed
 
-    def _put(self, documents: Sequence[SolrDocument]) -> dict[EventId, str]:
-        """Send documents, and return why a tolerant update chain refuses some. Raises RequestRefused without one."""
+    def _send_items(self, documents: Sequence[SolrDocument]) -> dict[EventId, str]:
+        """Send documents, and return the reasons for those that a tolerant update chain refuses.
+
+        Raises RequestRefused without such a chain.
+        """
         try:
             reasons = self._refusals(self._add([document.fields for document in documents]))
         except RequestRefused as e:
-            if len(documents) == 1 and _is_there(documents[0], str(e)):
+            if len(documents) == 1 and _is_stored(documents[0], str(e)):
                 return {}
             raise
         if not reasons:
@@ -308,11 +310,11 @@ class SolrSink(DocumentsSink[SolrConfig, SolrDocument]):
         return {
             document.id: f"{self.refusal}: {reasons[name]}"
             for document, name in zip(documents, names, strict=True)
-            if name in reasons and not _is_there(document, reasons[name])
+            if name in reasons and not _is_stored(document, reasons[name])
         }
 
     def _refusals(self, answer: str) -> dict[str, str]:
-        """Reasons of a tolerant update chain, by the unique key of the document."""
+        """Return the reasons of a tolerant update chain, by the unique key of the document."""
         try:
             errors = json.loads(answer).get("responseHeader", {}).get("errors", [])
         except ValueError as e:
@@ -320,7 +322,7 @@ class SolrSink(DocumentsSink[SolrConfig, SolrDocument]):
         return {error["id"]: _sentence(error["message"]) for error in errors}
 
     def _add(self, documents: list[dict[str, Any]]) -> str:
-        """Send one request. Raises RequestRefused where Solr cannot take one of the documents, else Retry."""
+        """Send one request. Raises RequestRefused if Solr refuses a document, Retry for all other failures."""
         try:
             answer: str = self._solr._send_request(
                 "post",
@@ -329,29 +331,29 @@ class SolrSink(DocumentsSink[SolrConfig, SolrDocument]):
                 {"content-type": "application/json; charset=utf-8"},
             )
         except self._errors as e:
-            status = int(found[1]) if (found := _STATUS.search(str(e))) else 0
+            status = int(match[1]) if (match := _STATUS.search(str(e))) else 0
             if status in (400, 409, 413):
                 raise RequestRefused(_sentence(str(e))) from e
             if not status:
                 self.metrics.add("ConnectionFailedCount")
-            raise Retry(self._trouble(status, str(e))) from e
+            raise Retry(self._status_error(status, str(e))) from e
         return answer
 
-    def _trouble(self, status: int, text: str) -> str:
+    def _status_error(self, status: int, text: str) -> str:
         url = self._url
         if "CERTIFICATE_VERIFY_FAILED" in text:
-            return f"the certificate of {url} is not accepted: REQUESTS_CA_BUNDLE names a file with your authorities"
+            return f"the certificate of {url} is not accepted: set REQUESTS_CA_BUNDLE to a file with its authority"
         if not status:
             return f"Solr is away: no answer from {url}"
         if status in (404, 405):
-            return f"Solr has no collection or core {url}: create it, or mend url"
+            return f"Solr has no collection or core {url}: create it, or correct url"
         if status in (401, 403):
             return f"Solr at {url} does not let this user write: check username and password"
         return f"Solr at {url} answers {status}: {_sentence(text)}"
 
 
-def _is_there(document: SolrDocument, refusal: str) -> bool:
-    """Return True if Solr refuses a document only because it has it: a negative `_version_` asks for a new one."""
+def _is_stored(document: SolrDocument, refusal: str) -> bool:
+    """Return True if Solr refuses a document because it has it already: a negative `_version_` requires a new one."""
     return "version conflict" in refusal and str(document.fields.get("_version_")).startswith("-")
 
 
@@ -359,14 +361,14 @@ def _filled(fields: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value not in ("", None)}
 
 
-def _as_json(what: Any) -> str:
+def _as_json(value: Any) -> str:
     try:
-        return msgspec.json.encode(what).decode()
-    except UnicodeEncodeError:  # a morphline reads half a character out of JSON that has it escaped
-        return json.dumps(what)
+        return msgspec.json.encode(value).decode()
+    except UnicodeEncodeError:  # a morphline can read half of a surrogate pair, from an escape in JSON
+        return json.dumps(value)
 
 
 def _sentence(text: str) -> str:
-    """Solr's own words in an error of its, or of pysolr's."""
+    """Return Solr's message in an error of Solr or pysolr."""
     reason = re.search(r"\[Reason: (.*)\]", text, re.DOTALL)
     return (reason[1] if reason else text).partition("\n")[0].removeprefix("ERROR: ")[:500]

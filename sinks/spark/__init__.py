@@ -1,4 +1,4 @@
-"""The Spark sink: a function of yours over the stream of events."""
+"""Spark sink: runs a user's function over the stream of events."""
 
 from flafka.sinks.spark.config import SparkSinkConfig
 from flafka.sinks.spark.sink import SparkSink

@@ -1,4 +1,4 @@
-"""Finding a user's function, with a sentence for all that can be wrong with it."""
+"""Import of a user's function, with a sentence for each possible failure."""
 
 from __future__ import annotations
 
@@ -12,23 +12,22 @@ from types import ModuleType
 from typing import Any
 
 from flafka.plugins.errors import ANY_FAILURE
-from flafka.plugins.problems import suggestion
+from flafka.plugins.problems import suggest
 
 Processor = Callable[[Any, dict[str, str]], Any]
 
-
 _NO_SESSION = "[SESSION_OR_CONTEXT_NOT_EXISTS]"
-"""Begin of PySpark's message where a call needs a session and there is none."""
+"""Beginning of PySpark's message for a call without a session."""
 
 
-class SessionNeeded(ValueError):
-    """The module cannot be imported without a Spark session, so what is in it is not known here."""
+class SessionRequired(ValueError):
+    """Failure to import a module that needs a Spark session."""
 
 
-def load(processor: str, path: str | None) -> Processor:
-    """Return the function that `module:function` names. ValueError says what is wrong with it.
+def load_processor(processor: str, path: str | None) -> Processor:
+    """Return the function that `module:function` names. Raises ValueError, with a sentence for the user.
 
-    Raises SessionNeeded if the module needs a session when it is imported, and this process has none.
+    Raises SessionRequired if the import needs a session, and this process has none.
     """
     name, colon, attribute = processor.partition(":")
     if not (name and colon and attribute):
@@ -36,8 +35,8 @@ def load(processor: str, path: str | None) -> Processor:
     module = _import(name, path)
     function: Processor | None = getattr(module, attribute, None)
     if function is None:
-        own = [n for n, value in vars(module).items() if inspect.isfunction(value) and value.__module__ == name]
-        near = suggestion(attribute, own) or f"; its functions: {', '.join(own) or 'none'}"
+        functions = [n for n, value in vars(module).items() if inspect.isfunction(value) and value.__module__ == name]
+        near = suggest(attribute, functions) or f"; its functions: {', '.join(functions) or 'none'}"
         raise ValueError(f"module {name} has no {attribute!r}{near}")
     if not callable(function):
         raise ValueError(f"{processor} is no function")
@@ -51,8 +50,8 @@ def load(processor: str, path: str | None) -> Processor:
     return function
 
 
-def place_in(error: BaseException, module: ModuleType | None) -> str:
-    """` (jobs.py, line 12)`: where, in the user's own file, an error came from; nothing where that is not known."""
+def error_location(error: BaseException, module: ModuleType | None) -> str:
+    """Return the line of the user's file that raised an error, as ` (jobs.py, line 12)`; empty if unknown."""
     file = getattr(module, "__file__", None)
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     if isinstance(error, SyntaxError) and error.filename:
@@ -77,17 +76,17 @@ def _import(name: str, path: str | None) -> ModuleType:
             raise ValueError(f"there is no module {name} {where}Python's path{hint}") from None
         extra = "; pip install 'flafka[spark]'" if (e.name or "").split(".")[0] == "pyspark" else ""
         raise ValueError(f"module {name} cannot be imported: {e}{extra}") from None
-    except ANY_FAILURE as e:  # a module may raise anything
-        place = place_in(e, _spec_of(name))
+    except ANY_FAILURE as e:  # importing a module runs the user's code
+        location = error_location(e, _module_stub(name))
         if _lacks_session(e):
-            raise SessionNeeded(f"module {name} needs a Spark session when it is imported{place}") from None
-        raise ValueError(f"module {name} cannot be imported: {type(e).__name__}: {e}{place}") from None
+            raise SessionRequired(f"module {name} needs a Spark session when it is imported{location}") from None
+        raise ValueError(f"module {name} cannot be imported: {type(e).__name__}: {e}{location}") from None
 
 
 def _lacks_session(error: BaseException) -> bool:
     """Return True if a call of PySpark's raised this because the process has no SparkContext.
 
-    `udf("string")` raises an error with a name for it; `col("x")` fails at an `assert` of PySpark's own.
+    `udf("string")` raises an error whose message has a code for this; `col("x")` fails at an `assert` in PySpark.
     """
     pyspark = sys.modules.get("pyspark")
     if pyspark is None or pyspark.SparkContext._active_spark_context is not None:
@@ -99,18 +98,18 @@ def _lacks_session(error: BaseException) -> bool:
 
 
 def _forget_namesake(name: str, directory: Path) -> None:
-    """Two sinks may each have a `counts.py`, in directories of their own."""
-    there, own = sys.modules.get(name), directory.joinpath(*name.split("."))
-    if there is None or not (own.with_suffix(".py").exists() or own.is_dir()):
+    """Drop an imported module of the same name from another directory, as of another sink."""
+    imported, own = sys.modules.get(name), directory.joinpath(*name.split("."))
+    if imported is None or not (own.with_suffix(".py").exists() or own.is_dir()):
         return
-    if there.__file__ is None or not Path(there.__file__).is_relative_to(directory):
+    if imported.__file__ is None or not Path(imported.__file__).is_relative_to(directory):
         top = name.partition(".")[0]
         for module in [module for module in sys.modules if module.partition(".")[0] == top]:
             del sys.modules[module]
 
 
-def _spec_of(name: str) -> Any:
-    """Something with the `__file__` of a module that could not be imported."""
+def _module_stub(name: str) -> Any:
+    """Return an empty module with the `__file__` of a module that could not be imported."""
     spec = importlib.util.find_spec(name)
     module = ModuleType(name)
     module.__file__ = spec.origin if spec is not None else None

@@ -1,4 +1,4 @@
-"""The Spark sink."""
+"""Spark sink."""
 
 from __future__ import annotations
 
@@ -11,68 +11,72 @@ from flafka.plugins import FlafkaError, KafkaStream, StreamingSink, require
 from flafka.plugins.errors import ANY_FAILURE
 from flafka.plugins.kafka.properties import java_properties
 from flafka.sinks.spark.config import ConsoleOutput, KafkaOutput, ParquetOutput, SparkSinkConfig
-from flafka.sinks.spark.loading import load, place_in
-from flafka.sinks.spark.rows import telling_rows
+from flafka.sinks.spark.loading import error_location, load_processor
+from flafka.sinks.spark.udferrors import annotated_udfs
 
 RECORD_FORMAT = ("flafka.format", "raw/1")
-"""What a Kafka channel knows a record by that holds one event, as it is."""
-SECURITY = ("security.", "sasl.", "ssl.")
-"""Of the channel's client properties, those that writing to the same brokers needs too."""
+"""Record header, by which a Kafka channel recognizes a record with one event."""
+SECURITY_PREFIXES = ("security.", "sasl.", "ssl.")
+"""Client properties of the channel that a producer for the same brokers needs, too."""
 
 
 class SparkSink(StreamingSink[SparkSinkConfig]):
-    """Runs a function of yours over the stream of events, on Spark: windows, joins and state are exactly once; a
-    topic gets each result at least once, Parquet files exactly once for readers that know Spark's `_spark_metadata`.
+    """Runs a user's function over the stream of events, on Spark.
+
+    Windows, joins and state are exactly once. Topics get results at least once. Parquet files get them exactly once,
+    for readers that know Spark's `_spark_metadata`.
     """
 
     type_name = "spark"
 
     @property
     def checkpoint(self) -> str | None:
-        """As configured."""
+        """Configured directory of the checkpoints; None for the agent's state directory."""
         return self.config.checkpoint
 
     @property
     def pipeline(self) -> str:
-        """The function."""
+        """Name of the function, as configured."""
         return self.config.processor
 
     @property
-    def modules(self) -> str | None:
-        """Where the function's module is, and others that it imports."""
+    def module_directory(self) -> str | None:
+        """Directory of the function's module and of modules that it imports; None if Python's path has them."""
         return self.config.path and str(Path(self.config.path).absolute())
 
     def frames(self, events: Any) -> Mapping[str, Any]:
-        """What the function makes of the events, by output. FlafkaError where it raises or returns something else."""
+        """Return the function's DataFrames by output. Raises FlafkaError if it raises or returns a wrong type."""
         name, outputs = self.config.processor, self.config.outputs()
-        function = load(name, self.config.path)
+        function = load_processor(name, self.config.path)
         module = sys.modules[name.partition(":")[0]]
-        # Executors need not have the module: it travels with the query.
+        # Executors may not have the module, so that it is pickled with the query.
         require("pyspark.cloudpickle", "spark").register_pickle_by_value(module)
         try:
-            with telling_rows():
+            with annotated_udfs():
                 returned = function(events, dict(self.config.own_options))
-        except ANY_FAILURE as e:  # SystemExit would end this sink's thread, and nobody would hear of it
+        except ANY_FAILURE as e:  # SystemExit would end this sink's thread silently
             text = f"{type(e).__name__}: {e}".splitlines()[0]
-            raise FlafkaError(f"processor {name} raised {text}{place_in(e, module)}") from e
-        return checked(name, returned, outputs)
+            raise FlafkaError(f"processor {name} raised {text}{error_location(e, module)}") from e
+        return check_frames(name, returned, outputs)
 
     def topics(self) -> set[str]:
-        """Where its outputs go."""
+        """Return the topics to which the outputs write."""
         return {output.topic for output in self.config.outputs().values() if isinstance(output, KafkaOutput)}
 
-    def files(self, name: str) -> str | None:
-        """Where Parquet goes."""
+    def output_directory(self, name: str) -> str | None:
+        """Return the directory of a Parquet output; None for another output."""
         output = self.config.outputs()[name]
         return output.path if isinstance(output, ParquetOutput) else None
 
     def writer(self, name: str, frame: Any, stream: KafkaStream) -> Any:
-        """A `DataStreamWriter` of that frame into that output."""
+        """Return a `DataStreamWriter` of a DataFrame for an output."""
         output = self.config.outputs()[name]
         if isinstance(output, KafkaOutput):
-            client = {n: value for n, value in java_properties(stream.client).items() if n.startswith(SECURITY)}
+            client = {
+                n: value for n, value in java_properties(stream.client).items() if n.startswith(SECURITY_PREFIXES)
+            }
             brokers = {"bootstrap.servers": stream.bootstrap_servers, "acks": "all", **client}
-            writer = records(frame).writeStream.format("kafka").option("topic", output.topic)
+            writer = as_kafka_records(frame).writeStream.format("kafka").option("topic", output.topic)
             writer = writer.options(**{f"kafka.{n}": value for n, value in brokers.items()})
         elif isinstance(output, ParquetOutput):
             writer = frame.writeStream.format("parquet").option("path", output.path)
@@ -84,8 +88,8 @@ class SparkSink(StreamingSink[SparkSinkConfig]):
         return writer.outputMode(output.mode)
 
 
-def checked(name: str, returned: Any, outputs: Iterable[str]) -> Mapping[str, Any]:
-    """What a processor returned, by output; FlafkaError where that is not what its outputs need."""
+def check_frames(name: str, returned: Any, outputs: Iterable[str]) -> Mapping[str, Any]:
+    """Return the DataFrames of a processor's result, by output. Raises FlafkaError unless they fit the outputs."""
     frame_class = require("pyspark.sql", "spark").DataFrame
     outputs = list(outputs)
     if isinstance(returned, frame_class) and len(outputs) == 1:
@@ -107,37 +111,38 @@ def checked(name: str, returned: Any, outputs: Iterable[str]) -> Mapping[str, An
         )
     for output, frame in returned.items():
         if not isinstance(frame, frame_class) or not frame.isStreaming:
-            what = "a DataFrame that is no stream" if isinstance(frame, frame_class) else type(frame).__name__
+            kind = "a DataFrame that is no stream" if isinstance(frame, frame_class) else type(frame).__name__
             raise FlafkaError(
-                f"processor {name} returned {what} for output {output}: it must be made of the events it was given"
+                f"processor {name} returned {kind} for output {output}: it must be derived from the events"
             )
     return returned
 
 
-def records(frame: Any) -> Any:
-    """A frame's rows as Kafka records: key, value, headers."""
+def as_kafka_records(frame: Any) -> Any:
+    """Return a DataFrame of Kafka records, with the columns key, value and headers."""
     functions = require("pyspark.sql.functions", "spark")
     col, lit = functions.col, functions.lit
-    mark = functions.array(
+    format_header = functions.array(
         functions.struct(lit(RECORD_FORMAT[0]).alias("key"), lit(RECORD_FORMAT[1]).cast("binary").alias("value"))
     )
     if "body" not in frame.columns:
         row = functions.to_json(functions.struct("*"))
-        return frame.select(row.cast("binary").alias("value"), mark.alias("headers"))
-    kinds = dict(frame.dtypes)
+        return frame.select(row.cast("binary").alias("value"), format_header.alias("headers"))
+    types = dict(frame.dtypes)
 
-    def in_bytes(name: str) -> Any:
-        return col(name) if kinds[name] == "binary" else col(name).cast("string").cast("binary")
+    def as_binary(name: str) -> Any:
+        return col(name) if types[name] == "binary" else col(name).cast("string").cast("binary")
 
-    chosen = [in_bytes("body").alias("value")]
+    columns = [as_binary("body").alias("value")]
     if "key" in frame.columns:
-        chosen.append(in_bytes("key").alias("key"))
+        columns.append(as_binary("key").alias("key"))
     if "headers" in frame.columns:
-        own = functions.transform(
+        row_headers = functions.transform(
             functions.map_entries("headers"),
             lambda entry: functions.struct(
                 entry["key"].alias("key"), entry["value"].cast("string").cast("binary").alias("value")
             ),
         )
-        mark = functions.concat(functions.coalesce(own, functions.slice(mark, 1, 0)), mark)
-    return frame.select(*chosen, mark.alias("headers"))
+        no_headers = functions.slice(format_header, 1, 0)
+        format_header = functions.concat(functions.coalesce(row_headers, no_headers), format_header)
+    return frame.select(*columns, format_header.alias("headers"))

@@ -1,4 +1,4 @@
-"""The source `http`: events in the bodies of requests."""
+"""Source `http`: events in the bodies of HTTP requests."""
 
 from flafka.sources.http.config import HttpSourceConfig
 from flafka.sources.http.source import HttpSource

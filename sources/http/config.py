@@ -9,20 +9,19 @@ from typing import Literal
 import pydantic
 
 from flafka.plugins import Problem, option, with_default
-from flafka.plugins.shared.javaclass import cannot_run, is_java_class
+from flafka.plugins.java.classes import is_java_class, java_class_error
 from flafka.sources.log4j.config import EncodingConfig
 from flafka.sources.serving import ServingConfig
 
-HANDLERS = {
+HANDLER_ALIASES = {
     "org.apache.flume.source.http.jsonhandler": "json",
     "org.apache.flume.sink.solr.morphline.blobhandler": "blob",
     "jsonhandler": "json",
     "blobhandler": "blob",
 }
-"""Flume's names, in lower case, of those there are here."""
+"""Handlers by their names in Flume, in lower case."""
 
-
-_JETTY = "they are settings of Jetty, which is not used here"
+_JETTY_SETTINGS = "they are settings of Jetty, which is not used here"
 
 
 class HttpSourceConfig(ServingConfig, EncodingConfig):
@@ -35,10 +34,9 @@ class HttpSourceConfig(ServingConfig, EncodingConfig):
     handler: Literal["json", "ndjson", "log4j", "blob"] = option(
         "json",
         name="handler",
-        description="How a request becomes events. `json`: an array of {headers, body}, as Flume's JSONHandler "
-        "reads it. `ndjson`: each line is an event in JSON. `log4j`: what log4j 2 and logback write as JSON, read "
-        "as by the source `log4j`. `blob`: the whole request is one event, "
-        "and the parameters of its URL are the headers.",
+        description="Format of a request. `json`: an array of {headers, body}, as for Flume's JSONHandler. `ndjson`: "
+        "each line is an event in JSON. `log4j`: JSON of log4j 2 and logback, read as by the source `log4j`. `blob`: "
+        "the whole request is one event, and the parameters of its URL are its headers.",
     )
     max_blob_length: int = option(
         100_000_000,
@@ -59,46 +57,50 @@ class HttpSourceConfig(ServingConfig, EncodingConfig):
         name="requestTimeout",
         unit="ms",
         ge=1,
-        description="A request whose events are not stored within this time is answered with 503, and the client "
-        "has to send it again.",
+        description="A request whose events are not stored within this time is answered with 503; the client must "
+        "send it again.",
     )
     idle_timeout: int = option(
         30,
         name="idleTimeout",
         unit="s",
         ge=1,
-        description="A connection that is silent, or leaves a request unfinished, for this long is closed.",
+        description="A connection that is idle, or has an unfinished request, for this long is closed.",
     )
-    thread_pool: dict[str, str] = option({}, name="QueuedThreadPool.", without_effect=True, description=_JETTY)
+    thread_pool: dict[str, str] = option(
+        {}, name="QueuedThreadPool.", without_effect=True, description=_JETTY_SETTINGS
+    )
     http_configuration: dict[str, str] = option(
-        {}, name="HttpConfiguration.", without_effect=True, description=_JETTY
+        {}, name="HttpConfiguration.", without_effect=True, description=_JETTY_SETTINGS
     )
-    ssl_factory: dict[str, str] = option({}, name="SslContextFactory.", without_effect=True, description=_JETTY)
-    connector: dict[str, str] = option({}, name="ServerConnector.", without_effect=True, description=_JETTY)
+    ssl_factory: dict[str, str] = option(
+        {}, name="SslContextFactory.", without_effect=True, description=_JETTY_SETTINGS
+    )
+    connector: dict[str, str] = option({}, name="ServerConnector.", without_effect=True, description=_JETTY_SETTINGS)
 
     @property
-    def largest(self) -> int:
-        """Bytes of the largest request."""
+    def max_content_bytes(self) -> int:
+        """Maximum size of a request, in bytes, for the configured handler."""
         return self.max_blob_length if self.handler == "blob" else self.max_request_bytes
 
     def warnings(self) -> Iterator[Problem]:
-        """Jetty's settings, and what `ssl` needs."""
+        """Yield warnings about Jetty's settings, and about TLS."""
         yield from super().warnings()
-        for jettys in (one for one in self.options() if one.without_effect):
-            for name in getattr(self, jettys.field):
-                protects = jettys.field == "ssl_factory"
+        for prefix in (prefix for prefix in self.options() if prefix.without_effect):
+            for name in getattr(self, prefix.field):
+                restricts_access = prefix.field == "ssl_factory"
                 message = "has no effect: it is a setting of Jetty, which is not used here"
-                if protects:
-                    message += "; include-protocols, exclude-protocols and truststore limit who is admitted"
-                instead: dict[str, str] | None = {} if protects else None
-                yield Problem(jettys.name + name, message, note=not protects, instead=instead)
+                if restricts_access:
+                    message += "; include-protocols, exclude-protocols and truststore restrict access"
+                replacement: dict[str, str] | None = {} if restricts_access else None
+                yield Problem(prefix.name + name, message, is_note=not restricts_access, replacement=replacement)
 
     @pydantic.field_validator("handler", mode="before")
     @classmethod
     def _known_handler(cls, value: object) -> object:
-        name = HANDLERS.get(str(value).lower(), value)
+        name = HANDLER_ALIASES.get(str(value).lower(), value)
         if name not in ("json", "ndjson", "log4j", "blob"):
             if is_java_class(str(name)):
-                raise ValueError(cannot_run("handler", str(name)))
+                raise ValueError(java_class_error("handler", str(name)))
             raise ValueError(f"{value!r} is none of json, ndjson, log4j and blob")
         return name

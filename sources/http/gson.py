@@ -1,86 +1,89 @@
-"""JSON as Gson, and so Flume's JSONHandler, reads it: single quotes, names without quotes, comments, `;` and `=`."""
+"""Lenient JSON parser of Gson, as in Flume's JSONHandler: single quotes, unquoted names, comments, `;` and `=`."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
 
-Parsed = tuple[dict[str, str], str | None]
-"""Headers and body."""
+ParsedEvent = tuple[dict[str, str], str | None]
+"""Headers and body; the body is None where it is null or absent."""
 
 _SPACE = re.compile(r"(?:[ \t\r\n]+|//[^\r\n]*|#[^\r\n]*|/\*.*?\*/)*", re.DOTALL)
-_BARE = re.compile(r"[^/\\;#={}\[\]:, \t\f\r\n]+")
-_QUOTED = {quote: re.compile(rf"(?:[^{quote}\\]|\\.)*", re.DOTALL) for quote in "\"'"}
+_UNQUOTED = re.compile(r"[^/\\;#={}\[\]:, \t\f\r\n]+")
+_QUOTED_TEXT = {quote: re.compile(rf"(?:[^{quote}\\]|\\.)*", re.DOTALL) for quote in "\"'"}
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _NAMED = {"t": "\t", "b": "\b", "n": "\n", "r": "\r", "f": "\f", "\n": "\n", "'": "'", '"': '"', "\\": "\\", "/": "/"}
 
 
 class NoEventError(ValueError):
-    """An object that is JSON, but no event: all that it holds would be lost."""
+    """Error of a JSON object without a body, whose fields would all be lost."""
 
 
-HALF = re.compile("[\ud800-\udfff]")
-"""Half of a pair of UTF-16, which is no character."""
+SURROGATE = re.compile("[\ud800-\udfff]")
+"""Unpaired surrogate of UTF-16, which is not a character."""
 _PREFIX = ")]}'\n"
 """Prefix that some servers write before JSON, so that no browser runs it."""
-DEEPEST = 200
-_MOST_SHOWN = 5
-"""Names of unknown members that an answer shows."""
+MAX_DEPTH = 200
+_MAX_SHOWN_NAMES = 5
+"""Maximum number of unknown names in an error message."""
 
 
-def read_events(text: str) -> list[Parsed | None] | None:
-    """The events of an array, null ones as None; None for no array at all. ValueError where it is something else."""
+def read_events(text: str) -> list[ParsedEvent | None] | None:
+    """Return the events of a JSON array, with None for null; None for empty or null input.
+
+    Raises ValueError where the text is anything else.
+    """
     reader = _JsonReader(text)
-    reader.space()
-    if text.startswith(_PREFIX, reader.at):
-        reader.at += len(_PREFIX)
-        reader.space()
-    if reader.at == len(text):
+    reader.skip_space()
+    if text.startswith(_PREFIX, reader.index):
+        reader.index += len(_PREFIX)
+        reader.skip_space()
+    if reader.index == len(text):
         return None
     if reader.peek() != "[":
-        if reader.scalar() is None and reader.ended():
+        if reader.scalar() is None and reader.at_end():
             return None
         raise ValueError("expected an array of events")
-    events: list[Parsed | None] = []
-    reader.at += 1
+    events: list[ParsedEvent | None] = []
+    reader.index += 1
     for _ in reader.elements():
         events.append(_event(reader))
-    if not reader.ended(strict=True):
-        raise ValueError(f"something follows the array, at character {reader.at}")
+    if not reader.at_end(strict=True):
+        raise ValueError(f"unexpected text after the array, at character {reader.index}")
     return events
 
 
-def _event(reader: _JsonReader) -> Parsed | None:
+def _event(reader: _JsonReader) -> ParsedEvent | None:
     if reader.peek() != "{":
         if reader.scalar() is None:
             return None
         raise ValueError("an event must be an object")
     headers: dict[str, str] = {}
     body: str | None = None
-    others: list[str] = []
+    unknown_names: list[str] = []
     has_body = False
     for name in reader.members():
         if name == "body":
             has_body = True
-            body = text if (text := reader.scalar()) is None else _paired(text)
+            body = text if (text := reader.scalar()) is None else _join_surrogates(text)
         elif name == "headers" and reader.peek() == "{":
             headers = {}
             for header in reader.members():
                 value = reader.scalar()
                 if header in headers:
-                    raise ValueError(f"header {header[:40]!r} is there twice")
+                    raise ValueError(f"header {header[:40]!r} is a duplicate")
                 if value is not None:
-                    headers[_text(header)] = _text(value)
+                    headers[_encodable(header)] = _encodable(value)
         elif name == "headers" and reader.peek() == "[":
-            headers = _pairs(reader)
+            headers = _header_pairs(reader)
         elif name == "headers":
             if reader.scalar() is not None:
                 raise ValueError("headers must be an object")
         else:
-            others.append(name)
+            unknown_names.append(name)
             reader.skip(0)
-    if others and not has_body:
-        shown = ", ".join(map(repr, others[:_MOST_SHOWN]))
+    if unknown_names and not has_body:
+        shown = ", ".join(map(repr, unknown_names[:_MAX_SHOWN_NAMES]))
         raise NoEventError(
             f'an event has no "body", but {shown}: an event is {{"headers": {{…}}, "body": "…"}}. For JSON of any '
             "other form, one object a line, set handler = ndjson"
@@ -88,132 +91,132 @@ def _event(reader: _JsonReader) -> Parsed | None:
     return headers, body
 
 
-def _pairs(reader: _JsonReader) -> dict[str, str]:
-    """Headers as an array of pairs, which Gson takes too; PHP writes an empty object as an empty array."""
+def _header_pairs(reader: _JsonReader) -> dict[str, str]:
+    """Return headers that are written as an array of pairs, as Gson accepts. PHP encodes an empty object as `[]`."""
     headers: dict[str, str] = {}
-    reader.at += 1
+    reader.index += 1
     for _ in reader.elements():
         if reader.peek() != "[":
             raise ValueError("headers must be an object")
-        reader.at += 1
+        reader.index += 1
         pair = [reader.scalar() for _ in reader.elements()]
         if len(pair) != 2 or pair[0] is None or pair[0] in headers:
             raise ValueError("headers must be an object, or pairs of names and values")
         if pair[1] is not None:
-            headers[_text(pair[0])] = _text(pair[1])
+            headers[_encodable(pair[0])] = _encodable(pair[1])
     return headers
 
 
 class _JsonReader:
     def __init__(self, text: str) -> None:
-        self.text, self.at = text, 0
+        self.text, self.index = text, 0
 
-    def space(self) -> None:
-        found = _SPACE.match(self.text, self.at)
-        assert found is not None
-        self.at = found.end()
+    def skip_space(self) -> None:
+        match = _SPACE.match(self.text, self.index)
+        assert match is not None
+        self.index = match.end()
 
     def peek(self) -> str:
-        """The next character that is no space. ValueError at the end."""
-        self.space()
-        if self.at >= len(self.text):
-            raise ValueError("it ends too early")
-        return self.text[self.at]
+        """Return the next character that is not a space. Raises ValueError at the end."""
+        self.skip_space()
+        if self.index >= len(self.text):
+            raise ValueError("the text ends too early")
+        return self.text[self.index]
 
-    def ended(self, *, strict: bool = False) -> bool:
-        rest = self.text[self.at :]
-        return not (rest.strip(" \t\r\n") if strict else _SPACE.sub("", rest, count=1))
+    def at_end(self, *, strict: bool = False) -> bool:
+        remaining = self.text[self.index :]
+        return not (remaining.strip(" \t\r\n") if strict else _SPACE.sub("", remaining, count=1))
 
     def elements(self) -> Iterator[None]:
-        """Stop at each element of the array whose `[` was read."""
+        """Yield at each element of the array whose `[` was read; the caller must read the element."""
         if self.peek() == "]":
-            self.at += 1
+            self.index += 1
             return
         while True:
             yield None
-            mark = self.peek()
-            self.at += 1
-            if mark == "]":
+            character = self.peek()
+            self.index += 1
+            if character == "]":
                 return
-            if mark not in ",;":
-                raise ValueError(f"expected , or ] at character {self.at - 1}")
+            if character not in ",;":
+                raise ValueError(f"expected , or ] at character {self.index - 1}")
 
     def members(self) -> Iterator[str]:
-        """Stop at the value of each member of the object that begins here, and give its name."""
-        self.at += 1
+        """Yield the name of each member of the object that begins here; the caller must read the value."""
+        self.index += 1
         if self.peek() == "}":
-            self.at += 1
+            self.index += 1
             return
         while True:
-            mark = self.peek()
-            name = self._string(mark) if mark in _QUOTED else self._bare()
-            mark = self.peek()
-            if mark not in ":=":
-                raise ValueError(f"expected : at character {self.at}")
-            self.at += 2 if self.text.startswith("=>", self.at) else 1
+            character = self.peek()
+            name = self._string(character) if character in _QUOTED_TEXT else self._unquoted()
+            character = self.peek()
+            if character not in ":=":
+                raise ValueError(f"expected : at character {self.index}")
+            self.index += 2 if self.text.startswith("=>", self.index) else 1
             if self.peek() in ",;]":
-                raise ValueError(f"expected a value at character {self.at}")
+                raise ValueError(f"expected a value at character {self.index}")
             yield name
-            mark = self.peek()
-            self.at += 1
-            if mark == "}":
+            character = self.peek()
+            self.index += 1
+            if character == "}":
                 return
-            if mark not in ",;":
-                raise ValueError(f"expected , or }} at character {self.at - 1}")
+            if character not in ",;":
+                raise ValueError(f"expected , or }} at character {self.index - 1}")
 
     def scalar(self) -> str | None:
-        """A text, number or truth as text; None for null, which nothing between two commas is too."""
-        mark = self.peek()
-        if mark in _QUOTED:
-            return self._string(mark)
-        if mark in ",;]":
+        """Read a string, number or boolean as text; None for null, or for no value between two commas."""
+        character = self.peek()
+        if character in _QUOTED_TEXT:
+            return self._string(character)
+        if character in ",;]":
             return None
-        bare = self._bare()
+        bare = self._unquoted()
         return None if bare.lower() == "null" else bare.lower() if bare.lower() in ("true", "false") else bare
 
     def skip(self, depth: int) -> None:
-        """Pass over any value."""
-        if depth > DEEPEST:
-            raise ValueError("it is nested too deep")
-        mark = self.peek()
-        if mark == "[":
-            self.at += 1
+        """Skip any value."""
+        if depth > MAX_DEPTH:
+            raise ValueError("the JSON is nested too deep")
+        character = self.peek()
+        if character == "[":
+            self.index += 1
             for _ in self.elements():
                 self.skip(depth + 1)
-        elif mark == "{":
+        elif character == "{":
             for _ in self.members():
                 self.skip(depth + 1)
         else:
             self.scalar()
 
     def _string(self, quote: str) -> str:
-        found = _QUOTED[quote].match(self.text, self.at + 1)
-        if found is None or found.end() >= len(self.text):
-            raise ValueError("a text does not end")
-        self.at = found.end() + 1
-        return _ESCAPE.sub(_unescape, found[0]) if "\\" in found[0] else found[0]
+        match = _QUOTED_TEXT[quote].match(self.text, self.index + 1)
+        if match is None or match.end() >= len(self.text):
+            raise ValueError("a string does not end")
+        self.index = match.end() + 1
+        return _ESCAPE.sub(_unescape, match[0]) if "\\" in match[0] else match[0]
 
-    def _bare(self) -> str:
-        found = _BARE.match(self.text, self.at)
-        if found is None:
-            raise ValueError(f"unexpected {self.text[self.at]!r} at character {self.at}")
-        self.at = found.end()
-        return found[0]
-
-
-def _unescape(found: re.Match[str]) -> str:
-    if len(found[1]) == 5:
-        return chr(int(found[1][1:], 16))
-    if found[1] not in _NAMED:
-        raise ValueError(f"there is no escape {found[0]!r}")
-    return _NAMED[found[1]]
+    def _unquoted(self) -> str:
+        match = _UNQUOTED.match(self.text, self.index)
+        if match is None:
+            raise ValueError(f"unexpected {self.text[self.index]!r} at character {self.index}")
+        self.index = match.end()
+        return match[0]
 
 
-def _text(text: str) -> str:
-    """With a question mark for half of a pair of UTF-16, as Java writes it in UTF-8."""
-    return HALF.sub("?", _paired(text))
+def _unescape(match: re.Match[str]) -> str:
+    if len(match[1]) == 5:
+        return chr(int(match[1][1:], 16))
+    if match[1] not in _NAMED:
+        raise ValueError(f"there is no escape {match[0]!r}")
+    return _NAMED[match[1]]
 
 
-def _paired(text: str) -> str:
-    """With pairs of UTF-16 joined."""
+def _encodable(text: str) -> str:
+    """Replace unpaired surrogates by question marks, as Java does in UTF-8."""
+    return SURROGATE.sub("?", _join_surrogates(text))
+
+
+def _join_surrogates(text: str) -> str:
+    """Join surrogate pairs of UTF-16."""
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")

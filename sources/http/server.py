@@ -1,4 +1,4 @@
-"""The network's side of the HTTP source: uvicorn on a thread of its own."""
+"""HTTP server of the source `http`: uvicorn on a thread of its own."""
 
 from __future__ import annotations
 
@@ -14,30 +14,32 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
 from flafka.plugins import Event, Source
-from flafka.plugins.threads import warn_rate_limited
+from flafka.plugins.threads import rate_limit_loop_errors
 from flafka.sources import serving
 from flafka.sources.connections import Connections
 from flafka.sources.http import handlers
 from flafka.sources.http.config import HttpSourceConfig
 from flafka.sources.http.handlers import HandlerError
 from flafka.sources.listening import Endpoint
-from flafka.sources.serving import OVERHEAD, Client, Reception
+from flafka.sources.serving import REQUEST_OVERHEAD_BYTES, Acceptor, Client
 
-BUDGET = 64 * 1024 * 1024
-"""Most bytes of requests that wait to be stored, and of those that are being received; others are answered 503. The
-size of the largest request, where that is more."""
-CROWDED = "too many large requests at once; send the request again"
-ENDING = "the source stops; send the request again"
-ENDING_SECONDS = 0.7
-"""Time for the requests that have begun when the source stops."""
+BUDGET_BYTES = 64 * 1024 * 1024
+"""Maximum size of all requests that wait to be stored, and of all that are being received, in bytes.
+
+Further requests are answered 503. A larger `maxRequestBytes` or `handler.maxBlobLength` raises the limit.
+"""
+TOO_MANY_TEXT = "too many large requests at once; send the request again"
+STOPPING_TEXT = "the source stops; send the request again"
+HTTP_DRAIN_SECONDS = 0.7
+"""Time for unfinished requests to complete when the source stops."""
 _CHARSET = re.compile(rb'(?<![\w-])charset\s*=\s*"?([^\s";]+)', re.IGNORECASE)
 
 _WITHOUT_HYPHEN = re.compile("^utf(?=8$|16$)")
-"""`utf8` is no name of Java's, but clients write it and Jetty knew what they mean."""
+"""Prefix of `utf8` and `utf16`, which Jetty accepts although Java has no such names."""
 
 
 class HttpRequest:
-    """Events of a client that wait to be stored."""
+    """Request whose events wait to be stored."""
 
     __slots__ = ("done", "events", "size")
 
@@ -45,26 +47,26 @@ class HttpRequest:
         self.events, self.size, self.done = events, size, done
 
     @property
-    def answered(self) -> bool:
+    def is_answered(self) -> bool:
         """True once the request has been answered."""
         return self.done.done()
 
 
 class HttpServer(serving.Server[HttpRequest]):
-    """Serves clients at `endpoint` from `start` to `stop`. `stored` may be called by any thread."""
+    """HTTP server at `endpoint`, from `start` to `stop`. Any thread may call `stored`."""
 
     def __init__(self, source: Source[HttpSourceConfig], endpoint: Endpoint) -> None:
         super().__init__(source)
         config = self.config = source.config
         self.metrics = source.metrics
-        self._reader = config.reader()
-        self._budget = max(BUDGET, config.largest)
-        self._held = self._unfinished = 0
-        self._ending = False
-        """True once no more requests are taken, as nobody would store their events."""
+        self._parser = config.parser()
+        self._budget_bytes = max(BUDGET_BYTES, config.max_content_bytes)
+        self._unstored_bytes = self._receiving_bytes = 0
+        self._is_stopping = False
+        """True once further requests are answered 503: their events would not be stored."""
         self._unanswered: set[HttpRequest] = set()
         settings = uvicorn.Config(
-            self._answer,
+            self._handle,
             interface="asgi3",
             loop="asyncio",
             proxy_headers=False,
@@ -78,87 +80,91 @@ class HttpServer(serving.Server[HttpRequest]):
             timeout_graceful_shutdown=1,
         )
         settings.load()
-        reception = Reception(source, endpoint, config.idle_timeout, lambda client: self._server.protocol(client))
-        self._server = _UvicornServer(settings, reception, source.log)
+        acceptor = Acceptor(source, endpoint, config.idle_timeout, lambda client: self._server.protocol(client))
+        self._server = _UvicornServer(settings, acceptor, source.log)
 
     def _end(self) -> None:
-        self._call(self._give_up)  # 503 is answered to whoever waits
+        self._call(self._reject_unanswered)  # waiting requests are answered 503
         self._server.should_exit = True
 
     def stored(self, requests: Iterable[HttpRequest]) -> None:
-        """Answer 200 to these. Any thread."""
-        self._call(self._settle, requests, True)
+        """Answer 200 to these requests. Thread-safe."""
+        self._call(self._respond, requests, True)
 
-    # --- the loop's thread
+    # --- on the thread of the event loop
 
     def _run(self) -> None:
         self._server.run()
 
-    def _give_up(self) -> None:
-        self._ending = True
-        self._settle(list(self._unanswered), False)
+    def _reject_unanswered(self) -> None:
+        self._is_stopping = True
+        self._respond(list(self._unanswered), False)
 
-    def _settle(self, requests: Iterable[HttpRequest], stored: bool) -> None:
+    def _respond(self, requests: Iterable[HttpRequest], stored: bool) -> None:
         for request in requests:
-            if not request.answered:
+            if not request.is_answered:
                 request.done.set_result(stored)
 
-    async def _answer(self, scope: Any, receive: Any, send: Any) -> None:
-        """One request, as ASGI has it."""
+    async def _handle(self, scope: Any, receive: Any, send: Any) -> None:
+        """Answer one HTTP request, as the ASGI application that uvicorn calls.
+
+        The status is 200 once the channels have stored all events, and 503 if the client should send them again.
+        Other statuses report a fault of the request.
+        """
         self._loop = asyncio.get_running_loop()
         try:
-            status, text = await self._status(scope, receive)
-        except asyncio.CancelledError:  # the server ends, and the request has not
-            status, text = 503, ENDING
+            status, text = await self._process(scope, receive)
+        except asyncio.CancelledError:  # the server stops before the request is complete
+            status, text = 503, STOPPING_TEXT
         if status >= 400:
             self.metrics.add("EventReadFail" if status not in (503, 499) else "ChannelFail")
         body = text.encode()
         headers = [(b"content-length", str(len(body)).encode()), (b"content-type", b"text/plain; charset=utf-8")]
         if status == 405:
             headers.append((b"allow", b"GET, HEAD, POST"))
-        if status in (413, 408) or text in (CROWDED, ENDING):  # what is left of the request is not read
+        if status in (413, 408) or text in (TOO_MANY_TEXT, STOPPING_TEXT):  # the rest of the request is not read
             headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    async def _status(self, scope: Any, receive: Any) -> tuple[int, str]:
+    async def _process(self, scope: Any, receive: Any) -> tuple[int, str]:
         method = scope["method"]
         if method not in ("GET", "HEAD", "POST"):
             return {"PUT": 405, "DELETE": 405, "OPTIONS": 403, "TRACE": 403}.get(method, 501), ""
         try:
             content = await asyncio.wait_for(self._content(receive), self.config.idle_timeout)
             if self.config.handler != "blob":
-                content = handlers.decompressed(content, scope["headers"], self.config.largest)
+                content = handlers.decompress(content, scope["headers"], self.config.max_content_bytes)
             events = self._events(scope, content)
         except TimeoutError:
-            return 408, "the request did not end in time"
+            return 408, "the request was not complete in time"
         except HandlerError as e:
             return e.status, e.reason
         if not events:
             return 200, ""
-        return await self._store(events, len(content) + OVERHEAD)
+        return await self._store(events, len(content) + REQUEST_OVERHEAD_BYTES)
 
     async def _store(self, events: list[Event], size: int) -> tuple[int, str]:
-        if self._ending:
-            return 503, ENDING
-        if self._held and self._held + size > self._budget:
+        if self._is_stopping:
+            return 503, STOPPING_TEXT
+        if self._unstored_bytes and self._unstored_bytes + size > self._budget_bytes:
             return 503, "too many events wait to be stored; send the request again"
         request = HttpRequest(events, size, asyncio.get_running_loop().create_future())
-        self._held += size
+        self._unstored_bytes += size
         self._unanswered.add(request)
         timer = request.done.get_loop().call_later(
-            self.config.request_timeout / 1000, self._settle, (request,), False
+            self.config.request_timeout / 1000, self._respond, (request,), False
         )
-        self.arrivals.put(request)
+        self.request_queue.put(request)
         try:
             return (
                 (200, "")
                 if await request.done
-                else (503, "the channel did not store it in time; send the request again")
+                else (503, "the channel did not store the events in time; send the request again")
             )
         finally:
             timer.cancel()
-            self._held -= size
+            self._unstored_bytes -= size
             self._unanswered.discard(request)
 
     async def _content(self, receive: Any) -> bytes:
@@ -168,93 +174,93 @@ class HttpServer(serving.Server[HttpRequest]):
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
-                    raise HandlerError(499, "the client has gone")
+                    raise HandlerError(499, "the client closed the connection")
                 pieces.append(message.get("body", b""))
                 size += len(pieces[-1])
-                self._unfinished += len(pieces[-1])
-                if size > self.config.largest:
-                    raise HandlerError(413, f"a request may have at most {self.config.largest} bytes")
+                self._receiving_bytes += len(pieces[-1])
+                if size > self.config.max_content_bytes:
+                    raise HandlerError(413, f"a request may have at most {self.config.max_content_bytes} bytes")
                 if not message.get("more_body"):
                     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-                if self._unfinished > self._budget:
-                    raise HandlerError(503, CROWDED)
+                if self._receiving_bytes > self._budget_bytes:
+                    raise HandlerError(503, TOO_MANY_TEXT)
         finally:
-            self._unfinished -= size
+            self._receiving_bytes -= size
 
     def _events(self, scope: Any, content: bytes) -> list[Event]:
         if self.config.handler == "blob":
             return handlers.blob(content, scope["query_string"].decode("latin-1"))
         if self.config.handler == "log4j":
-            return handlers.log4j(content, self._reader)
-        named = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
-        found = _CHARSET.search(named)
-        charset = _WITHOUT_HYPHEN.sub("utf-", found[1].decode("latin-1").lower()) if found else None
+            return handlers.log4j(content, self._parser)
+        content_type = next((value for name, value in scope["headers"] if name == b"content-type"), b"")
+        match = _CHARSET.search(content_type)
+        charset = _WITHOUT_HYPHEN.sub("utf-", match[1].decode("latin-1").lower()) if match else None
         return (handlers.json if self.config.handler == "json" else handlers.ndjson)(content, charset)
 
 
 class _UvicornServer(uvicorn.Server):
-    """uvicorn's, with a reception instead of its own listening."""
+    """Server of uvicorn that listens by an `Acceptor` instead of its own sockets."""
 
-    def __init__(self, settings: uvicorn.Config, reception: Reception[HttpSourceConfig], log: logging.Logger) -> None:
+    def __init__(self, settings: uvicorn.Config, acceptor: Acceptor[HttpSourceConfig], log: logging.Logger) -> None:
         super().__init__(settings)
-        self._reception, self._log = reception, log
+        self._acceptor, self._log = acceptor, log
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        warn_rate_limited(asyncio.get_running_loop(), self._log)
+        rate_limit_loop_errors(asyncio.get_running_loop(), self._log)
         await super().startup(sockets=[])
-        self._reception.open()
+        self._acceptor.open()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        await self._reception.close()
-        timer = asyncio.get_running_loop().call_later(ENDING_SECONDS, self._cancel)
+        await self._acceptor.close()
+        timer = asyncio.get_running_loop().call_later(HTTP_DRAIN_SECONDS, self._cancel_requests)
         await super().shutdown(sockets=[])
         timer.cancel()
 
-    def _cancel(self) -> None:
-        """End the requests that have not ended: each answers 503. uvicorn would do so later, with an error."""
+    def _cancel_requests(self) -> None:
+        """Cancel unfinished requests, each of which answers 503. uvicorn would do so later, with an error."""
         for task in self.server_state.tasks:
             task.cancel()
 
     def protocol(self, client: Client) -> _Protocol:
-        return _Protocol(client, self._reception.connections, self.config, self.server_state)
+        return _Protocol(client, self._acceptor.connections, self.config, self.server_state)
 
 
 class _Protocol(H11Protocol):
-    """uvicorn's, which also closes connections that never send a whole head of a request."""
+    """Protocol of uvicorn that also closes connections that do not send a complete request head in time."""
 
-    _head: asyncio.TimerHandle | None = None
+    _head_timer: asyncio.TimerHandle | None = None
 
     def __init__(
         self, client: Client, connections: Connections[Client], config: uvicorn.Config, state: ServerState
     ) -> None:
         super().__init__(config, state, {})
-        self._client, self._kept = client, connections
+        self._client, self._connections = client, connections
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn has it
-        self._client.begin(transport)
+        self._client.record_transport(transport)
         super().connection_made(transport)
-        self._await_head()
+        self._start_head_timer()
 
     def data_received(self, data: bytes) -> None:
-        self._kept.heard(self._client)
+        self._connections.record_activity(self._client)
         super().data_received(data)
         if self.cycle is not None and not self.cycle.response_complete:
-            if self._head is not None:
-                self._head.cancel()
-                self._head = None
-        elif self._head is None:
-            self._await_head()
+            if self._head_timer is not None:
+                self._head_timer.cancel()
+                self._head_timer = None
+        elif self._head_timer is None:
+            self._start_head_timer()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        self._kept.discard(self._client)
-        if self._head is not None:
-            self._head.cancel()
+        self._connections.discard(self._client)
+        if self._head_timer is not None:
+            self._head_timer.cancel()
         super().connection_lost(exc)
 
-    def _await_head(self) -> None:
-        self._head = self.loop.call_later(self.timeout_keep_alive, self._no_head)
+    def _start_head_timer(self) -> None:
+        self._head_timer = self.loop.call_later(self.timeout_keep_alive, self._on_head_timeout)
 
-    def _no_head(self) -> None:
-        self._head = None
+    def _on_head_timeout(self) -> None:
+        self._head_timer = None
         if self.cycle is None or self.cycle.response_complete:
             self.transport.close()

@@ -1,4 +1,4 @@
-"""The HTTP source."""
+"""Source `http`: receives events by HTTP."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ from flafka.sources.http.config import HttpSourceConfig
 from flafka.sources.listening import Endpoint
 from flafka.sources.serving import ServingSource
 
-if TYPE_CHECKING:  # with uvicorn, which only an agent needs that listens
+if TYPE_CHECKING:  # these import uvicorn, which is slow to import and needed only by a running agent
     from flafka.sources.http.server import HttpRequest, HttpServer
 
 
 class HttpSource(ServingSource[HttpSourceConfig, "HttpServer", "HttpRequest"]):
-    """Receives events by HTTP at least once: 200 is answered when every required channel has stored them.
+    """Receive events by HTTP at least once.
 
-    A client that gets 503, or no answer, has to send its events again; those stored already are then there twice.
+    A request is answered 200 once every required channel has stored its events.
+    A client that gets 503, or no response, must send its events again. Events that were stored already are then
+    duplicated.
     """
 
     type_name = "http"
@@ -25,30 +27,30 @@ class HttpSource(ServingSource[HttpSourceConfig, "HttpServer", "HttpRequest"]):
         *ServingSource.declared_metrics,
         Metric(
             *("ChannelFail", "counter", "requests"),
-            "Requests that were not stored in time, or ended before they were.",
+            "Requests that were not stored in time, or that ended before they were stored.",
             "known",
         ),
     )
     compatibility_notes = (
         CompatibilityNote(
-            flume="a header that is null is there, without a value",
+            flume="a null header is present, without a value",
             here="it is absent",
         ),
         CompatibilityNote(
-            flume="some requests that are no JSON are answered 500, a wrong `\\u` escape for instance",
-            here="400, as all others that are none",
+            flume="some requests that are no JSON are answered 500, such as an invalid `\\u` escape",
+            here="they are answered 400, as all invalid JSON",
         ),
         CompatibilityNote(
             flume="an object of other fields than `headers` and `body`, without a body, is an empty event",
-            here="the request is answered 400 with these fields' names, as all that it holds would be lost",
+            here="the request is answered 400 with the names of these fields, as their values would be lost",
         ),
         CompatibilityNote(
             flume="a body with `Content-Encoding: gzip` is answered 400",
-            here="it is unpacked, except for `handler = blob`; any other encoding is answered 415",
+            here="it is uncompressed, except for `handler = blob`; any other encoding is answered 415",
         ),
         CompatibilityNote(
             flume="a request of any size is read",
-            here="one too large is answered 413",
+            here="a request that is too large is answered 413",
         ),
         CompatibilityNote(
             flume="the answer is 503 as soon as the channel is full",

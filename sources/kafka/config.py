@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal
 import pydantic
 
 from flafka.plugins import Config, Problem, cross_field_validator, option, with_default
+from flafka.plugins.java.regex import compile_backtracking
 from flafka.plugins.kafka.clients import Access, Role
-from flafka.plugins.kafka.config import ConsumerConfig, checked_topic
-from flafka.plugins.shared.regex import backtracking
+from flafka.plugins.kafka.config import ConsumerConfig, check_topic_name
 
 if TYPE_CHECKING:
     from regex import Pattern
 
-RESET = "auto.offset.reset"
-_BEGINNINGS: dict[str, Literal["earliest", "latest", "none"]] = {
+OFFSET_RESET = "auto.offset.reset"
+_OFFSET_RESETS: dict[str, Literal["earliest", "latest", "none"]] = {
     "earliest": "earliest",
     "smallest": "earliest",
     "beginning": "earliest",
@@ -28,9 +28,9 @@ _BEGINNINGS: dict[str, Literal["earliest", "latest", "none"]] = {
     "none": "none",
     "error": "none",
 }
-"""Meanings of the values of auto.offset.reset."""
-INTERNAL = frozenset({"__consumer_offsets", "__transaction_state"})
-"""Kafka's own topics, which a pattern never means."""
+"""Kafka's value for each accepted value of auto.offset.reset."""
+_INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
+"""Kafka's own topics, which a pattern never selects."""
 
 
 SOURCE = Role(
@@ -90,66 +90,66 @@ class KafkaSourceConfig(ConsumerConfig):
 
     @classmethod
     def for_type(cls, written_type: str) -> type[Config]:
-        """Under Flume's class name its rules and defaults hold."""
+        """Return the options with Flume's rules and defaults for Flume's class name."""
         return FlumeKafkaSourceConfig if "." in written_type else cls
 
     @property
-    def begins(self) -> Literal["earliest", "latest", "none"]:
-        """First offset of a group without a committed offset; `none` is an error."""
-        return _BEGINNINGS[self.consumer.get(RESET, self._begins)]
+    def offset_reset(self) -> Literal["earliest", "latest", "none"]:
+        """Initial offset of a group without a committed offset; with `none` that is an error."""
+        return _OFFSET_RESETS[self.consumer.get(OFFSET_RESET, self._default_offset_reset)]
 
-    _begins = "earliest"
+    _default_offset_reset = "earliest"
 
     @property
-    def names(self) -> list[str]:
-        """The topics that are named."""
+    def topic_names(self) -> list[str]:
+        """Topics in `kafka.topics`."""
         return [name for name in re.split(r"[,\s]+", self.topics) if name]
 
-    def reads(self, topic: str) -> bool:
+    def consumes(self, topic: str) -> bool:
         """Return True if the source consumes this topic."""
         if self.topics_regex:
-            return topic not in INTERNAL and self.pattern().fullmatch(topic) is not None
-        return topic in self.names
+            return topic not in _INTERNAL_TOPICS and self.pattern().fullmatch(topic) is not None
+        return topic in self.topic_names
 
     def pattern(self) -> Pattern[str]:
-        r"""kafka.topics.regex, for whole names. The client's own patterns are not Java's: it takes `\d` for a d."""
-        return backtracking(self.topics_regex or "")
+        """Return the compiled `kafka.topics.regex`, for whole names. librdkafka's syntax differs from Java's."""
+        return compile_backtracking(self.topics_regex or "")
 
-    def marks(self) -> str | None:
-        """The header with the topic's name."""
+    def topic_header_set(self) -> str | None:
+        """Return the header for the name of the topic; None where it is not set."""
         return self.topic_header if self.set_topic_header else None
 
     @cross_field_validator("topics", "topics_regex")
-    def _reads_something(self) -> None:
-        if not self.topics_regex and not self.names:
+    def _require_topics(self) -> None:
+        if not self.topics_regex and not self.topic_names:
             raise ValueError("is required, or kafka.topics.regex")
 
     @pydantic.field_validator("topics")
     @classmethod
-    def _topics_are_possible(cls, topics: str) -> str:
+    def _check_topics(cls, topics: str) -> str:
         for name in filter(None, re.split(r"[,\s]+", topics)):
-            checked_topic(name)
+            check_topic_name(name)
         return topics
 
     @pydantic.field_validator("topics_regex")
     @classmethod
-    def _is_regular(cls, pattern: str | None) -> str | None:
+    def _check_pattern(cls, pattern: str | None) -> str | None:
         try:
-            backtracking(pattern or "")
+            compile_backtracking(pattern or "")
         except ValueError as e:
             raise ValueError(f"is not a regular expression: {e}") from None
         return pattern
 
     @pydantic.field_validator("consumer")
     @classmethod
-    def _begins_somewhere(cls, properties: dict[str, str]) -> dict[str, str]:
-        if properties.get(RESET, "latest") not in _BEGINNINGS:
-            raise ValueError(f"{RESET}: must be earliest, latest or none, not {properties[RESET]!r}")
+    def _check_offset_reset(cls, properties: dict[str, str]) -> dict[str, str]:
+        if properties.get(OFFSET_RESET, "latest") not in _OFFSET_RESETS:
+            raise ValueError(f"{OFFSET_RESET}: must be earliest, latest or none, not {properties[OFFSET_RESET]!r}")
         return properties
 
 
 class FlumeKafkaSourceConfig(KafkaSourceConfig):
-    """Options under Flume's class name, with the names of its oldest versions."""
+    """Options under Flume's class name, with the option names of its oldest versions."""
 
     deprecated_aliases = MappingProxyType({"kafka.topics": "topic", "kafka.consumer.group.id": "groupId"})
     options_without_effect = MappingProxyType(
@@ -183,18 +183,18 @@ class FlumeKafkaSourceConfig(KafkaSourceConfig):
         return config
 
     def warnings(self) -> Iterator[Problem]:
-        """Properties that have no effect here, and brokers that are not named."""
+        """Yield warnings about properties without effect, and about brokers taken from ZooKeeper's hosts."""
         yield from super().warnings()
         if self._brokers_assumed:
             yield Problem(
                 "zookeeperConnect",
                 f"does not lead to the brokers here: they are looked for at {self.bootstrap_servers}; name them with "
                 "kafka.bootstrap.servers = host:9092",
-                instead={"kafka.bootstrap.servers": self.bootstrap_servers},
+                replacement={"kafka.bootstrap.servers": self.bootstrap_servers},
             )
 
     group_id: str = with_default(KafkaSourceConfig, "group_id", "flume")
     batch_size: int = with_default(KafkaSourceConfig, "batch_size", 1000)
     batch_duration: int = with_default(KafkaSourceConfig, "batch_duration", 1000)
 
-    _begins = "latest"
+    _default_offset_reset = "latest"

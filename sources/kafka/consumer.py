@@ -1,4 +1,4 @@
-"""The consumer of the Kafka source."""
+"""Consumer of the Kafka source: a member of a consumer group, on a thread of its own."""
 
 from __future__ import annotations
 
@@ -12,301 +12,306 @@ from typing import Any, cast
 from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Message, TopicPartition
 
 from flafka.plugins import FlafkaError, Metrics
-from flafka.plugins.kafka.admin import PROBE_SECONDS, committed_offsets, watermarks
+from flafka.plugins.kafka.admin import CONNECTIVITY_SECONDS, committed_offsets, watermarks
 from flafka.plugins.kafka.clients import BUSY_POLL_SECONDS, REQUEST_SECONDS
-from flafka.plugins.kafka.consumer import Poller, weight
+from flafka.plugins.kafka.consumer import ConsumerThread, memory_bytes
 from flafka.plugins.kafka.offsets import OffsetMetadata, metadata_of
 from flafka.sources.kafka.config import SOURCE
 from flafka.sources.kafka.topicids import TopicIdRequests
 
 COMMIT_SECONDS = 0.5
+"""Time between two commits of offsets."""
 NEW_TOPICS_SECONDS = 30.0
-"""Time between two looks for new topics."""
+"""Time between two lookups of new topics that match the pattern."""
 HANDOVER_SECONDS = 30.0
-"""Longest time for which a revoked partition waits until its taken records are stored."""
+"""Maximum time that a revocation waits until the taken records of its partitions are stored."""
 
-Place = tuple[str, int]
+PartitionKey = tuple[str, int]
 """Topic and partition."""
 
 
 @dataclass(frozen=True)
-class ConsumerPosition:
-    """The record to read next of a partition, by a consumer that had it for the `turn`th time."""
+class AssignedOffset:
+    """Next offset of a partition, with the generation of the partition's assignment to this consumer."""
 
-    turn: int
+    generation: int
     offset: int
 
 
-class TopicConsumer(Poller):
-    """Reads some topics, and commits what is stored."""
+class TopicConsumer(ConsumerThread):
+    """Consumer of one or more topics that commits the offsets of stored records.
+
+    Any thread may call `take` and `stored`.
+    """
 
     def __init__(
         self,
         properties: Mapping[str, Any],
         topics: list[str],
-        begins: str,
+        offset_reset: str,
         metrics: Metrics,
         log: logging.Logger,
-        matches: Callable[[str], bool] | None = None,
+        is_consumed: Callable[[str], bool] | None = None,
     ) -> None:
-        """Reads these topics; with `matches` those that it says of, the ones that are created later too."""
+        """Consume `topics`, or with `is_consumed` every topic for which it returns True, also those created later."""
         name = f"{properties['group.id']}-source"
         super().__init__(SOURCE, {"enable.partition.eof": False, **properties}, name, BUSY_POLL_SECONDS, metrics, log)
-        self._begins = begins
-        self._topics, self._matches, self._look_due = topics, matches, 0.0
+        self._offset_reset = offset_reset
+        self._topics, self._is_consumed, self._next_topic_refresh = topics, is_consumed, 0.0
         self._queue: deque[Message] = deque()
-        self._turns: dict[Place, int] = {}
-        """The partitions that are ours."""
-        self._turn = 0
-        self._taken: dict[Place, ConsumerPosition] = {}
-        self._stored: dict[Place, ConsumerPosition] = {}
-        self._committed: dict[Place, ConsumerPosition] = {}
+        self._generations: dict[PartitionKey, int] = {}
+        """Generation of the present assignment, for each assigned partition."""
+        self._generation = 0
+        self._taken: dict[PartitionKey, AssignedOffset] = {}
+        self._stored: dict[PartitionKey, AssignedOffset] = {}
+        self._committed: dict[PartitionKey, AssignedOffset] = {}
         self._topic_ids = TopicIdRequests(properties)
-        self._ids: dict[Place, str] = {}
-        """Ids of the topics that the positions belong to; empty while unknown. Kept when partitions are revoked."""
-        self._complaints: set[str] = set()
-        self._commit_due = 0.0
+        self._ids: dict[PartitionKey, str] = {}
+        """Topic ids to which the offsets of partitions belong; empty while unknown. Kept after a revocation."""
+        self._logged_errors: set[str] = set()
+        self._next_commit = 0.0
         self._queued = 0
-        """Bytes in the queue: see `weight`."""
+        """Memory of the queued records, in bytes: the sum of `memory_bytes`."""
         self.start()
 
-    # --- the source's threads
+    # --- on the threads of the source
 
     def take(
-        self, most: int, most_bytes: int, patience: float, wait: float
-    ) -> tuple[list[Message], dict[Place, ConsumerPosition]]:
-        """The next records, as many as come within `patience` seconds of the first, and the positions behind them.
+        self, max_events: int, max_bytes: int, linger_seconds: float, timeout_seconds: float
+    ) -> tuple[list[Message], dict[PartitionKey, AssignedOffset]]:
+        """Return the records that arrive within `linger_seconds` of the first one, and the offsets behind them.
 
-        Empty after `wait` seconds without any. Raises what keeps the consumer from going on.
+        Empty after `timeout_seconds` without a record. Raises the error that ended the consumer.
         """
         messages: list[Message] = []
-        positions: dict[Place, ConsumerPosition] = {}
+        offsets: dict[PartitionKey, AssignedOffset] = {}
         size = 0
-        due = time.monotonic() + wait
+        deadline = time.monotonic() + timeout_seconds
         with self.changed:
-            while len(messages) < most and size < most_bytes:
+            while len(messages) < max_events and size < max_bytes:
                 if self.error is not None:
                     raise self.error
                 if not self._queue:
-                    left = due - time.monotonic()
-                    if left <= 0 or not self.changed.wait(left):
+                    timeout = deadline - time.monotonic()
+                    if timeout <= 0 or not self.changed.wait(timeout):
                         break
                     continue
                 if not messages:
-                    due = time.monotonic() + patience
-                while self._queue and len(messages) < most and size < most_bytes:
+                    deadline = time.monotonic() + linger_seconds
+                while self._queue and len(messages) < max_events and size < max_bytes:
                     message = self._queue.popleft()
                     size += len(message)
                     messages.append(message)
-                    place = _place(message)
-                    positions[place] = ConsumerPosition(self._turns[place], cast("int", message.offset()) + 1)
-            self._queued -= sum(map(weight, messages))
-            self._taken.update(positions)
-        return messages, positions
+                    key = _partition_key(message)
+                    offsets[key] = AssignedOffset(self._generations[key], cast("int", message.offset()) + 1)
+            self._queued -= sum(map(memory_bytes, messages))
+            self._taken.update(offsets)
+        return messages, offsets
 
-    def stored(self, positions: Mapping[Place, ConsumerPosition]) -> None:
-        """Note that all records before these offsets are in the channels; they are committed soon."""
+    def stored(self, offsets: Mapping[PartitionKey, AssignedOffset]) -> None:
+        """Let the polling thread commit these offsets: all records before them are in the channels."""
         with self.changed:
-            self._stored.update(positions)
+            self._stored.update(offsets)
             self.changed.notify_all()
 
-    # --- the polling thread
+    # --- on the polling thread
 
-    def begin(self) -> None:
-        """Read the topics, where they are named."""
-        if self._matches is None:
+    def on_start(self) -> None:
+        """Subscribe to the topics, unless a pattern selects them."""
+        if self._is_consumed is None:
             self.subscribe(self._topics)
 
-    def turn(self) -> None:
-        """Look for new and for recreated topics, and commit, each when it is due."""
-        if self._matches is not None and time.monotonic() >= self._look_due:
-            self._look()
-        for topic, id in self._topic_ids.poll({topic for topic, _ in self._turns}).items():
-            self._compare(topic, id)
-        if time.monotonic() >= self._commit_due:
+    def before_poll(self) -> None:
+        """Look up new and recreated topics, and commit offsets, each at its interval."""
+        if self._is_consumed is not None and time.monotonic() >= self._next_topic_refresh:
+            self._refresh_topics()
+        for topic, id in self._topic_ids.poll({topic for topic, _ in self._generations}).items():
+            self._detect_recreation(topic, id)
+        if time.monotonic() >= self._next_commit:
             self._commit()
 
-    def ended(self) -> None:
-        """Commit what is stored."""
+    def on_stop(self) -> None:
+        """Commit the offsets of stored records."""
         if self.error is None:
             self._commit()
 
-    def _look(self) -> None:
-        """Subscribe to the topics there are now that match."""
-        assert self._matches is not None
+    def _refresh_topics(self) -> None:
+        """Subscribe to all present topics that match the pattern."""
+        assert self._is_consumed is not None
         try:
-            topics = sorted(filter(self._matches, self.consumer.list_topics(timeout=PROBE_SECONDS).topics))
+            topics = sorted(filter(self._is_consumed, self.consumer.list_topics(timeout=CONNECTIVITY_SECONDS).topics))
         except KafkaException:
             if not self._topics:
                 raise
-            topics = self._topics  # what is read already is read on while brokers are away
-        self._look_due = time.monotonic() + NEW_TOPICS_SECONDS
+            topics = self._topics  # continue with the known topics while brokers are unavailable
+        self._next_topic_refresh = time.monotonic() + NEW_TOPICS_SECONDS
         if topics and topics != self._topics:
             self._log.info("group %s reads %s", self.group, ", ".join(topics))
             self._topics = topics
             self.subscribe(topics)
 
     def waiting_bytes(self) -> int:
-        """Return the bytes of the queued records."""
+        """Return the memory of the queued records, in bytes."""
         return self._queued
 
-    def received(self, messages: Sequence[Message]) -> None:
-        """Keep records until they are taken."""
+    def on_messages(self, messages: Sequence[Message]) -> None:
+        """Queue records until they are taken, and handle errors."""
         failed: list[tuple[Message, KafkaError]] = []
-        turn = self._turn
+        generation = self._generation
         with self.changed:
             for message in messages:
                 if (error := message.error()) is not None:
                     failed.append((message, error))
-                elif _place(message) in self._turns:
+                elif _partition_key(message) in self._generations:
                     self._queue.append(message)
-                    self._queued += weight(message)
+                    self._queued += memory_bytes(message)
             self.changed.notify_all()
         for message, error in failed:
-            if self._turns.get(_place(message), turn) <= turn:  # later: of the topic that was deleted
+            # A newer generation is that of a recreated topic: the error is of the deleted one.
+            if self._generations.get(_partition_key(message), generation) <= generation:
                 self._on_error(message, error)
 
     def _on_error(self, message: Message, error: KafkaError) -> None:
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
-            topic, partition = _place(message)
-            if self._compare(topic, self._topic_ids.get(topic)):
+            topic, partition = _partition_key(message)
+            if self._detect_recreation(topic, self._topic_ids.get(topic)):
                 return
-            offset, at = cast("int", message.offset()), TopicPartition(topic, partition, OFFSET_BEGINNING)
-            low, _ = watermarks(self.consumer, at, REQUEST_SECONDS)
-            lost = f"{low - offset:,} records are lost" if low > offset else "What was there is lost"
+            offset, start = cast("int", message.offset()), TopicPartition(topic, partition, OFFSET_BEGINNING)
+            low, _ = watermarks(self.consumer, start, REQUEST_SECONDS)
+            loss = f"{low - offset:,} records are lost" if low > offset else "The records there are lost"
             self._log.error(
                 "group %s stands at offset %d of %s-%d, which the brokers no longer have: retention removed it, or "
-                "the topic was created again. %s; it goes on with the earliest record there is, %d",
-                *(self.group, offset, topic, partition, lost, low),
+                "the topic was created again. %s; it continues with the earliest record, %d",
+                *(self.group, offset, topic, partition, loss, low),
             )
             self._metrics.add("KafkaOffsetLostCount")
-            self._begin_at([at])
+            self._restart_at([start])
             return
-        self.refuse_fenced(error)
+        self.raise_if_fenced(error)
         topic = message.topic() or ""
         if len(self._topics) == 1 or error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
-            self.refuse_unauthorized(error, topic or self._topics[0])
-        if (text := self.explained(error, topic)) not in self._complaints:
-            self._complaints.add(text)
+            self.raise_if_unauthorized(error, topic or self._topics[0])
+        if (text := self.explain(error, topic)) not in self._logged_errors:
+            self._logged_errors.add(text)
             self._log.warning("group %s: %s", self.group, text)
 
-    def _compare(self, topic: str, id: str) -> bool:
-        """Read a topic that has that id now from its first record if it was created again. Return True if it was.
+    def _detect_recreation(self, topic: str, id: str) -> bool:
+        """Compare the present id of a topic; return True if the topic was recreated, and restart at its first record.
 
-        The client takes the new topic for the deleted one: it would skip the records before the old position.
+        librdkafka does not notice the recreation: it would skip the records of the new topic before the old offset.
         """
-        owned = sorted(place for place in self._turns if place[0] == topic)
-        stale = {place for place in owned if id and self._ids[place] not in ("", id)}
+        owned = sorted(key for key in self._generations if key[0] == topic)
+        stale = {key for key in owned if id and self._ids[key] not in ("", id)}
         if id:
             self._ids.update(dict.fromkeys(owned, id))
         if not stale:
             return False
         self._drop_queued(stale)
         with self.changed:
-            self._turn += 1
-            for place in stale:
-                for positions in (self._taken, self._stored, self._committed):
-                    positions.pop(place, None)
-                self._turns[place] = self._turn
+            self._generation += 1
+            for key in stale:
+                for offsets in (self._taken, self._stored, self._committed):
+                    offsets.pop(key, None)
+                self._generations[key] = self._generation
         self._log.error(
-            "topic %s was deleted and created again: group %s begins with the first record of partitions %s; what it "
-            "had not read of the deleted topic is lost",
+            "topic %s was deleted and created again: group %s begins with the first record of partitions %s; unread "
+            "records of the deleted topic are lost",
             *(topic, self.group, ", ".join(str(partition) for _, partition in sorted(stale))),
         )
         self._metrics.add("KafkaOffsetLostCount", len(stale))
-        self._begin_at([TopicPartition(*place, OFFSET_BEGINNING) for place in sorted(stale)])
+        self._restart_at([TopicPartition(*key, OFFSET_BEGINNING) for key in sorted(stale)])
         return True
 
-    def _begin_at(self, starts: list[TopicPartition]) -> None:
-        # The client refuses to seek in a partition that it has given up.
+    def _restart_at(self, starts: list[TopicPartition]) -> None:
+        # librdkafka refuses to seek in a partition whose fetching failed: assign it again.
         self.consumer.incremental_unassign(starts)
         self.consumer.incremental_assign(starts)
         if self._paused:
             self.consumer.pause(starts)
 
     def _commit(self) -> None:
-        self._commit_due = time.monotonic() + COMMIT_SECONDS
+        self._next_commit = time.monotonic() + COMMIT_SECONDS
         with self.changed:
             ready = {
-                place: position
-                for place, position in self._stored.items()
-                if self._turns.get(place) == position.turn and self._committed.get(place) != position
+                key: next_offset
+                for key, next_offset in self._stored.items()
+                if self._generations.get(key) == next_offset.generation and self._committed.get(key) != next_offset
             }
         if not ready:
             return
         offsets = [
-            TopicPartition(*place, position.offset, metadata=OffsetMetadata(topic_id=self._ids[place]).text())
-            for place, position in ready.items()
+            TopicPartition(*key, next_offset.offset, metadata=OffsetMetadata(topic_id=self._ids[key]).text())
+            for key, next_offset in ready.items()
         ]
         try:
             with self._metrics.timed("KafkaCommitTimer"):
                 self.consumer.commit(offsets=offsets, asynchronous=False)
             self._committed.update(ready)
-        except KafkaException as e:  # what is not committed is committed the next time, or read again
-            self._log.warning("group %s: committing offsets failed: %s", self.group, self.explained(e))
+        except KafkaException as e:  # the next commit includes these offsets, or their records are read again
+            self._log.warning("group %s: committing offsets failed: %s", self.group, self.explain(e))
 
-    # --- partitions come and go
+    # --- assignment and revocation
 
     def assigned(self, partitions: list[TopicPartition]) -> Sequence[TopicPartition]:
-        """Begin where the group has committed."""
+        """Return the committed offset of each partition, or its initial offset."""
         starts = []
         with self.changed:
-            self._turn += 1
+            self._generation += 1
         for tp in committed_offsets(self.consumer, partitions, REQUEST_SECONDS):
-            place = tp.topic, tp.partition
-            offset = tp.offset if tp.offset >= 0 else self._beginning(tp)
-            starts.append(TopicPartition(*place, offset))
-            # A member that has not noticed yet commits offsets of a deleted topic to the new one.
-            of = OffsetMetadata.parse(metadata_of(tp)).topic_id if tp.offset >= 0 else ""
-            self._ids[place] = of or self._ids.get(place, "")
+            key = tp.topic, tp.partition
+            offset = tp.offset if tp.offset >= 0 else self._initial_offset(tp)
+            starts.append(TopicPartition(*key, offset))
+            # A member that has not detected the recreation yet commits offsets of the deleted topic.
+            committed_id = OffsetMetadata.parse(metadata_of(tp)).topic_id if tp.offset >= 0 else ""
+            self._ids[key] = committed_id or self._ids.get(key, "")
             with self.changed:
-                self._turns[place] = self._turn
+                self._generations[key] = self._generation
                 if tp.offset < 0 <= offset:
-                    # A crash before the first commit would else begin at an even later end, and pass over events.
-                    self._stored[place] = ConsumerPosition(self._turn, offset)
-        self._topic_ids.ask_anew()
+                    # Commit the end as the initial offset. After a crash, `latest` would otherwise skip records.
+                    self._stored[key] = AssignedOffset(self._generation, offset)
+        self._topic_ids.restart_requests()
         return starts
 
-    def _beginning(self, tp: TopicPartition) -> int:
-        if self._begins == "none":
+    def _initial_offset(self, tp: TopicPartition) -> int:
+        if self._offset_reset == "none":
             raise FlafkaError(
                 f"group {self.group} has no position in {tp.topic}-{tp.partition}, and auto.offset.reset = none: "
                 f"agent group reset {self.group} --topic {tp.topic} --to earliest"
             )
-        if self._begins == "latest":
+        if self._offset_reset == "latest":
             return watermarks(self.consumer, tp, REQUEST_SECONDS)[1]
         return OFFSET_BEGINNING
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
-        """Wait a while for what was taken of them to be stored, and commit it."""
-        places = {(tp.topic, tp.partition) for tp in partitions}
-        self._drop_queued(places)
+        """Wait until the taken records of these partitions are stored, at most 30 s, and commit their offsets."""
+        keys = {(tp.topic, tp.partition) for tp in partitions}
+        self._drop_queued(keys)
         with self.changed:
-            self.changed.wait_for(lambda: self.closing or not self._under_way(places), HANDOVER_SECONDS)
+            self.changed.wait_for(lambda: self.closing or not self._has_unstored(keys), HANDOVER_SECONDS)
         self._commit()
-        self._forget(places)
+        self._drop_state(keys)
 
     def lost(self, partitions: list[TopicPartition]) -> None:
-        """Drop what was fetched of them."""
-        places = {(tp.topic, tp.partition) for tp in partitions}
-        self._drop_queued(places)
-        self._forget(places)
+        """Drop the queued records and the offsets of these partitions."""
+        keys = {(tp.topic, tp.partition) for tp in partitions}
+        self._drop_queued(keys)
+        self._drop_state(keys)
 
-    def _under_way(self, places: set[Place]) -> bool:
-        return any(self._taken.get(place) not in (None, self._stored.get(place)) for place in places)
+    def _has_unstored(self, keys: set[PartitionKey]) -> bool:
+        return any(self._taken.get(key) not in (None, self._stored.get(key)) for key in keys)
 
-    def _drop_queued(self, places: set[Place]) -> None:
+    def _drop_queued(self, keys: set[PartitionKey]) -> None:
         with self.changed:
-            kept = [message for message in self._queue if _place(message) not in places]
+            kept = [message for message in self._queue if _partition_key(message) not in keys]
             self._queue = deque(kept)
-            self._queued = sum(map(weight, kept))
+            self._queued = sum(map(memory_bytes, kept))
 
-    def _forget(self, places: set[Place]) -> None:
+    def _drop_state(self, keys: set[PartitionKey]) -> None:
         with self.changed:
-            for place in places:
-                for known in (self._turns, self._taken, self._stored, self._committed):
-                    known.pop(place, None)
+            for key in keys:
+                for known in (self._generations, self._taken, self._stored, self._committed):
+                    known.pop(key, None)
 
 
-def _place(message: Message) -> Place:
+def _partition_key(message: Message) -> PartitionKey:
     return cast("str", message.topic()), cast("int", message.partition())

@@ -1,4 +1,4 @@
-"""The Kafka source."""
+"""Source `kafka`: reads topics as a member of a consumer group, and commits stored offsets."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ import pyarrow.compute as pc
 from confluent_kafka import Message
 
 from flafka.plugins import Batch, CompatibilityNote, Event, FlafkaError, Metric, Retry, Source
-from flafka.plugins.kafka.admin import NO_BROKERS, missing, probed
+from flafka.plugins.kafka.admin import NO_BROKERS, connectivity_errors, connectivity_problems
 from flafka.plugins.kafka.consumer import Fenced
 from flafka.plugins.kafka.metrics import COMMIT_TIMER, GET_TIMER
 from flafka.plugins.kafka.properties import client_properties
-from flafka.plugins.shared import flumeevent
+from flafka.plugins.wire import flumeevent
+from flafka.sources.batching import STOP_CHECK_SECONDS
 from flafka.sources.kafka.config import KafkaSourceConfig
-from flafka.sources.kafka.consumer import ConsumerPosition, Place, TopicConsumer
-from flafka.sources.pace import STOP_CHECK_SECONDS
+from flafka.sources.kafka.consumer import AssignedOffset, PartitionKey, TopicConsumer
 
-MAX_BYTES = 1 << 20
-"""Bytes of records gathered for one batch, so that it still fits into one record of the channel."""
-STATUS = "kafka.status"
-"""Header `Invalid` of a record that is not the Flume event it should be."""
+MAX_BATCH_BYTES = 1 << 20
+"""Maximum size of the records of a batch, in bytes, so that the batch fits into one record of the channel."""
+STATUS_HEADER = "kafka.status"
+"""Header that marks a record that is not a valid Flume event as `Invalid`."""
 
 
 class KafkaSource(Source[KafkaSourceConfig]):
-    """Reads topics at least once: offsets are committed only after every required channel has stored the events.
+    """Read topics at least once: offsets are committed only after every required channel has stored the events.
 
-    Offsets are committed every half second: after a crash, what was stored since the last commit is read again.
+    Offsets are committed every half second. After a crash, records stored since the last commit are read again.
     """
 
     type_name = "kafka"
@@ -40,13 +40,13 @@ class KafkaSource(Source[KafkaSourceConfig]):
     compatibility_notes = (
         CompatibilityNote(
             flume="the brokers may come from ZooKeeper, which `zookeeperConnect` names",
-            here="they are looked for on ZooKeeper's hosts at port 9092, with a warning; "
+            here="ZooKeeper's hosts at port 9092 are used as brokers, with a warning; "
             "`kafka.bootstrap.servers` names them",
             option="zookeeperConnect",
         ),
         CompatibilityNote(
-            flume="a record that is no Flume event stops the source for ever",
-            here="it is kept, with the header `kafka.status = Invalid`",
+            flume="a record that is not a Flume event stops the source for ever",
+            here="it becomes an event with the header `kafka.status = Invalid`",
             option="useFlumeEventFormat",
         ),
     )
@@ -54,10 +54,10 @@ class KafkaSource(Source[KafkaSourceConfig]):
     declared_metrics = (
         GET_TIMER,
         COMMIT_TIMER,
-        Metric("KafkaEmptyCount", "counter", "attempts", "Attempts to read that found no records."),
+        Metric("KafkaEmptyCount", "counter", "attempts", "Attempts to read that returned no records."),
         Metric(
             *("KafkaOffsetLostCount", "counter", "partitions"),
-            "Times that a partition was read from its earliest record because the committed offset was gone.",
+            "Times that a partition was read from its earliest record as its committed offset no longer existed.",
             "known",
         ),
     )
@@ -65,50 +65,52 @@ class KafkaSource(Source[KafkaSourceConfig]):
     def __init__(self, config: KafkaSourceConfig, name: str = "") -> None:
         super().__init__(config, name)
         self._consumer: TopicConsumer | None = None
-        self._yielded: deque[dict[Place, ConsumerPosition]] = deque()
+        self._yielded: deque[dict[PartitionKey, AssignedOffset]] = deque()
         self._fenced = 0
-        """Number of times that another agent has joined the group under this one's name."""
+        """Number of times that this member was fenced: another agent joined the group with the same instance id."""
 
     def open(self) -> None:
-        """Join the group. Raises Retry while brokers are away."""
+        """Join the consumer group. Raises Retry while brokers or topics are unavailable."""
         config = self.config
         if not config.bootstrap_servers:
             raise FlafkaError(f"source {self.name}: {NO_BROKERS}")
-        for trouble in missing(self._client, config, self._names()):
-            raise Retry(trouble)
+        for text in connectivity_errors(self._client, config, self._topic_names()):
+            raise Retry(text)
         self._yielded.clear()
-        member = f"{socket.gethostname()}.{self.member}.{config.topics_regex or '.'.join(config.names)}"[:230]
+        member = f"{socket.gethostname()}.{self.member}.{config.topics_regex or '.'.join(config.topic_names)}"[:230]
         member += f".{self._fenced}" if self._fenced else ""
         properties = {
-            "topic.metadata.refresh.interval.ms": 30_000,  # partitions that are added later are found by then
+            "topic.metadata.refresh.interval.ms": 30_000,  # limits the delay until new partitions are read
             **self._client(),
             "group.id": config.group_id,
             "group.instance.id": re.sub(r"[^\w.-]", "_", member, flags=re.ASCII)[:240],
         }
-        matches = config.reads if config.topics_regex else None
-        self._consumer = TopicConsumer(properties, self._names(), config.begins, self.metrics, self.log, matches)
+        matches = config.consumes if config.topics_regex else None
+        self._consumer = TopicConsumer(
+            properties, self._topic_names(), config.offset_reset, self.metrics, self.log, matches
+        )
 
     def close(self) -> None:
-        """Commit what is stored, and stop."""
+        """Commit the offsets of stored records, and leave the group."""
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
 
     def check_connectivity(self) -> Iterator[str]:
-        """Whether brokers answer, and the topics are there."""
-        yield from probed(self._client, self.config, self._names())
+        """Yield every reason why brokers or topics are unavailable."""
+        yield from connectivity_problems(self._client, self.config, self._topic_names())
 
-    def _names(self) -> list[str]:
-        return [] if self.config.topics_regex else self.config.names
+    def _topic_names(self) -> list[str]:
+        return [] if self.config.topics_regex else self.config.topic_names
 
     def batches(self) -> Iterator[Batch]:
-        """What the topics hold, and what comes into them."""
+        """Yield batches of records, present and new ones, until the agent stops."""
         consumer, config = self._consumer, self.config
         assert consumer is not None
         while not self.stopping.is_set():
             try:
                 messages, positions = consumer.take(
-                    config.batch_size, MAX_BYTES, config.batch_duration / 1000, STOP_CHECK_SECONDS
+                    config.batch_size, MAX_BATCH_BYTES, config.batch_duration / 1000, STOP_CHECK_SECONDS
                 )
             except Fenced:
                 self._fenced += 1
@@ -120,13 +122,16 @@ class KafkaSource(Source[KafkaSourceConfig]):
                 yield self._batch(messages)
 
     def stored(self, batch: Batch) -> None:
-        """Let the positions behind it be committed."""
+        """Commit the offsets behind the batch within half a second. Does not block."""
         positions = self._yielded.popleft()
         if self._consumer is not None:
             self._consumer.stored(positions)
 
     def _batch(self, messages: list[Message]) -> Batch:
-        """Headers as Flume's source sets them; those of the event itself win, but for the key and those asked for."""
+        """Convert records to events with Flume's headers.
+
+        Headers of the event itself take precedence, except over `key` and configured ones.
+        """
         config = self.config
         values = [message.value() or b"" for message in messages]
         batch = (
@@ -134,22 +139,31 @@ class KafkaSource(Source[KafkaSourceConfig]):
             if config.use_flume_event_format
             else Batch.of_columns(pa.array(values, pa.binary()), {})
         )
-        batch = batch.with_header("timestamp", str(int(time.time() * 1000)), keep=True)
+        batch = batch.with_header("timestamp", str(int(time.time() * 1000)), preserve_existing=True)
         if config.set_topic_header:
-            batch = batch.with_header(config.topic_header, [message.topic() for message in messages], keep=True)
-        batch = batch.with_header("partition", [str(message.partition()) for message in messages], keep=True)
-        batch = batch.with_header("offset", [str(message.offset()) for message in messages], keep=True)
+            batch = batch.with_header(
+                config.topic_header, [message.topic() for message in messages], preserve_existing=True
+            )
+        batch = batch.with_header(
+            "partition", [str(message.partition()) for message in messages], preserve_existing=True
+        )
+        batch = batch.with_header("offset", [str(message.offset()) for message in messages], preserve_existing=True)
         keys = [message.key() for message in messages]
         if any(key is not None for key in keys):
-            batch = _overlaid(batch, "key", [None if key is None else _text(key) for key in keys])
+            batch = _overlay_header(batch, "key", [None if key is None else _text(key) for key in keys])
         if config.timestamp_header:
             times = [str(message.timestamp()[1]) for message in messages]
             batch = batch.with_header(config.timestamp_header, times)
         if config.headers:
-            named: list[dict[str, Any]] = [dict(cast("Any", message.headers() or ())) for message in messages]
+            record_headers: list[dict[str, Any]] = [
+                dict(cast("Any", message.headers() or ())) for message in messages
+            ]
             for name, record_header in config.headers.items():
-                found = [_text(value) if (value := one.get(record_header)) is not None else None for one in named]
-                batch = _overlaid(batch, name, found)
+                values_of_header = [
+                    None if (value := headers.get(record_header)) is None else _text(value)
+                    for headers in record_headers
+                ]
+                batch = _overlay_header(batch, name, values_of_header)
         return batch
 
     def _events(self, values: list[bytes]) -> Batch:
@@ -162,12 +176,12 @@ class KafkaSource(Source[KafkaSourceConfig]):
                 events.append(flumeevent.decode_event(value))
             except ValueError as e:
                 invalid += 1
-                events.append(Event(value, {STATUS: "Invalid"}))
+                events.append(Event(value, {STATUS_HEADER: "Invalid"}))
                 problem = str(e)
         if invalid:
             self.metrics.add("EventReadFail", invalid)
             self.log.warning(
-                "%d records are not Flume events and are marked %s = Invalid: %s", invalid, STATUS, problem
+                "%d records are not Flume events and are marked %s = Invalid: %s", invalid, STATUS_HEADER, problem
             )
         return Batch.of(events)
 
@@ -175,8 +189,8 @@ class KafkaSource(Source[KafkaSourceConfig]):
         return {**self.config.client(self.name), **client_properties(self.config.consumer)}
 
 
-def _overlaid(batch: Batch, name: str, values: list[str | None]) -> Batch:
-    """With these values, where they are not None."""
+def _overlay_header(batch: Batch, name: str, values: list[str | None]) -> Batch:
+    """Return the batch with these values of a header; None preserves the present value."""
     if None not in values:
         return batch.with_header(name, values)
     before = batch.header(name).dictionary_decode()

@@ -1,4 +1,4 @@
-"""Topic ids, by which the Kafka source sees that a topic was deleted and created again."""
+"""Topic ids (KIP-516), by which the Kafka source detects a topic that was deleted and created again."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from confluent_kafka import KafkaError, KafkaException, TopicCollection
 
 from flafka.plugins.kafka.admin import topic_id
 from flafka.plugins.kafka.clients import METADATA_SECONDS, REQUEST_SECONDS, TOPIC_ID_SECONDS, new_admin
-from flafka.plugins.kafka.errors import TOO_OLD
+from flafka.plugins.kafka.errors import UNSUPPORTED_ERRORS
 from flafka.sources.kafka.config import SOURCE
 
-_ANSWERS = TOO_OLD | {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
-"""Errors of a broker that answers."""
+_ANSWERED_ERRORS = UNSUPPORTED_ERRORS | {KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._UNKNOWN_TOPIC}
+"""Errors that a broker itself returns; after any other error the controller may be lost."""
 
 
 class TopicIdRequests:
-    """Requests for topic ids. Every method is called on the polling thread of one consumer.
+    """Requests for topic ids. Only the polling thread of one consumer may call it.
 
     Unlike `TopicIds` of `plugins/kafka/admin.py`, one request is for several topics, and brokers older than
     Apache Kafka 2.8, which have no topic ids, are accepted.
@@ -30,51 +30,52 @@ class TopicIdRequests:
             SOURCE, {name: value for name, value in properties.items() if not name.startswith("group.")}
         )
         self._requests: dict[str, Any] = {}
-        """By topic: futures of the request without an answer yet."""
-        self._due = 0.0
-        self._unanswered = False
+        """Futures of the pending request, by topic."""
+        self._next_request = 0.0
+        self._controller_unreachable = False
 
     def get(self, topic: str) -> str:
-        """Return the id of that topic; empty where there is no such topic or no answer, or brokers have no ids.
+        """Return the id of a topic; empty where there is no such topic, no response, or brokers have no topic ids.
 
-        Blocks for the answer. An earlier request is dropped.
+        Blocks until the response or its timeout. A pending request is dropped.
         """
-        self._ask([topic])
+        self._request([topic])
         requests, self._requests = self._requests, {}
-        return self._id(requests[topic], REQUEST_SECONDS) if requests else ""
+        return self._topic_id(requests[topic], REQUEST_SECONDS) if requests else ""
 
-    def ask_anew(self) -> None:
-        """Drop the request without an answer yet, and make the next one due."""
-        self._requests, self._due = {}, 0.0
+    def restart_requests(self) -> None:
+        """Drop the pending request, so that the next `poll` sends a new one."""
+        self._requests, self._next_request = {}, 0.0
 
     def poll(self, topics: Collection[str]) -> dict[str, str]:
-        """Return ids that brokers have named since the last call, by topic, and request the ids of `topics` when
-        that is due. Does not wait for an answer.
+        """Return ids by topic that brokers returned since the last call; request the ids of `topics` at intervals.
+
+        Does not block.
         """
         if not self._requests:
-            if topics and time.monotonic() >= self._due:
-                self._ask(topics)
+            if topics and time.monotonic() >= self._next_request:
+                self._request(topics)
             return {}
         if not all(request.done() for request in self._requests.values()):
             return {}
         requests, self._requests = self._requests, {}
-        ids = {topic: self._id(request, 0) for topic, request in requests.items()}
+        ids = {topic: self._topic_id(request, 0) for topic, request in requests.items()}
         return {topic: id for topic, id in ids.items() if id}
 
-    def _ask(self, topics: Collection[str]) -> None:
-        self._requests, self._due = {}, time.monotonic() + TOPIC_ID_SECONDS
+    def _request(self, topics: Collection[str]) -> None:
+        self._requests, self._next_request = {}, time.monotonic() + TOPIC_ID_SECONDS
         with contextlib.suppress(KafkaException):
-            if self._unanswered:
-                # The client goes on asking the broker that it took for the controller, which may be lost, for
-                # minutes. Any metadata names the present one.
-                self._unanswered = False
+            if self._controller_unreachable:
+                # For minutes, librdkafka sends requests to the last known controller, which may be lost. A metadata
+                # request finds the present controller.
+                self._controller_unreachable = False
                 self._admin.list_topics(sorted(topics)[0], timeout=METADATA_SECONDS)
             names = TopicCollection(sorted(topics))
             self._requests = dict(self._admin.describe_topics(names, request_timeout=REQUEST_SECONDS))
 
-    def _id(self, request: Any, seconds: float) -> str:
+    def _topic_id(self, request: Any, seconds: float) -> str:
         try:
             return topic_id(request.result(seconds))
         except (KafkaException, TimeoutError) as e:
-            self._unanswered = isinstance(e, TimeoutError) or e.args[0].code() not in _ANSWERS
+            self._controller_unreachable = isinstance(e, TimeoutError) or e.args[0].code() not in _ANSWERED_ERRORS
             return ""

@@ -1,4 +1,4 @@
-"""The source `log4j`: JSON of log4j 2 and logback."""
+"""Source `log4j`: JSON of log4j 2 and logback."""
 
 from flafka.sources.log4j.source import Log4jConfig, Log4jSource
 

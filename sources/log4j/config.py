@@ -1,24 +1,24 @@
-"""How events are made of JSON: options of all that read it."""
+"""Options of sources that parse the JSON of logging libraries."""
 
 from __future__ import annotations
 
 import pydantic
 
 from flafka.plugins import option
-from flafka.plugins.problems import suggestion
+from flafka.plugins.problems import suggest
 from flafka.sources.log4j.encoders import PARTS
-from flafka.sources.log4j.reading import LogEventParser
+from flafka.sources.log4j.parser import LogEventParser
 from flafka.sources.timezone import TimeZoneConfig
 
 
 class EncodingConfig(TimeZoneConfig):
-    """Options of those that read what logging libraries write as JSON."""
+    """Options of sources that parse the JSON of logging libraries."""
 
     field: dict[str, str] = option(
         {},
         name="field.",
-        description="Where encoders with names of their own put what becomes body and headers: `field.<part> = "
-        "NAME …`. The first that is there counts, before the known names. A dot leads into an object: `event.level`. "
+        description="Names of the fields that become body and headers, for custom encoders: `field.<part> = NAME …`. "
+        "The first existing field counts, before the known names. A dot denotes a nested field: `event.level`. "
         f"Parts: {', '.join(f'`{part}`' for part in PARTS)}.",
     )
 
@@ -27,9 +27,9 @@ class EncodingConfig(TimeZoneConfig):
     def _known_parts(cls, value: dict[str, str]) -> dict[str, str]:
         for part in value:
             if part not in PARTS:
-                raise ValueError(f"{part}: no such part{suggestion(part, list(PARTS))}; there are {' '.join(PARTS)}")
+                raise ValueError(f"{part}: no such part{suggest(part, list(PARTS))}; there are {' '.join(PARTS)}")
         return value
 
-    def reader(self) -> LogEventParser:
-        """What makes events of it."""
+    def parser(self) -> LogEventParser:
+        """Return a parser with these options."""
         return LogEventParser(self.field, self.zone)

@@ -1,4 +1,4 @@
-"""Table of the names under which log4j 2, logback and others write the parts of an event."""
+"""Table of field names that log4j 2, logback and other encoders write."""
 
 from __future__ import annotations
 
@@ -6,41 +6,41 @@ import dataclasses
 from collections.abc import Mapping
 
 PARTS = ("message", "level", "logger", "thread", "timestamp", "stackTrace", "mdc", "ignored")
-"""Parts that a configuration may name fields for."""
-Names = dict[str, tuple[str, ...]]
-"""An encoder's row, with its names apart."""
+"""Parts of an event whose fields a configuration may name."""
+EncoderRow = dict[str, tuple[str, ...]]
+"""Field names of an encoder by part."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Encoder:
-    """Names of fields, separated by blanks: the first that can be read counts. A dot leads into an object.
+    """Names of the fields of an encoder, separated by spaces. A dot denotes a nested field.
 
-    What is not named becomes a header of its own name.
+    The first readable field of a part counts. Other fields become headers of their own names.
     """
 
-    marks: str
-    """Fields of which one is enough to recognise the encoder; empty: it is taken for any other."""
+    markers: str
+    """Fields that identify the encoder, any one of them; empty for the default encoder."""
     message: str
     level: str
     logger: str
     thread: str
     timestamp: str
     stackTrace: str = ""  # noqa: N815  # as configurations spell it
-    whole: str = ""
-    """A stack trace that may have the message before it."""
+    message_and_trace: str = ""
+    """Field with a stack trace, which may follow the message."""
     arguments: str = ""
-    """Texts for the `{}` in the message."""
+    """Field with the values for the `{}` placeholders of the message."""
     mdc: str = ""
-    """The thread context, keys and values: all that are there. Without it, its entries are among other fields."""
+    """Fields of the thread context, all of which count. Other encoders write its entries among the other fields."""
     ignored: str = ""
-    """Fields that say nothing about the event."""
+    """Fields without information about the event, which are dropped."""
     prefix: str = ""
-    """Prefix of the names of other fields, which headers do not have."""
+    """Prefix of the names of other fields, removed from their headers."""
 
 
 ENCODERS = (
     Encoder(  # Elastic Common Schema: ecs-logging-java, EcsLayout of JsonTemplateLayout, Spring Boot
-        marks="ecs.version",
+        markers="ecs.version",
         message="message",
         level="log.level",
         logger="log.logger",
@@ -51,7 +51,7 @@ ENCODERS = (
         ignored="ecs.version",
     ),
     Encoder(  # logstash-logback-encoder and its composites, LogstashJsonEventLayoutV1 of JsonTemplateLayout
-        marks="@version",
+        markers="@version",
         message="message msg text",
         level="level severity lvl",
         logger="logger_name logger loggerName",
@@ -62,19 +62,19 @@ ENCODERS = (
         ignored="@version level_value levelVal",
     ),
     Encoder(  # GELF: GelfLayout of log4j 2 and of JsonTemplateLayout, logback-gelf, Spring Boot
-        marks="short_message",
+        markers="short_message",
         message="short_message",
         level="_level_name level",
         logger="_logger_name _logger _loggerName _log_logger",
         thread="_thread_name _thread _threadName _process_thread_name",
         timestamp="timestamp",
         stackTrace="_error_stack_trace",
-        whole="full_message",
+        message_and_trace="full_message",
         ignored="version level",
         prefix="_",
     ),
     Encoder(  # GcpLayout of JsonTemplateLayout
-        marks="logging.googleapis.com/insertId logging.googleapis.com/sourceLocation",
+        markers="logging.googleapis.com/insertId logging.googleapis.com/sourceLocation",
         message="message",
         level="severity",
         logger="_logger",
@@ -84,7 +84,7 @@ ENCODERS = (
         mdc="logging.googleapis.com/labels",
     ),
     Encoder(  # JsonLayout of log4j 2 and of JsonTemplateLayout
-        marks="loggerFqcn",
+        markers="loggerFqcn",
         message="message",
         level="level",
         logger="loggerName",
@@ -95,7 +95,7 @@ ENCODERS = (
         ignored="endOfBatch loggerFqcn threadId threadPriority",
     ),
     Encoder(  # logback's JsonEncoder
-        marks="sequenceNumber nanoseconds kvpList",
+        markers="sequenceNumber nanoseconds kvpList",
         message="formattedMessage message",
         level="level",
         logger="loggerName",
@@ -107,7 +107,7 @@ ENCODERS = (
         ignored="sequenceNumber nanoseconds context",
     ),
     Encoder(  # templates, composites and others
-        marks="",
+        markers="",
         message="message.formattedMessage message.text message msg formattedMessage text",
         level="level log.level level.name severity levelName level_name logLevel lvl",
         logger="logger loggerName logger_name log.logger logger.name",
@@ -121,11 +121,13 @@ ENCODERS = (
     ),
 )
 
-NAMED = ("logger", "thread", "timestamp")
-"""Parts that every event has, as it has a level: where an encoder's row finds none, the last row's count, as a
-field of an application's own may be another encoder's mark."""
+COMMON_PARTS = ("logger", "thread", "timestamp")
+"""Parts of every event, for which the names of the last row count too.
 
-LEVELS = {
+A field of an application may be the marker of another encoder, whose names then match nothing.
+"""
+
+LEVELS_BY_SEVERITY = {
     "0": "FATAL",
     "1": "FATAL",
     "2": "FATAL",
@@ -140,17 +142,30 @@ LEVELS = {
     "CRITICAL": "FATAL",
     "NOTICE": "INFO",
 }
-"""Severities of syslog and of Google, which some encoders write instead of the level."""
+"""Severities of syslog and Google Cloud → levels; some encoders write severities."""
 
 LEVEL_NAMES = frozenset(
-    {*LEVELS, "TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL", "SEVERE", "CONFIG", "FINE", "FINER", "FINEST"}
+    {
+        *LEVELS_BY_SEVERITY,
+        "TRACE",
+        "DEBUG",
+        "INFO",
+        "WARN",
+        "ERROR",
+        "FATAL",
+        "SEVERE",
+        "CONFIG",
+        "FINE",
+        "FINER",
+        "FINEST",
+    }
 )
-"""Names of levels: of several fields that may be the level, one with such a name is."""
+"""Names of levels. Among several candidate fields, one with such a value is the level."""
 
 
-def extended(fields: Mapping[str, str]) -> list[Names]:
-    """The table, where these fields are looked for first: names by part."""
+def encoder_rows(fields: Mapping[str, str]) -> list[EncoderRow]:
+    """Return the rows of the table, with the names in `fields` first."""
     rows = [dataclasses.asdict(encoder) for encoder in ENCODERS]
     for row in rows[:-1]:
-        row.update({part: f"{row[part]} {rows[-1][part]}" for part in NAMED})
+        row.update({part: f"{row[part]} {rows[-1][part]}" for part in COMMON_PARTS})
     return [{part: (*fields.get(part, "").split(), *names.split()) for part, names in row.items()} for row in rows]

@@ -1,4 +1,4 @@
-"""The source `log4j`."""
+"""Source `log4j`: JSON of log4j 2 and logback over TCP."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ import socket
 from collections.abc import Iterator
 
 from flafka.plugins import Batch, option
+from flafka.sources.batching import STOP_CHECK_SECONDS, BatchingPolicy
 from flafka.sources.connections import CONNECTION_METRICS, Connection
 from flafka.sources.listening import (
-    CERTIFICATE,
-    HANDSHAKES,
-    MAX_BYTES,
+    CERTIFICATE_METRIC,
+    HANDSHAKE_METRIC,
+    MAX_BATCH_BYTES,
     Endpoint,
     EndpointSource,
     HandshakeConfig,
@@ -19,10 +20,9 @@ from flafka.sources.listening import (
 )
 from flafka.sources.log4j.config import EncodingConfig
 from flafka.sources.log4j.framing import Log4jFramer
-from flafka.sources.pace import STOP_CHECK_SECONDS, Pace
 
-SERIALISED, BOM = b"\xac\xed\x00\x05", b"\xef\xbb\xbf"
-"""Beginnings of a stream of Java objects, and of one of UTF-8 that is marked as such."""
+JAVA_STREAM_HEADER, BOM = b"\xac\xed\x00\x05", b"\xef\xbb\xbf"
+"""First bytes of a stream of serialized Java objects, and of UTF-8 with a byte order mark."""
 
 
 class Log4jConfig(TcpConfig, HandshakeConfig, EncodingConfig):
@@ -39,61 +39,61 @@ class Log4jConfig(TcpConfig, HandshakeConfig, EncodingConfig):
 
 
 class _Application(Connection):
-    """One of those that connected."""
+    """Connection of one application."""
 
-    def __init__(self, taken: socket.socket, address: tuple[str, int], limit: int) -> None:
-        super().__init__(taken, address)
+    def __init__(self, accepted: socket.socket, address: tuple[str, int], limit: int) -> None:
+        super().__init__(accepted, address)
         self.framer = Log4jFramer(limit)
-        self.first: bytes | None = b""
-        """The first bytes, until they tell what it speaks."""
+        self.prefix: bytes | None = b""
+        """First bytes, until they identify the format; then None."""
 
 
 class Log4jSource(EndpointSource[Log4jConfig]):
-    """Receives JSON of log4j 2 and logback: what it has read is never dropped, and it waits for its channels.
+    """Receive JSON of log4j 2 and logback: an event once read is never dropped, and full channels pause reading.
 
     The message and its stack trace become the body. Level, logger, thread and time become the headers `level`,
     `logger`, `thread` and `timestamp`. The thread context (MDC) and all other fields become headers of their own
-    names, with `mdc.` before a name that is taken. A time that is not understood stays in the header of its field,
+    names, with the prefix `mdc.` if a name is taken. An unreadable time stays in the header of its field,
     `log4j.timestamp` for `timestamp`.
 
-    Known are the Elastic Common Schema, GELF, logstash-logback-encoder, JsonLayout, JsonTemplateLayout with its
-    templates and logback's JsonEncoder. `field.<part>` adds names of templates and composites of one's own.
+    Supported are the Elastic Common Schema, GELF, logstash-logback-encoder, JsonLayout, JsonTemplateLayout with its
+    templates and logback's JsonEncoder. `field.<part>` adds names of custom templates and composites.
 
-    Their socket appenders get no acknowledgement: what is on its way when either side dies is lost. The avro source
-    with a Flume appender loses nothing.
+    Socket appenders get no acknowledgement: events in flight when either side fails are lost. The source `avro` with
+    a Flume appender loses nothing.
     """
 
     type_name = "log4j"
-    declared_metrics = (*CONNECTION_METRICS, CERTIFICATE, HANDSHAKES)
+    declared_metrics = (*CONNECTION_METRICS, CERTIFICATE_METRIC, HANDSHAKE_METRIC)
     in_flight = 4
 
     def __init__(self, config: Log4jConfig, name: str = "") -> None:
         super().__init__(config, name, Endpoint(config.bind, [config.port], config))
-        self._reader = config.reader()
-        self._pace = Pace()
+        self._parser = config.parser()
+        self._batching = BatchingPolicy()
         self._listener: Listener[_Application] = Listener(
             self,
             self._endpoint,
-            lambda taken, address: _Application(taken, address, config.max_line_bytes),
-            most=config.max_connections,
+            lambda accepted, address: _Application(accepted, address, config.max_line_bytes),
+            max_connections=config.max_connections,
             handshake_timeout=config.handshake_timeout,
         )
 
     def open(self) -> None:
-        """Load the certificate, and listen. Retry says why that is not possible."""
+        """Load the certificate and listen. Raises `Retry` if either is impossible."""
         self._listener.open()
 
     def close(self) -> None:
-        """Stop listening and end all connections."""
+        """Stop listening and close all connections."""
         self._listener.close()
 
     def batches(self) -> Iterator[Batch]:
-        """Yield what the applications log; after `stopping`, also what had arrived by then."""
+        """Yield the events of all applications until `stopping`, then those that had arrived."""
         while not self.stopping.is_set():
             if events := self._gather():
                 yield self._batch(events)
         events = []
-        for ready in self._listener.last():
+        for ready in self._listener.drain():
             self._read_all(ready, events)
             if events:
                 yield self._batch(events)
@@ -104,7 +104,7 @@ class Log4jSource(EndpointSource[Log4jConfig]):
             yield self._batch(events)
 
     def _batch(self, events: list[bytes]) -> Batch:
-        batch, invalid = self._reader.batch(events)
+        batch, invalid = self._parser.batch(events)
         if invalid:
             self.metrics.add("EventReadFail", invalid)
             self.warn_rate_limited(
@@ -113,27 +113,29 @@ class Log4jSource(EndpointSource[Log4jConfig]):
         return batch
 
     def _gather(self) -> list[bytes]:
-        """Events that go together; none where none comes for a while."""
+        """Return the events of one batch; none if none arrives within `STOP_CHECK_SECONDS`."""
         events: list[bytes] = []
         size = 0
-        while size < MAX_BYTES:
-            ready = self._listener.ready(self._pace.patience() if events else STOP_CHECK_SECONDS, self._pace.rest)
-            began = not events
+        while size < MAX_BATCH_BYTES:
+            ready = self._listener.poll(
+                self._batching.timeout() if events else STOP_CHECK_SECONDS, self._batching.linger
+            )
+            is_first_read = not events
             size += self._read_all(ready, events)
             if not events:
                 return events
-            if began:
-                self._pace.begin()
-            if self._pace.due(quiet=not ready):
+            if is_first_read:
+                self._batching.start_batch()
+            if self._batching.is_due(idle=not ready):
                 break
-        self._pace.end(size)
+        self._batching.end_batch(size)
         return events
 
     def _read_all(self, ready: list[tuple[_Application, int]], events: list[bytes]) -> int:
-        """Read from each of these until a batch is full; how many bytes of events came."""
+        """Read once from each connection until a batch is full, and return the size of the events in bytes."""
         size = 0
         for connection, _ in ready:
-            if size >= MAX_BYTES:
+            if size >= MAX_BATCH_BYTES:
                 break
             before = len(events)
             self._read(connection, events)
@@ -145,27 +147,27 @@ class Log4jSource(EndpointSource[Log4jConfig]):
         if data is None:
             return
         if not data:
-            events += connection.framer.feed(connection.first or b"") + connection.framer.end()
+            events += connection.framer.feed(connection.prefix or b"") + connection.framer.end()
             self._listener.drop(connection)
             return
-        if connection.first is not None:
-            data = connection.first + data
-            if any(len(data) < len(begins) and begins.startswith(data) for begins in (SERIALISED, BOM)):
-                connection.first = data
+        if connection.prefix is not None:
+            data = connection.prefix + data
+            if any(len(data) < len(known) and known.startswith(data) for known in (JAVA_STREAM_HEADER, BOM)):
+                connection.prefix = data
                 return
-            if data.startswith(SERIALISED):
+            if data.startswith(JAVA_STREAM_HEADER):
                 self._refuse_objects(connection)
                 return
-            connection.first = None
+            connection.prefix = None
             data = data.removeprefix(BOM)
         events += connection.framer.feed(data)
 
     def _refuse_objects(self, connection: _Application) -> None:
-        """End a connection that sends Java objects."""
+        """Close a connection that sends Java objects."""
         self.metrics.add("EventReadFail")
         self.warn_rate_limited(
             "serialised",
-            "%s sends Java objects, as log4j 1's SocketAppender does, and is closed: they are never read. Use "
+            "%s sends Java objects, as log4j 1's SocketAppender does, and is closed: use "
             "flume-ng-log4jappender with an avro source",
             connection.peer,
         )

@@ -1,4 +1,4 @@
-"""Times as encoders write them."""
+"""Parser of the time formats that encoders write."""
 
 from __future__ import annotations
 
@@ -9,15 +9,19 @@ from decimal import Decimal
 from typing import Any
 
 _UNITS = ((10**17, Decimal("1e-6")), (10**14, Decimal("1e-3")), (10**11, Decimal(1)), (10**8, Decimal(1000)))
-"""From which number on they count nanoseconds, microseconds, milliseconds and seconds; milliseconds in one of them.
-Smaller numbers, which would be times before 1973, are none."""
+"""Least number of nanoseconds, microseconds, milliseconds and seconds since the epoch, and milliseconds per unit.
+
+Smaller numbers would be times before 1973, and are no times.
+"""
 _NUMBER = re.compile(r"[0-9]{9,19}(?:\.[0-9]*)?|[0-9](?:\.[0-9]+)?[eE]\+?[0-9]{1,2}")
 _COMPACT = re.compile(r"(?:19|20)[0-9]{10}(?:[0-9]{2}|[0-9]{5})?")
-"""yyyyMMddHHmm, with seconds, and with milliseconds as in log4j's pattern COMPACT. As milliseconds or microseconds
-since the epoch they would be before 1977 or after 2590."""
+"""yyyyMMddHHmm, optionally with seconds, or with milliseconds as in log4j's pattern COMPACT.
+
+As milliseconds or microseconds since the epoch, these would be times before 1977 or after 2590.
+"""
 _COMPACTS = {12: "%Y%m%d%H%M", 14: "%Y%m%d%H%M%S", 17: "%Y%m%d%H%M%S%f"}
 _REGION = re.compile(r"\s*\[[^]]*\]$")
-"""Java's name of a zone, behind the offset."""
+"""Java's region name behind an offset."""
 _FRACTION = re.compile(r"(?<=:[0-9]{2})[.,]([0-9]+)")
 _OFFSET = re.compile(r"\s+([+-][0-9]{2}:?[0-9]{2}|(?!AM\b|PM\b)[A-Z]{3,5}|Z)\b")
 _PATTERNS = (
@@ -32,42 +36,42 @@ _PATTERNS = (
     "%b %d, %Y %I:%M:%S %p",
     "%b %d, %Y, %I:%M:%S %p",
 )
-"""Log4j's DATE, Tomcat's, web servers', RFC 1123, Java's Date, java.util.logging's: without fraction and offset."""
-_LONGEST = 100
-"""Characters of a time. The expressions above take time quadratic in the length of a text that is none."""
+"""Formats of log4j (DATE), Tomcat, web servers, RFC 1123, `Date`, java.util.logging, without fraction and offset."""
+_MAX_CHARACTERS = 100
+"""Maximum length of a time. The expressions above take quadratic time for longer texts."""
 _EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=1)
 
 
-def millis(value: Any, zone: tzinfo | None) -> int | None:
-    """Milliseconds since the epoch; None for what is no time.
+def epoch_millis(value: Any, zone: tzinfo | None) -> int | None:
+    """Return milliseconds since the epoch; None if `value` is no time.
 
-    `zone`: of times that name none, else this machine's.
+    `zone` applies to times without one; None is the time zone of this machine.
     """
     if isinstance(value, dict):  # log4j's instant
         second, nano = value.get("epochSecond"), value.get("nanoOfSecond", 0)
         return second * 1000 + nano // 1_000_000 if isinstance(second, int) and isinstance(nano, int) else None
     text = str(value).strip()
-    if len(text) > _LONGEST:
+    if len(text) > _MAX_CHARACTERS:
         return None
     try:
         if text[4:5] == "-":
-            return _written(_REGION.sub("", text), zone)
+            return _parse_text(_REGION.sub("", text), zone)
         if _COMPACT.fullmatch(text):
-            return _millis(datetime.strptime(text, _COMPACTS[len(text)]), zone)
+            return _moment_millis(datetime.strptime(text, _COMPACTS[len(text)]), zone)
         if _NUMBER.fullmatch(text):
             number = Decimal(text)
             return next((int(number * unit) for least, unit in _UNITS if number >= least), None)
-        return _written(text, zone) if isinstance(value, str) else None
+        return _parse_text(text, zone) if isinstance(value, str) else None
     except (ValueError, OverflowError):
         return None
 
 
-def _written(text: str, zone: tzinfo | None) -> int:
-    """ValueError for what is no time."""
+def _parse_text(text: str, zone: tzinfo | None) -> int:
+    """Return milliseconds since the epoch. Raises ValueError if `text` is no time."""
     try:
-        return _millis(datetime.fromisoformat(text), zone)
+        return _moment_millis(datetime.fromisoformat(text), zone)
     except ValueError:
-        pass  # perhaps it is one of the patterns
+        pass  # a pattern may match
     fraction, offset = _FRACTION.search(text), _OFFSET.search(text)
     text = _OFFSET.sub("", _FRACTION.sub("", text))
     for pattern in _PATTERNS:
@@ -79,13 +83,13 @@ def _written(text: str, zone: tzinfo | None) -> int:
                 moment = moment.replace(tzinfo=UTC)
             elif offset:
                 moment = moment.replace(tzinfo=zone) if zone else moment.astimezone()
-                if moment.tzname() != offset[1]:  # of which zone it is the name is not known
+                if moment.tzname() != offset[1]:  # the name of another, unknown zone
                     raise ValueError(text)
-            return _millis(moment, zone) + (int(fraction[1][:3].ljust(3, "0")) if fraction else 0)
+            return _moment_millis(moment, zone) + (int(fraction[1][:3].ljust(3, "0")) if fraction else 0)
     raise ValueError(text)
 
 
-def _millis(moment: datetime, zone: tzinfo | None) -> int:
+def _moment_millis(moment: datetime, zone: tzinfo | None) -> int:
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=zone) if zone else moment.astimezone()
     return (moment - _EPOCH) // _MILLISECOND

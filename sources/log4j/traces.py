@@ -1,4 +1,4 @@
-"""Stack traces as Java prints them, of what encoders make of them."""
+"""Stack traces in Java's format, from the fields that encoders write."""
 
 from __future__ import annotations
 
@@ -10,18 +10,20 @@ _MESSAGE = ("message", "exception_message", "localizedMessage")
 _FRAMES = ("extendedStackTrace", "stepArray", "stackTrace", "stacktrace", "stack_trace", "frames")
 _COMMON = ("commonElementCount", "commonFramesCount")
 _CAUSE = ("cause", "causedBy")
-_NATIVE = -2
+_NATIVE_LINE = -2
 
 
-def text(value: Any) -> str | None:
-    """A stack trace of one text, of its lines, or of objects, without a newline at its end; empty where there was no
-    exception; None for anything else."""
+def format_trace(value: Any) -> str | None:
+    """Return a stack trace, without a final newline, of a text, a list of lines, or objects.
+
+    Empty without an exception; None if `value` is no stack trace.
+    """
     if isinstance(value, list):
         lines = all(isinstance(line, str) for line in value)
         return "\n".join(value if lines else map(_frame, _dicts(value))).rstrip()
     if isinstance(value, dict):
-        if isinstance(whole := _get(value, _FRAMES), str):
-            return whole.rstrip()
+        if isinstance(trace := _get(value, _FRAMES), str):
+            return trace.rstrip()
         return "\n".join(_lines(value)) if _get(value, _NAME) else None
     # Java ends even a trace of one line with a newline.
     return value.rstrip() if isinstance(value, str) and ("\n" in value or not value) else None
@@ -30,13 +32,13 @@ def text(value: Any) -> str | None:
 def _lines(
     thrown: dict[str, Any], introduction: str = "", indent: str = "", outer: list[dict[str, Any]] | None = None
 ) -> Iterator[str]:
-    """`outer`: frames of the exception that it belongs to."""
+    """Yield the lines of an exception. `outer`: stack frames of the exception that it caused."""
     head = [str(part) for part in (_get(thrown, _NAME), _get(thrown, _MESSAGE)) if part is not None]
     yield f"{indent}{introduction}{': '.join(head)}"
     frames = _dicts(_get(thrown, _FRAMES))
     for frame in frames:
         yield indent + _frame(frame)
-    # logback's JsonEncoder writes all frames where none is left, and their number.
+    # logback's JsonEncoder writes all frames, and their number, if all are common.
     if (common := _get(thrown, _COMMON)) and not (outer and frames and frames[-1] == outer[-1]):
         yield f"{indent}\t... {common} more"
     for suppressed in _dicts(thrown.get("suppressed")):
@@ -48,16 +50,16 @@ def _lines(
 def _frame(frame: dict[str, Any]) -> str:
     module = f"{frame['module']}/" if frame.get("module") else ""
     line = _get(frame, ("line", "lineNumber"))
-    place = _get(frame, ("file", "fileName")) or "Unknown Source"
-    if line == _NATIVE:
-        place = "Native Method"
+    location = _get(frame, ("file", "fileName")) or "Unknown Source"
+    if line == _NATIVE_LINE:
+        location = "Native Method"
     elif isinstance(line, int) and line > 0:
-        place += f":{line}"
-    return f"\tat {module}{_get(frame, ('class', 'className'))}.{_get(frame, ('method', 'methodName'))}({place})"
+        location += f":{line}"
+    return f"\tat {module}{_get(frame, ('class', 'className'))}.{_get(frame, ('method', 'methodName'))}({location})"
 
 
 def _get(fields: dict[str, Any], names: tuple[str, ...]) -> Any:
-    """The value of the first of these that is there."""
+    """Return the value of the first existing field of `names`."""
     return next((fields[name] for name in names if fields.get(name) is not None), None)
 
 

@@ -1,4 +1,4 @@
-"""The source `spooldir`: reads files that are put into a directory, each of them once."""
+"""Source `spooldir`: reads files that are put into a directory, at least once."""
 
 from flafka.sources.spooldir.config import SpooldirConfig
 from flafka.sources.spooldir.source import SpooldirSource

@@ -1,4 +1,4 @@
-"""When a file was created, which the standard library does not tell on Linux."""
+"""Birth times of files, which Python's standard library does not report on Linux: statx(2)."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ import struct
 from collections.abc import Callable
 from typing import Any
 
-_FDCWD = -100
-_EMPTY_PATH = 0x1000
-_BIRTH, _INODE = 0x800, 0x100
-_MASK, _INODE_AT, _BIRTH_AT = struct.Struct("I"), 32, 80
+_AT_FDCWD = -100
+_AT_EMPTY_PATH = 0x1000
+_STATX_BTIME, _STATX_INO = 0x800, 0x100
+_MASK, _INODE_OFFSET, _BIRTH_OFFSET = struct.Struct("I"), 32, 80
 _TIME = struct.Struct("qI")
-_SIZE = 256
+_STATX_BYTES = 256
 _statx: Callable[..., int] | Any = getattr(ctypes.CDLL(None), "statx", None)
 
 
-def birth(file: str | int, inode: int) -> int:
-    """When the file of that name, or of that descriptor, was created, in nanoseconds.
+def birth_time(file: str | int, inode: int) -> int:
+    """Return the birth time of the file with that path or descriptor, in nanoseconds since the epoch.
 
-    0 where the file system or the system does not tell, and where it is not the file with that number any more.
+    0 where the kernel or the file system does not report birth times, or if the file no longer has that inode.
     """
     if _statx is None:
         return 0
-    buffer = ctypes.create_string_buffer(_SIZE)
+    buffer = ctypes.create_string_buffer(_STATX_BYTES)
     if isinstance(file, int):
-        failed = _statx(file, b"", _EMPTY_PATH, _BIRTH | _INODE, buffer)
+        failed = _statx(file, b"", _AT_EMPTY_PATH, _STATX_BTIME | _STATX_INO, buffer)
     else:
-        failed = _statx(_FDCWD, os.fsencode(file), 0, _BIRTH | _INODE, buffer)
-    (told,) = _MASK.unpack_from(buffer)
-    (found,) = struct.unpack_from("Q", buffer, _INODE_AT)
-    if failed or not told & _BIRTH or found != inode:
+        failed = _statx(_AT_FDCWD, os.fsencode(file), 0, _STATX_BTIME | _STATX_INO, buffer)
+    (mask,) = _MASK.unpack_from(buffer)
+    (actual_inode,) = struct.unpack_from("Q", buffer, _INODE_OFFSET)
+    if failed or not mask & _STATX_BTIME or actual_inode != inode:
         return 0
-    seconds, nanoseconds = _TIME.unpack_from(buffer, _BIRTH_AT)
+    seconds, nanoseconds = _TIME.unpack_from(buffer, _BIRTH_OFFSET)
     return int(seconds * 1_000_000_000 + nanoseconds)

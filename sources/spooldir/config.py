@@ -12,11 +12,11 @@ from typing import Annotated, Literal
 import pydantic
 
 from flafka.plugins import Config, Problem, cross_field_validator, option
+from flafka.plugins.java.charsets import text_codec
+from flafka.plugins.java.classes import is_java_class, java_class_error
 from flafka.plugins.options import ANY_CASE
-from flafka.plugins.problems import suggestion
-from flafka.plugins.shared.charsets import text_codec
-from flafka.plugins.shared.javaclass import cannot_run, is_java_class
-from flafka.sources.filenames import name_pattern, shell_directory, shell_pattern
+from flafka.plugins.problems import suggest
+from flafka.sources.filenames import compile_name_pattern, glob_directory_warning, glob_pattern_warning
 
 DESERIALIZERS = {
     "LINE": "org.apache.flume.serialization.LineDeserializer",
@@ -24,7 +24,7 @@ DESERIALIZERS = {
     "BLOB": "org.apache.flume.sink.solr.morphline.BlobDeserializer",
 }
 """Flume's class of each deserializer."""
-_APPLIES = {
+_DESERIALIZER_OF = {
     "max_line_length": "LINE",
     "output_charset": "LINE",
     "buffer_max_line_length": "LINE",
@@ -172,13 +172,13 @@ class SpooldirConfig(Config):
 
     @pydantic.field_validator("decode_error_policy", "schema_type", mode="before")
     @classmethod
-    def _upper(cls, value: object) -> object:
+    def _uppercase(cls, value: object) -> object:
         return value.upper() if isinstance(value, str) else value
 
     @pydantic.field_validator("include_pattern", "ignore_pattern")
     @classmethod
     def _check_pattern(cls, pattern: str) -> str:
-        name_pattern(pattern)
+        compile_name_pattern(pattern)
         return pattern
 
     @pydantic.field_validator("input_charset", "output_charset")
@@ -195,9 +195,9 @@ class SpooldirConfig(Config):
             if written.upper() == known or written.lower() == flume.lower():
                 return known
         if is_java_class(name):
-            raise ValueError(cannot_run("deserializer", name))
-        near = suggestion(name, list(DESERIALIZERS)) or f"; built are: {', '.join(DESERIALIZERS)}"
-        raise ValueError(f"there is no deserializer {name!r}{near}")
+            raise ValueError(java_class_error("deserializer", name))
+        hint = suggest(name, list(DESERIALIZERS)) or f"; built are: {', '.join(DESERIALIZERS)}"
+        raise ValueError(f"there is no deserializer {name!r}{hint}")
 
     @cross_field_validator("file_header", "file_header_key", "basename_header", "basename_header_key")
     def _names_differ(self) -> None:
@@ -207,16 +207,16 @@ class SpooldirConfig(Config):
     def warnings(self) -> Iterator[Problem]:
         """Yield warnings: shell globs, and options of another deserializer."""
         for option_name, text in {
-            "spoolDir": shell_directory(self.spool_dir, "write a source for each directory"),
-            "includePattern": shell_pattern(self.include_pattern),
-            "ignorePattern": shell_pattern(self.ignore_pattern),
+            "spoolDir": glob_directory_warning(self.spool_dir, "write a source for each directory"),
+            "includePattern": glob_pattern_warning(self.include_pattern),
+            "ignorePattern": glob_pattern_warning(self.ignore_pattern),
         }.items():
             if text:
-                yield Problem(option_name, text, as_in_flume=True)
-        for field, owner in _APPLIES.items():
+                yield Problem(option_name, text, is_flume_behavior=True)
+        for field, owner in _DESERIALIZER_OF.items():
             if field in self.model_fields_set and self.deserializer != owner:
                 name = type(self).model_fields[field].alias or field
-                yield Problem(name, f"has no effect with deserializer {self.deserializer}, as in Flume", note=True)
+                yield Problem(name, f"has no effect with deserializer {self.deserializer}, as in Flume", is_note=True)
 
     @property
     def directory(self) -> str:

@@ -1,4 +1,4 @@
-"""The bytes of one spooled file, unpacked where they are compressed, as long as it does not change."""
+"""Uncompressed content of a spooled file, with a check that the file does not change while it is read."""
 
 from __future__ import annotations
 
@@ -11,94 +11,94 @@ from typing import IO
 import pyarrow as pa
 
 from flafka.plugins import FlafkaError
-from flafka.sources.compressed import COMPRESSED, unpacked
-from flafka.sources.spooldir.tracker import State
+from flafka.sources.compression import MAGIC_NUMBERS, decompressed
+from flafka.sources.spooldir.tracker import FileState
 
-_PIECE = 1 << 20
-
-
-class Skip(FlafkaError):
-    """The file cannot be read any further; the text says why, as what the file does: `has changed …`."""
+_READ_BYTES = 1 << 20
 
 
-class Content:
-    """An open file. Offsets are those of the unpacked bytes.
+class SkipFile(FlafkaError):
+    """Error that ends the reading of a file. The text is a predicate of the file, such as `has changed …`."""
 
-    `read` answers fewer bytes than asked for at the end only. It raises Skip where the file has changed, or cannot be
-    unpacked any further; what precedes that place was answered before.
+
+class FileContent:
+    """Open file with its uncompressed content, to which all offsets refer.
+
+    `read` returns fewer bytes than requested only at the end. It raises SkipFile where the file has changed, or
+    cannot be uncompressed any further; all bytes before that were returned already.
     """
 
-    def __init__(self, path: str, *, unpack: bool) -> None:
-        """Open it. Raises OSError."""
+    def __init__(self, path: str, *, decompress: bool) -> None:
+        """Open the file. Raises OSError."""
         self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
-            self.state = State.at(self._fd)
-            self.packed = unpack and os.pread(self._fd, 16, 0).startswith(COMPRESSED)
+            self.state = FileState.of_path(self._fd)
+            self.is_compressed = decompress and os.pread(self._fd, 16, 0).startswith(MAGIC_NUMBERS)
         except BaseException:
             os.close(self._fd)
             raise
-        self._at = 0
+        self._offset = 0
         self._stream: io.BufferedIOBase | None = None
         self._file: IO[bytes] | None = None
         self._failure: Exception | None = None
 
     def tell(self) -> int:
-        """Where the next read begins."""
-        return self._at
+        """Return the offset of the next read."""
+        return self._offset
 
     def seek(self, offset: int) -> int:
-        """Let the next read begin there; of a compressed file, all before it is unpacked again."""
-        if not self.packed:
-            self._at = offset
+        """Set the offset of the next read. A compressed file is uncompressed up to that offset again."""
+        if not self.is_compressed:
+            self._offset = offset
             return offset
-        if offset < self._at:
-            self._let_go()
-            self._at = 0
-        while self._at < offset and self._read_packed(min(_PIECE, offset - self._at)):
+        if offset < self._offset:
+            self._close_stream()
+            self._offset = 0
+        while self._offset < offset and self._read_compressed(min(_READ_BYTES, offset - self._offset)):
             pass
-        return self._at
+        return self._offset
 
     @property
-    def unpacked_of(self) -> int:
-        """How many bytes of a compressed file were unpacked so far."""
+    def compressed_offset(self) -> int:
+        """Number of bytes of the compressed file that were read; 0 where the file is plain."""
         return self._file.tell() if self._file is not None else 0
 
     def read(self, size: int) -> bytes:
-        """The next bytes."""
-        data = self._read_packed(size) if self.packed else self._read_plain(size)
+        """Return the next `size` bytes."""
+        data = self._read_compressed(size) if self.is_compressed else self._read_plain(size)
         if len(data) < size:
-            self.check()
+            self.check_unchanged()
         return data
 
     def close(self) -> None:
-        """Let go of the file."""
-        self._let_go()
+        """Close the file."""
+        self._close_stream()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def _read_plain(self, size: int) -> bytes:
-        size = max(0, min(size, self.state.size - self._at))
+        size = max(0, min(size, self.state.size - self._offset))
         pieces = []
         while size:
-            piece = os.pread(self._fd, size, self._at)
+            piece = os.pread(self._fd, size, self._offset)
             if not piece:
                 break
             pieces.append(piece)
             size -= len(piece)
-            self._at += len(piece)
+            self._offset += len(piece)
         return b"".join(pieces)
 
-    def _read_packed(self, size: int) -> bytes:
+    def _read_compressed(self, size: int) -> bytes:
         if self._stream is None:
             self._file = os.fdopen(os.dup(self._fd), "rb")
             self._file.seek(0)
-            self._stream = unpacked(self._file)
+            self._stream = decompressed(self._file)
         pieces = []
         while size and self._failure is None:
             try:
-                # One piece at a time: what precedes a damage must not get lost with it.
-                piece = self._stream.read1(min(size, _PIECE))
+                # Read pieces: one large read would lose the bytes before damaged ones.
+                piece = self._stream.read1(min(size, _READ_BYTES))
             except (OSError, EOFError, zlib.error, lzma.LZMAError, pa.ArrowException) as e:
                 if isinstance(e, OSError) and e.errno is not None:
                     raise
@@ -108,18 +108,18 @@ class Content:
                 break
             pieces.append(piece)
             size -= len(piece)
-            self._at += len(piece)
+            self._offset += len(piece)
         if self._failure is not None and not pieces:
-            self.check()
-            raise Skip(f"cannot be unpacked: {self._failure}")
+            self.check_unchanged()
+            raise SkipFile(f"cannot be unpacked: {self._failure}")
         return b"".join(pieces)
 
-    def check(self) -> None:
-        """Raises Skip where it has changed since it was opened."""
-        if not self.state.unchanged(State.of(os.fstat(self._fd))):
-            raise Skip("has changed since it was put there")
+    def check_unchanged(self) -> None:
+        """Raise SkipFile if the file has changed since it was opened."""
+        if not self.state.is_unchanged(FileState.of(os.fstat(self._fd))):
+            raise SkipFile("has changed since it was put there")
 
-    def _let_go(self) -> None:
+    def _close_stream(self) -> None:
         if self._stream is not None:
             self._stream.close()
             self._stream = None

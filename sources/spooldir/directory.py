@@ -1,6 +1,6 @@
-"""The files that there are to read, and in which order."""
+"""Spool directory: the files to read, in their order, and the marks of files that were read."""
 
-# Paths are text here, as in all that looks at thousands of files.
+# Paths are strings: Path objects would be slow for thousands of files.
 # ruff: noqa: PTH103, PTH104, PTH108, PTH112, PTH116, PTH118, PTH119, PTH120, PTH208
 
 from __future__ import annotations
@@ -13,61 +13,64 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from flafka.sources.filenames import name_pattern
+from flafka.sources.file_errors import FileErrors
+from flafka.sources.filenames import compile_name_pattern
 from flafka.sources.spooldir.config import SpooldirConfig
-from flafka.sources.spooldir.tracker import State
-from flafka.sources.troubles import Troubles
+from flafka.sources.spooldir.tracker import FileState
 
-_SETTLED = 2_000_000_000
-"""Nanoseconds after which a directory's modification time tells a later change from an earlier one anywhere."""
+_RELIABLE_AGE_NS = 2_000_000_000
+"""Age of a directory's modification time from which it is reliable, in nanoseconds.
+
+File systems have coarse timestamps: a younger one may hide a later change.
+"""
 
 
 class Candidate(NamedTuple):
-    """A file that may be read."""
+    """File that may be read."""
 
     path: str
-    state: State
+    state: FileState
 
 
 class _Listing(NamedTuple):
-    """What a directory held when it had that modification time."""
+    """Cached content of a directory, as of its modification time (ns)."""
 
     modified: int
     files: list[Candidate]
     directories: list[str]
 
 
-class _Checked(NamedTuple):
-    """Which of these files had no mark when the directory of the marks had that modification time."""
+class _UnmarkedFiles(NamedTuple):
+    """Cached unmarked files of a directory, as of the modification time (ns) of the directory of their marks."""
 
     modified: int
     listed: list[Candidate]
     unmarked: list[Candidate]
 
 
-class Directory:
-    """`spoolDir`, and the marks of `trackerDir` where these tell what has been read."""
+class SpoolDirectory:
+    """Files in `spoolDir`, and their marks in `trackerDir` with `trackingPolicy = tracker_dir`."""
 
-    def __init__(self, config: SpooldirConfig, troubles: Troubles) -> None:
+    def __init__(self, config: SpooldirConfig, file_errors: FileErrors) -> None:
         self.path = config.directory
         self._suffix = config.file_suffix
-        self._include: re.Pattern[str] = name_pattern(config.include_pattern)
-        self._ignore: re.Pattern[str] = name_pattern(config.ignore_pattern)
+        self._include: re.Pattern[str] = compile_name_pattern(config.include_pattern)
+        self._ignore: re.Pattern[str] = compile_name_pattern(config.ignore_pattern)
         self._recursive = config.recursive
-        self._marks = str(config.tracker_directory) if config.tracking_policy == "tracker_dir" else None
+        self._marks_directory = str(config.tracker_directory) if config.tracking_policy == "tracker_dir" else None
         self._deletes = config.delete_policy == "immediate"
         self._order = config.consume_order
-        self._troubles = troubles
-        self._listed: dict[str, _Listing] = {}
-        self._checked: dict[str, _Checked] = {}
+        self._file_errors = file_errors
+        self._listings: dict[str, _Listing] = {}
+        self._unmarked_files: dict[str, _UnmarkedFiles] = {}
 
-    def mark(self, path: str) -> str:
-        """Rename, delete or mark a file that was read; in words why not, where that fails."""
-        mark = self._mark(path)
+    def mark_as_read(self, path: str) -> str:
+        """Rename, delete or mark a file that was read. Return the reason of a failure, as a predicate; else ""."""
+        mark = self._mark_path(path)
         try:
             if self._deletes:
                 os.unlink(path)
-            elif self._marks is not None:
+            elif self._marks_directory is not None:
                 os.makedirs(os.path.dirname(mark), exist_ok=True)
                 os.close(os.open(mark, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
             elif os.path.lexists(mark):
@@ -75,32 +78,32 @@ class Directory:
             else:
                 os.rename(path, mark)
         except FileExistsError:
-            return f"was read, and {mark} is there already"
+            return f"was read, and {mark} already exists"
         except OSError as e:
-            return f"was read, and cannot be marked so: {e.strerror or e}"
+            return f"was read, and cannot be marked as read: {e.strerror or e}"
         return ""
 
-    def _mark(self, path: str) -> str:
-        """What tells that it was read."""
-        if self._marks is None:
+    def _mark_path(self, path: str) -> str:
+        """Return the path of the file that marks `path` as read."""
+        if self._marks_directory is None:
             return path + self._suffix
-        return os.path.join(self._marks, os.path.relpath(path, self.path) + self._suffix)
+        return os.path.join(self._marks_directory, os.path.relpath(path, self.path) + self._suffix)
 
     def candidates(self) -> list[Candidate]:
-        """All files that are not read yet, the next one first."""
+        """Return all unread files, the next one first. Errors are reported."""
         files: list[Candidate] = []
-        before, self._listed = self._listed, {}
-        open_directories = [self.path]
-        while open_directories:
-            directory = open_directories.pop()
+        before, self._listings = self._listings, {}
+        pending = [self.path]
+        while pending:
+            directory = pending.pop()
             listing = self._list(directory, before)
             if listing is None:
                 continue
-            files += listing.files if self._marks is None else self._unmarked(directory, listing.files)
-            open_directories += listing.directories
+            files += listing.files if self._marks_directory is None else self._unmarked(directory, listing.files)
+            pending += listing.directories
         if self._order != "random":
             sign = -1 if self._order == "youngest" else 1
-            # In milliseconds, then by name, as Flume; what is left open, by path.
+            # By milliseconds, then by name, as in Flume; ties by path, so that the order is stable.
             files.sort(
                 key=lambda file: (sign * (file.state.modified // 1_000_000), os.path.basename(file.path), file.path)
             )
@@ -109,22 +112,22 @@ class Directory:
     def _list(self, directory: str, before: dict[str, _Listing]) -> _Listing | None:
         try:
             modified = os.stat(directory).st_mtime_ns
-            known = before.get(directory)
-            if known is None or known.modified != modified:
-                known = self._look(directory, modified)
+            listing = before.get(directory)
+            if listing is None or listing.modified != modified:
+                listing = self._scan(directory, modified)
         except OSError as e:
             if directory == self.path or not isinstance(e, FileNotFoundError | NotADirectoryError):
                 reason = f"directory {directory} cannot be read, it is tried again: {e.strerror}"
-                self._troubles.report(directory, reason)
+                self._file_errors.report(directory, reason)
             return None
-        if known.modified == modified:
-            self._troubles.over(directory)
-        # Just after a change the directory may change again at what counts as the same time: then do not rely on it.
-        if time.time_ns() - modified > _SETTLED:
-            self._listed[directory] = known
-        return known
+        if listing.modified == modified:
+            self._file_errors.clear(directory)
+        # A change soon after another may leave the same timestamp: caching would miss it.
+        if time.time_ns() - modified > _RELIABLE_AGE_NS:
+            self._listings[directory] = listing
+        return listing
 
-    def _look(self, directory: str, modified: int) -> _Listing:
+    def _scan(self, directory: str, modified: int) -> _Listing:
         files: list[Candidate] = []
         directories: list[str] = []
         with os.scandir(directory) as entries:
@@ -139,76 +142,78 @@ class Directory:
                     try:
                         status = entry.stat()
                     except FileNotFoundError:
-                        continue  # it is gone again, or a link to nothing
+                        continue  # deleted since it was listed, or a dangling link
                     except OSError as e:
                         reason = f"{entry.path} cannot be read, it is tried again: {e.strerror}"
-                        self._troubles.report(directory, reason)
-                        modified = -1  # the directory has to be looked at again
+                        self._file_errors.report(directory, reason)
+                        modified = -1  # the next listing must scan the directory again
                         continue
                     if stat.S_ISREG(status.st_mode):
-                        files.append(Candidate(entry.path, State.of(status)))
+                        files.append(Candidate(entry.path, FileState.of(status)))
         return _Listing(modified, files, directories)
 
     def _unmarked(self, directory: str, files: list[Candidate]) -> list[Candidate]:
-        """Those without a mark in `trackerDir`."""
+        """Return the files of `directory` that have no mark in `trackerDir`."""
         if not files:
             return files
-        marks = os.path.dirname(self._mark(files[0].path))
+        marks_directory = os.path.dirname(self._mark_path(files[0].path))
         try:
-            modified = os.stat(marks).st_mtime_ns
-            known = self._checked.get(directory)
+            modified = os.stat(marks_directory).st_mtime_ns
+            known = self._unmarked_files.get(directory)
             if known is not None and known.modified == modified and known.listed is files:
                 return known.unmarked
-            names = set(os.listdir(marks))
+            names = set(os.listdir(marks_directory))
         except (FileNotFoundError, NotADirectoryError):
             return files
         except OSError as e:
-            # Without the marks, all would be read again.
-            self._troubles.report(marks, f"trackerDir {marks} cannot be read, it is tried again: {e.strerror}")
+            # Without the marks, all files would be read again.
+            self._file_errors.report(
+                marks_directory, f"trackerDir {marks_directory} cannot be read, it is tried again: {e.strerror}"
+            )
             return []
-        self._troubles.over(marks)
+        self._file_errors.clear(marks_directory)
         unmarked = []
         for file in files:
             name = os.path.basename(file.path) + self._suffix
             if name not in names:
                 unmarked.append(file)
-                self._troubles.over(os.path.join(marks, name))
+                self._file_errors.clear(os.path.join(marks_directory, name))
             else:
-                self._see_reuse(file, os.path.join(marks, name))
-        self._checked.pop(directory, None)
-        if time.time_ns() - modified > _SETTLED:
-            self._checked[directory] = _Checked(modified, files, unmarked)
+                self._check_name_reuse(file, os.path.join(marks_directory, name))
+        self._unmarked_files.pop(directory, None)
+        if time.time_ns() - modified > _RELIABLE_AGE_NS:
+            self._unmarked_files[directory] = _UnmarkedFiles(modified, files, unmarked)
         return unmarked
 
-    def _see_reuse(self, file: Candidate, mark: str) -> None:
-        """Tell of a file that is younger than the mark that says that it was read."""
+    def _check_name_reuse(self, file: Candidate, mark: str) -> None:
+        """Report a file that is younger than its mark: another file of that name was read, and this one is not."""
         with suppress(OSError):
-            if file.state.modified > os.stat(mark).st_mtime_ns + _SETTLED:
+            if file.state.modified > os.stat(mark).st_mtime_ns + _RELIABLE_AGE_NS:
                 reason = (
                     f"{file.path} has changed since a file of its name was read: it is not read while {mark} is there"
                 )
-                self._troubles.report(mark, reason)
+                self._file_errors.report(mark, reason)
 
 
 def problems(config: SpooldirConfig) -> Iterator[str]:
-    """What keeps the directories of a configuration from being used."""
+    """Yield every reason why the directories of a configuration cannot be used."""
     directory = config.directory
     if not os.path.isdir(directory):
-        what = "is not a directory" if os.path.lexists(directory) else "does not exist"
-        yield f"spoolDir {directory} {what}"
+        fault = "is not a directory" if os.path.lexists(directory) else "does not exist"
+        yield f"spoolDir {directory} {fault}"
         return
     if not os.access(directory, os.R_OK | os.X_OK, effective_ids=True):
         yield f"spoolDir {directory} cannot be read: Permission denied"
-    stays = config.tracking_policy == "tracker_dir" and config.delete_policy == "never"
-    if not stays and not os.access(directory, os.W_OK, effective_ids=True):
+    keeps_files = config.tracking_policy == "tracker_dir" and config.delete_policy == "never"
+    if not keeps_files and not os.access(directory, os.W_OK, effective_ids=True):
         yield (
             f"spoolDir {directory} is not writable, where files that were read are renamed or deleted; "
             "trackingPolicy = tracker_dir leaves them as they are"
         )
-    trackers = place = config.tracker_directory
-    while not os.path.lexists(place):
-        place = place.parent
-    if not place.is_dir():
-        yield f"trackerDir {trackers} cannot be used: {place} is not a directory"
-    elif not os.access(place, os.W_OK | os.X_OK, effective_ids=True):
-        yield f"trackerDir {trackers} cannot be used: {place} is not writable"
+    tracker_directory = ancestor = config.tracker_directory
+    while not os.path.lexists(ancestor):
+        ancestor = ancestor.parent
+    if not ancestor.is_dir():
+        yield f"trackerDir {tracker_directory} cannot be used: {ancestor} is not a directory"
+    elif not os.access(ancestor, os.W_OK | os.X_OK, effective_ids=True):
+        yield f"trackerDir {tracker_directory} cannot be used: {ancestor} is not writable"

@@ -1,4 +1,4 @@
-"""The source `spooldir`: the loop that lists, reads, yields, and marks what was read."""
+"""Source `spooldir`: the loop that lists, reads, yields batches, and marks files that were read."""
 
 from __future__ import annotations
 
@@ -14,36 +14,41 @@ from typing import ClassVar
 import pyarrow as pa
 
 from flafka.plugins import Batch, FlafkaError, Metric, Retry, Source, TailedFile, require
-from flafka.plugins.shared.disk import make_directory
+from flafka.plugins.storage import make_directory
 from flafka.sources import columns
+from flafka.sources.file_errors import FILE_METRICS, FileErrors
 from flafka.sources.spooldir.compatibility import SPOOLDIR
 from flafka.sources.spooldir.config import SpooldirConfig
-from flafka.sources.spooldir.content import Skip
-from flafka.sources.spooldir.deserializers import HASH_HEADER, LITERAL_HEADER, Piece
-from flafka.sources.spooldir.directory import Candidate, Directory, problems
-from flafka.sources.spooldir.spooled import Spooled, readable, resumed
-from flafka.sources.spooldir.tracker import FileOffset, Left, Leftovers, State, Tracker
-from flafka.sources.troubles import FILE_METRICS, Troubles
+from flafka.sources.spooldir.content import SkipFile
+from flafka.sources.spooldir.deserializers import HASH_HEADER, LITERAL_HEADER, FileEvents
+from flafka.sources.spooldir.directory import Candidate, SpoolDirectory, problems
+from flafka.sources.spooldir.spooled import SpooledFile, open_spooled, path_text
+from flafka.sources.spooldir.tracker import FileOffset, FileState, SkippedFile, SkippedFiles, Tracker
 
 _BATCH_BYTES = 512 << 10
-"""A batch is full at so many bytes, or at `batchSize` events."""
-_LEAST_BYTES = _BATCH_BYTES // 8
-"""With less space than that left in a batch, what comes next waits for the next one."""
+"""Size from which a batch is full, in bytes; `batchSize` limits its events."""
+_MIN_SPACE_BYTES = _BATCH_BYTES // 8
+"""Remaining space of a batch, in bytes, below which further events go to the next batch."""
 _LISTING_SHARE = 10
-"""Listing the directories again takes at most about this part of the time."""
-_LEAST_PAUSE = 0.01
+"""Minimum ratio of the time between two listings to the time that a listing takes."""
+_MIN_POLL_SECONDS = 0.01
 _RETRY_SECONDS = 1.0
 
 
 class SpooldirSource(Source[SpooldirConfig]):
-    """Reads files that are put into a directory, at least once: a kill repeats at most the one batch not yet stored.
-    A loss of power may also take back the marks of the last seconds; such files are read again as a whole.
+    """Read files that are put into a directory, at least once.
 
-    A file is put there whole, and does not change then: write it elsewhere on the same disk, or under a name that
-    `ignorePattern` matches, and rename it. A file that has changed, that cannot be decoded or unpacked, or
-    whose name with the suffix is taken, is left where it is, with what was not read of it. It is counted
-    (`FileSkippedCount`) and shown in the agent's health until it is renamed or removed; the other files are read.
-    Files compressed with gzip, bzip2, xz or zstd are unpacked, but for `BLOB`.
+    A kill repeats at most one batch, the one not stored yet. A loss of power may also undo the marks of the last
+    seconds; such files are read again from their start.
+
+    A file must be complete when it is put there, and must not change afterwards. Write it elsewhere on the same disk,
+    or under a name that `ignorePattern` matches, then rename it.
+
+    A file is skipped, in whole or in part, if it has changed, or cannot be decoded or uncompressed. The same holds if
+    its name with the suffix exists already. A skipped file is counted (`FileSkippedCount`) and degrades the agent's
+    health until it is renamed or removed. The other files are read.
+
+    Files compressed with gzip, bzip2, xz or zstd are uncompressed, except with deserializer `BLOB`.
     """
 
     type_name = "spooldir"
@@ -52,80 +57,80 @@ class SpooldirSource(Source[SpooldirConfig]):
     declared_metrics = (
         *FILE_METRICS,
         Metric("FileReadCount", "counter", "files", "Files that were read to their end.", "known"),
-        Metric("FileSkippedCount", "counter", "files", "Files that were left unread in whole or in part.", "known"),
-        Metric("SkippedFileCount", "gauge", "files", "Files that are left unread in whole or in part now.", "known"),
+        Metric("FileSkippedCount", "counter", "files", "Files that were skipped, in whole or in part.", "known"),
+        Metric("SkippedFileCount", "gauge", "files", "Files that are skipped now, in whole or in part.", "known"),
     )
     libraries: ClassVar = {"fastavro": "avro"}
 
     @classmethod
     def libraries_for(cls, config: SpooldirConfig) -> Mapping[str, str]:
-        """Return the library for Avro files, where these are read."""
+        """Return the library for Avro files with deserializer `AVRO`; else none."""
         return cls.libraries if config.deserializer == "AVRO" else {}
 
     def __init__(self, config: SpooldirConfig, name: str = "") -> None:
         super().__init__(config, name)
-        self._held = ExitStack()
+        self._exit_stack = ExitStack()
         self._waiting: deque[Candidate] = deque()
         """Files to read, the next one first."""
         self._reading: TailedFile | None = None
-        """How far the file that is being read is stored, for whoever looks."""
+        """Present file with its stored file offset, for `tailed_files`."""
         self.metrics.set_function("FollowedFileCount", lambda: len(self._waiting) + (self._reading is not None))
 
     def open(self) -> None:
-        """Lock `trackerDir` and read it. Raises Retry while a directory is missing or cannot be written."""
+        """Lock and read `trackerDir`. Raises Retry while a directory is missing or not writable."""
         config = self.config
         if config.deserializer == "AVRO":
             require("fastavro", "avro")
-        if trouble := next(iter(problems(self.config)), None):
-            raise Retry(trouble)
-        trackers = config.tracker_directory
+        if text := next(iter(problems(self.config)), None):
+            raise Retry(text)
+        tracker_directory = config.tracker_directory
         try:
-            make_directory(trackers)
-            self._lock(trackers)
-            self._left = Leftovers(trackers)
+            make_directory(tracker_directory)
+            self._lock(tracker_directory)
+            self._skipped = SkippedFiles(tracker_directory)
         except OSError as e:
-            raise Retry(f"trackerDir {trackers} cannot be used: {e.strerror or e}") from e
+            raise Retry(f"trackerDir {tracker_directory} cannot be used: {e.strerror or e}") from e
         except ValueError as e:
             raise FlafkaError(
-                f"{trackers} holds a list of skipped files that cannot be read: {e}. Repair it, or remove it to read "
-                "these files from their start"
+                f"{tracker_directory} holds a list of skipped files that cannot be read: {e}. Repair it, or "
+                "remove it to read these files from their start"
             ) from e
-        self._tracker = Tracker(trackers)
-        self._held.callback(self._tracker.close)
-        self._resume = self._last_position()
-        self._troubles = Troubles(self.log, self.metrics)
-        self._directory = Directory(config, self._troubles)
+        self._tracker = Tracker(tracker_directory)
+        self._exit_stack.callback(self._tracker.close)
+        self._unfinished = self._read_tracker()
+        self._file_errors = FileErrors(self.log, self.metrics)
+        self._directory = SpoolDirectory(config, self._file_errors)
         self._waiting.clear()
-        self._list_at = 0.0
-        self._current: Spooled | None = None
-        self._held.callback(self._close_current)
-        self._pieces: list[tuple[Spooled, Piece]] = []
-        """Of the batch that is gathered."""
-        self._last: Spooled | None = None
-        """The last file of the batch that is on its way."""
-        self._ended: dict[str, Spooled] = {}
-        """By path, files that were read to their end and are not marked yet."""
+        self._next_listing = 0.0
+        self._current: SpooledFile | None = None
+        self._exit_stack.callback(self._close_current)
+        self._pieces: list[tuple[SpooledFile, FileEvents]] = []
+        """Events of the next batch."""
+        self._last: SpooledFile | None = None
+        """Last file of the batch that was yielded and is not stored yet."""
+        self._finished: dict[str, SpooledFile] = {}
+        """Files by path that were read to their end and are not marked yet."""
         self._unsaved: FileOffset | None = None
-        """What the tracker has to say."""
-        self._show()
+        """File offset that the tracker has to store; None where there is none."""
+        self._update_health()
 
     def close(self) -> None:
-        """Let go of the directories."""
-        self._held.close()
+        """Release the lock of `trackerDir`, and close all files."""
+        self._exit_stack.close()
         self._waiting.clear()
         self._reading = None
-        self.metrics.degraded = str
+        self.metrics.degradation = str
 
     def exclusive_resources(self) -> Mapping[Path, str]:
-        """Where it keeps what it has read."""
+        """Return `trackerDir`, which no other source may use."""
         return {self.config.tracker_directory: "trackerDir"}
 
     def check_connectivity(self) -> Iterator[str]:
-        """What is wrong with the directories."""
+        """Yield every reason why the directories cannot be used."""
         yield from problems(self.config)
 
     def sets_headers(self) -> Collection[str]:
-        """Those that its options name, and the one of the schema."""
+        """Return the names of the headers that the options set, and that of the Avro schema."""
         config = self.config
         names = [config.file_header_key] * config.file_header + [config.basename_header_key] * config.basename_header
         if config.deserializer == "AVRO":
@@ -133,42 +138,42 @@ class SpooldirSource(Source[SpooldirConfig]):
         return names
 
     def batches(self) -> Iterator[Batch]:
-        """Read what there is, and wait for more, until stopping."""
+        """Yield batches of all unread files, then wait for new files, until the agent stops."""
         while not self.stopping.is_set():
-            yield from self.look()
-            self.stopping.wait(max(_LEAST_PAUSE, self.config.poll_delay / 1000))
+            yield from self.poll()
+            self.stopping.wait(max(_MIN_POLL_SECONDS, self.config.poll_delay / 1000))
 
     def stored(self, batch: Batch) -> None:
-        """Mark the files that were read to their end, and save how far the one that was not is stored."""
+        """Mark the files that were read to their end, and save the file offset of the present one. Blocking."""
         last, self._last = self._last, None
-        begun = self._ended.get(self._tracker.target)
-        if begun is not None and last is not self._current:
-            # A loss of power may take its mark back: reading must not go on within it then.
-            with suppress(OSError):  # what cannot be saved is told of when the next position is
-                self._tracker.save(begun.position)
-        for file in list(self._ended.values()):
-            self._retire(file)
+        tracked = self._finished.get(self._tracker.tracked_path)
+        if tracked is not None and last is not self._current:
+            # A loss of power may undo its mark. With an offset within the file, its last events would be read again.
+            with suppress(OSError):  # the next save reports the error
+                self._tracker.save(tracked.file_offset)
+        for file in list(self._finished.values()):
+            self._finish(file)
         if last is not None and last is self._current:
-            self._unsaved = last.position
-            self._reading = TailedFile(last.path, last.taken)
+            self._unsaved = last.file_offset
+            self._reading = TailedFile(last.path, last.bytes_read)
         self._save()
 
     def tailed_files(self) -> list[TailedFile]:
-        """The file that is being read, and those that wait for it; none of those that were read or are left."""
+        """Return the present file and those to be read, without skipped files. Thread-safe."""
         reading, waiting = self._reading, self._waiting.copy()
-        return [*([reading] if reading else ()), *(TailedFile(one.path, 0) for one in waiting)]
+        return [*([reading] if reading else ()), *(TailedFile(candidate.path, 0) for candidate in waiting)]
 
     # --- reading
 
-    def look(self) -> Iterator[Batch]:
-        """All that there is to read now."""
+    def poll(self) -> Iterator[Batch]:
+        """Yield batches of all files that can be read now."""
         room, space = self.config.batch_size, _BATCH_BYTES
         while not self.stopping.is_set():
             file = self._current = self._current or self._next()
             if file is None:
                 if not self._pieces:
                     return
-                yield from self._offer()
+                yield from self._yield_batch()
                 room, space = self.config.batch_size, _BATCH_BYTES
                 continue
             piece = self._read(file, room, space)
@@ -176,199 +181,197 @@ class SpooldirSource(Source[SpooldirConfig]):
                 self._pieces.append((file, piece))
                 room -= len(piece.bodies)
                 space -= piece.bodies.nbytes
-            # A file whose last events fill the batch is marked with them: a stop may come before another look at it.
-            if self._current is not None and (piece is None or file.ended):
+            # Mark a file together with its last events, even if they fill the batch: the source may stop afterwards.
+            if self._current is not None and (piece is None or file.is_at_end):
                 self._end(file)
-            if room <= 0 or space < _LEAST_BYTES:
-                yield from self._offer()
+            if room <= 0 or space < _MIN_SPACE_BYTES:
+                yield from self._yield_batch()
                 room, space = self.config.batch_size, _BATCH_BYTES
 
-    def _read(self, file: Spooled, room: int, space: int) -> Piece | None:
+    def _read(self, file: SpooledFile, room: int, space: int) -> FileEvents | None:
         try:
             return file.read(room, space)
         except OSError as e:
-            # All that was read is in the pieces: it goes on there when the file can be read again.
-            self._troubles.report(file.path, f"{file.path} cannot be read, it is tried again: {e.strerror or e}")
-            self._resume[file.path] = file.position
+            # Reading continues at this offset once the file can be read again.
+            self._file_errors.report(file.path, f"{file.path} cannot be read, it is tried again: {e.strerror or e}")
+            self._unfinished[file.path] = file.file_offset
             self._close_current()
             return None
 
-    def _end(self, file: Spooled) -> None:
-        """It was read as far as possible. It is marked once its events are stored."""
+    def _end(self, file: SpooledFile) -> None:
+        """End the reading of a file, which is marked once its events are stored."""
         self._close_current()
-        self._ended[file.path] = file
-        if not any(one is file for one, _ in self._pieces[-1:]):
-            # Its last events are stored already. What is to be saved waits for the next batch or listing: saving the
-            # list of thousands of damaged files once for each of them would take hours.
-            self._retire(file)
+        self._finished[file.path] = file
+        if not any(last is file for last, _ in self._pieces[-1:]):
+            # Its last events are stored already. The next batch or listing saves the changes: saving the list of
+            # thousands of damaged files once for each of them would take hours.
+            self._finish(file)
 
-    def _offer(self) -> Iterator[Batch]:
+    def _yield_batch(self) -> Iterator[Batch]:
         while not self._save():
             if self.stopping.wait(_RETRY_SECONDS):
                 return
         counts = [len(piece.bodies) for _, piece in self._pieces]
-        headers = columns.headers(counts, [{**piece.headers, **file.headers} for file, piece in self._pieces])
+        headers = columns.header_columns(counts, [{**piece.headers, **file.headers} for file, piece in self._pieces])
         bodies = pa.concat_arrays([piece.bodies for _, piece in self._pieces])
         self._last, self._pieces = self._pieces[-1][0], []
         yield Batch.of_columns(bodies, headers)
 
     # --- files
 
-    def _next(self) -> Spooled | None:
-        """The next file, open; None where there is none at present."""
-        self._list()
+    def _next(self) -> SpooledFile | None:
+        """Open and return the next file; None where there is none at present."""
+        self._update_waiting()
         while self._waiting:
             candidate = self._waiting.popleft()
             path = candidate.path
-            if path in self._ended or self._left.holds(path, candidate.state):
+            if path in self._finished or self._skipped.contains(path, candidate.state):
                 continue
             try:
-                file = resumed(self.config, path, self._resume.get(path), self.log)
+                file = open_spooled(self.config, path, self._unfinished.get(path), self.log)
             except FileNotFoundError:
-                continue  # somebody has removed it in between
-            except Skip as e:
-                self._leave(path, candidate.state.with_birth(path), str(e))
+                continue  # removed since it was listed
+            except SkipFile as e:
+                self._skip(path, candidate.state.with_birth_time(path), str(e))
             except OSError as e:
-                self._troubles.report(path, f"{path} cannot be read, it is tried again: {e.strerror or e}")
+                self._file_errors.report(path, f"{path} cannot be read, it is tried again: {e.strerror or e}")
             else:
-                self._reading = TailedFile(path, file.taken)
-                self._resume.pop(path, None)
-                self._troubles.over(path)
+                self._reading = TailedFile(path, file.bytes_read)
+                self._unfinished.pop(path, None)
+                self._file_errors.clear(path)
                 return file
         return None
 
-    def _list(self) -> None:
-        """List the directories, unless that was done a moment ago."""
+    def _update_waiting(self) -> None:
+        """List the directories, unless files wait and the latest listing is recent."""
         now = time.monotonic()
-        if self._waiting and (now < self._list_at or self.config.consume_order == "random"):
+        if self._waiting and (now < self._next_listing or self.config.consume_order == "random"):
             return
-        self._finish_left()
+        self._retry_marks()
         files = self._directory.candidates()
-        if self._resume:
-            # What was begun is ended first: the tracker knows of one file only.
+        if self._unfinished:
+            # Files that were read in part come first: the tracker stores one file offset only.
             paths = {file.path for file in files}
-            self._resume = {
-                path: position
-                for path, position in self._resume.items()
-                if path in paths or position.state is not None
+            self._unfinished = {
+                path: stored for path, stored in self._unfinished.items() if path in paths or stored.state is not None
             }
-            files.sort(key=lambda file: file.path not in self._resume)
+            files.sort(key=lambda file: file.path not in self._unfinished)
         took = time.monotonic() - now
-        self._list_at = now + took + max(self.config.poll_delay / 1000, _LISTING_SHARE * took)
+        self._next_listing = now + took + max(self.config.poll_delay / 1000, _LISTING_SHARE * took)
         self._waiting = deque(files)
-        self._show()
+        self._update_health()
 
-    def _retire(self, file: Spooled) -> None:
-        """All that could be read of it is stored."""
+    def _finish(self, file: SpooledFile) -> None:
+        """Mark or skip a file whose events are all stored."""
         path, state = file.path, file.state
-        del self._ended[path]
-        if file.reason:
-            self._leave(path, state, file.reason)
+        del self._finished[path]
+        if file.skip_reason:
+            self._skip(path, state, file.skip_reason)
             return
         try:
-            now = State.at(path)
+            now = FileState.of_path(path)
         except FileNotFoundError:
-            self.log.warning("%s was removed by somebody else while it was read", path)
+            self.log.warning("%s was removed by another process while it was read", path)
             self._forget(path)
             return
         except OSError as e:
-            self._leave(path, state, f"was read, and cannot be marked so: {e.strerror}", done=True)
+            self._skip(path, state, f"was read, and cannot be marked as read: {e.strerror}", done=True)
             return
-        if not now.same_file(state):
-            self.log.warning("%s was replaced while it was read; what has come in its place is read, too", path)
+        if not now.is_same_file(state):
+            self.log.warning("%s was replaced while it was read; the new file is read, too", path)
             self._forget(path)
-        elif not now.unchanged(state):
-            self._leave(path, state, "has changed since it was put there")
-        elif reason := self._mark(path):
-            self._leave(path, state, reason, done=True)
+        elif not now.is_unchanged(state):
+            self._skip(path, state, "has changed since it was put there")
+        elif reason := self._mark_as_read(path):
+            self._skip(path, state, reason, done=True)
         elif self.config.delete_policy == "never" and self.config.tracking_policy == "tracker_dir":
-            self._unsaved = file.position  # Flume keeps it then
+            self._unsaved = file.file_offset  # as in Flume
         else:
             self._forget(path)
 
     def _forget(self, path: str) -> None:
-        """The tracker need not know of it."""
-        if self._tracker.target == path:
-            with suppress(OSError):  # it says nothing of any other file
+        """Delete the stored offset of a file that needs none."""
+        if self._tracker.tracked_path == path:
+            with suppress(OSError):  # a leftover offset has no effect on other files
                 self._tracker.remove()
         if self._unsaved is not None and self._unsaved.path == path:
             self._unsaved = None
 
-    def _mark(self, path: str) -> str:
-        reason = self._directory.mark(path)
+    def _mark_as_read(self, path: str) -> str:
+        reason = self._directory.mark_as_read(path)
         if not reason:
             self.metrics.add("FileReadCount")
         return reason
 
-    # --- files that are left
+    # --- skipped files
 
-    def _leave(self, path: str, state: State, reason: str, *, done: bool = False) -> None:
-        self._left.add(path, Left(state, reason, done))
+    def _skip(self, path: str, state: FileState, reason: str, *, done: bool = False) -> None:
+        self._skipped.add(path, SkippedFile(state, reason, done))
         self.metrics.add("FileSkippedCount")
         remedy = "" if done else "; under another name it is read from its start"
-        self.log.warning("%s %s: it is left where it is%s", readable(path), reason, remedy)
-        self._show()
+        self.log.warning("%s %s: it is left where it is%s", path_text(path), reason, remedy)
+        self._update_health()
 
-    def _finish_left(self) -> None:
-        """Mark what could not be marked so far, and forget what was renamed, replaced or removed."""
-        for path, left in [*self._left.files.items()]:
+    def _retry_marks(self) -> None:
+        """Retry marks that failed, and drop skipped files that were renamed, replaced or removed."""
+        for path, skipped in [*self._skipped.files.items()]:
             try:
-                now = State.at(path)
+                now = FileState.of_path(path)
             except FileNotFoundError:
-                self._left.remove(path)
+                self._skipped.remove(path)
                 continue
             except OSError:
                 continue
-            if not now.same_file(left.state):
-                self._left.remove(path)
-            elif left.done and now.unchanged(left.state) and not self._mark(path):
+            if not now.is_same_file(skipped.state):
+                self._skipped.remove(path)
+            elif skipped.done and now.is_unchanged(skipped.state) and not self._mark_as_read(path):
                 self.log.info("%s is marked as read now", path)
-                self._left.remove(path)
+                self._skipped.remove(path)
         self._save()
 
-    def _show(self) -> None:
-        files = self._left.files
+    def _update_health(self) -> None:
+        files = self._skipped.files
         self.metrics.set("SkippedFileCount", len(files))
-        text = self._troubles.first()
+        text = self._file_errors.oldest()
         if files:
-            path, left = next(iter(files.items()))
+            path, skipped = next(iter(files.items()))
             count = "1 file is" if len(files) == 1 else f"{len(files)} files are"
             directory = self.config.directory
-            text = f"{count} left unread or unmarked in {directory}, such as {readable(path)}, which {left.reason}"
-        self.metrics.degraded = lambda: text
+            text = f"{count} skipped or unmarked in {directory}, such as {path_text(path)}, which {skipped.reason}"
+        self.metrics.degradation = lambda: text
 
-    # --- positions
+    # --- tracker
 
-    def _last_position(self) -> dict[str, FileOffset]:
-        """Where the last run, or Flume, has stopped."""
+    def _read_tracker(self) -> dict[str, FileOffset]:
+        """Return the offset that the last run, or Flume, stored, by path; empty where there is none."""
         try:
-            position = self._tracker.read()
+            stored = self._tracker.read()
         except OSError as e:
             raise Retry(f"{self._tracker.path} cannot be read: {e.strerror or e}") from e
         except ValueError as e:
             self.log.warning(
-                "%s does not hold a position (%s): the file that it was about is read from its start",
+                "%s does not hold a position (%s): its file is read from its start",
                 self._tracker.path,
                 e,
             )
             return {}
-        return {position.path: position} if position is not None else {}
+        return {stored.path: stored} if stored is not None else {}
 
     def _save(self) -> bool:
-        """Make durable what changed; False where that fails, which stops the reading until it works."""
+        """Save all changes durably; return False, and report the error, where that fails."""
         try:
-            self._left.save()  # first: what is left must not be known to nobody
+            self._skipped.save()  # first: the tracker may drop the only record of a skipped file
             if self._unsaved is not None:
                 self._tracker.save(self._unsaved)
         except OSError as e:
             directory = self.config.tracker_directory
             with suppress(OSError):
-                directory.mkdir()  # somebody may have removed it
+                directory.mkdir()  # it may have been removed
             text = f"trackerDir {directory} cannot be written, so nothing is read: {e.strerror or e}"
-            self._troubles.unwritable(text)
+            self._file_errors.report_write(text)
             return False
         self._unsaved = None
-        self._troubles.written()
+        self._file_errors.clear_write()
         return True
 
     def _close_current(self) -> None:
@@ -380,12 +383,14 @@ class SpooldirSource(Source[SpooldirConfig]):
     # --- directories
 
     def _lock(self, directory: Path) -> None:
-        """Keep other sources away. Raises Retry where one is there already, OSError."""
+        """Lock a directory against other sources. Raises Retry where another source holds the lock, OSError."""
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._held.callback(os.close, fd)
+        self._exit_stack.callback(os.close, fd)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise Retry(f"trackerDir {directory} is in use by another spooldir source: give each its own") from None
         except OSError as e:
-            self.log.info("%s cannot be locked (%s): nothing keeps other sources away", directory, e.strerror)
+            self.log.info(
+                "%s cannot be locked (%s): other sources are not prevented from using it", directory, e.strerror
+            )

@@ -1,6 +1,6 @@
-"""A file that is being read."""
+"""Spooled file that is being read."""
 
-# Paths are text here, as in all that looks at thousands of files.
+# Paths are strings: Path objects would be slow for thousands of files.
 # ruff: noqa: PTH118, PTH119
 
 from __future__ import annotations
@@ -12,94 +12,100 @@ from pathlib import Path
 import pyarrow as pa
 
 from flafka.sources.spooldir.config import SpooldirConfig
-from flafka.sources.spooldir.content import Content, Skip
-from flafka.sources.spooldir.deserializers import Piece, deserializer
+from flafka.sources.spooldir.content import FileContent, SkipFile
+from flafka.sources.spooldir.deserializers import FileEvents, make_deserializer
 from flafka.sources.spooldir.tracker import FileOffset
 
 
-def readable(path: str) -> str:
-    """The path as text: names on disk need not be UTF-8."""
+def path_text(path: str) -> str:
+    """Return the path as valid text; names on disk need not be UTF-8."""
     return os.fsencode(path).decode("utf-8", "replace")
 
 
-class Spooled:
-    """A file that is being read."""
+class SpooledFile:
+    """Spooled file that is being read, with its headers and its offset."""
 
     def __init__(self, config: SpooldirConfig, path: str, offset: int) -> None:
-        """Open it. Raises OSError, and Skip where it cannot be read at all."""
+        """Open the file. Raises OSError, and SkipFile where the file cannot be read at all."""
         self.path = path
         self.offset = offset
-        """Where what was not read yet begins."""
-        self.events = 0
-        """So many were read of it since it was opened."""
+        """File offset of the first unread byte."""
+        self.event_count = 0
+        """Number of events read since the file was opened."""
         self.headers: dict[str, str] = {}
         if config.file_header:
-            self.headers[config.file_header_key] = readable(os.path.join(Path.cwd(), path))
+            self.headers[config.file_header_key] = path_text(os.path.join(Path.cwd(), path))
         if config.basename_header:
-            self.headers[config.basename_header_key] = readable(os.path.basename(path))
-        self.reason = ""
-        """Why it is not read any further."""
-        self.content = Content(path, unpack=config.deserializer != "BLOB")
+            self.headers[config.basename_header_key] = path_text(os.path.basename(path))
+        self.skip_reason = ""
+        """Reason why the file is not read any further; empty where there is none."""
+        self.content = FileContent(path, decompress=config.deserializer != "BLOB")
         self.state = self.content.state
         try:
-            self._events = deserializer(config, self.content, offset)
+            self._events = make_deserializer(config, self.content, offset)
         except BaseException:
             self.content.close()
             raise
 
-    def read(self, room: int, space: int) -> Piece | None:
-        """The next events; None at the end, or where reading cannot go on, with a `reason`. Raises OSError."""
+    def read(self, room: int, space: int) -> FileEvents | None:
+        """Return the next events; None at the end, or where `skip_reason` ends the reading. Raises OSError."""
         try:
             piece = self._events.read(room, space)
-        except Skip as e:
-            self.reason = str(e)
+        except SkipFile as e:
+            self.skip_reason = str(e)
             return None
         if piece is None:
-            if self.offset or self.events:
+            if self.offset or self.event_count:
                 return None
             # As in Flume, a file without any event is one empty event.
-            piece = Piece(pa.array([b""], pa.binary()), 0)
-        self.events += len(piece.bodies)
+            piece = FileEvents(pa.array([b""], pa.binary()), 0)
+        self.event_count += len(piece.bodies)
         self.offset = piece.offset
         return piece
 
     @property
-    def ended(self) -> bool:
-        """Whether its last byte was read; False as well where only another read can tell."""
-        return not self.content.packed and self.offset >= self.state.size
+    def is_at_end(self) -> bool:
+        """True if the last byte was read. False for a compressed file, whose end only another read finds."""
+        return not self.content.is_compressed and self.offset >= self.state.size
 
     @property
-    def taken(self) -> int:
-        """How many bytes of it that is; of a compressed file about, as it is unpacked by blocks."""
-        return self.content.unpacked_of if self.content.packed else self.offset
+    def bytes_read(self) -> int:
+        """Number of bytes read; for a compressed file about the compressed ones, as blocks are read ahead."""
+        return self.content.compressed_offset if self.content.is_compressed else self.offset
 
     @property
-    def position(self) -> FileOffset:
-        """How far it was read."""
+    def file_offset(self) -> FileOffset:
+        """Path, offset and state of the file, to be stored in the tracker."""
         return FileOffset(self.path, self.offset, self.state)
 
     def close(self) -> None:
-        """Let go of it; what is known of it stays."""
+        """Close the file; its offset and state stay available."""
         self.content.close()
 
 
-def resumed(config: SpooldirConfig, path: str, position: FileOffset | None, log: logging.Logger) -> Spooled:
-    """That file, where it was left. Raises OSError, and Skip where it has changed since."""
-    if position is None or not position.offset:
-        return Spooled(config, path, 0)
-    file = Spooled(config, path, position.offset)
-    before = position.state
-    if before is None:
-        if file.content.packed or position.offset <= file.state.size:
-            return file  # Flume's word has to do
-    elif before.same_content(file.state):
+def open_spooled(
+    config: SpooldirConfig, path: str, file_offset: FileOffset | None, log: logging.Logger
+) -> SpooledFile:
+    """Open a file at its stored offset, or at its start where there is none.
+
+    Raises OSError, and SkipFile if the file has changed since the offset was stored. Another file of the same name is
+    read from its start.
+    """
+    if file_offset is None or not file_offset.offset:
+        return SpooledFile(config, path, 0)
+    file = SpooledFile(config, path, file_offset.offset)
+    stored_state = file_offset.state
+    if stored_state is None:
+        if file.content.is_compressed or file_offset.offset <= file.state.size:
+            return file  # Flume stores no state to compare
+    elif stored_state.has_same_content(file.state):
         return file
     file.close()
-    if before is not None and before.same_file(file.state):
-        raise Skip("has changed since it was put there")
+    if stored_state is not None and stored_state.is_same_file(file.state):
+        raise SkipFile("has changed since it was put there")
     log.warning(
         "%s is another file than the one that was read up to byte %d: it is read from its start",
         path,
-        position.offset,
+        file_offset.offset,
     )
-    return Spooled(config, path, 0)
+    return SpooledFile(config, path, 0)

@@ -1,4 +1,4 @@
-"""What survives a crash: how far the present file was read, and which files are left alone."""
+"""Durable state of a spool directory: the file offset in the present file, and the skipped files."""
 
 from __future__ import annotations
 
@@ -10,229 +10,240 @@ from typing import NamedTuple
 
 import msgspec
 
-from flafka.plugins.shared.disk import append, replace
-from flafka.plugins.shared.flumeevent import long_at, varint
-from flafka.sources.spooldir.birth import birth
+from flafka.plugins.storage import append_to_file, replace_file
+from flafka.plugins.wire.flumeevent import decode_long, encode_long
+from flafka.sources.spooldir.birth import birth_time
 
-NAME = ".flumespool-main.meta"
-"""Flume's file, in `trackerDir`."""
-LEFT_NAME = ".flafka-skipped.json"
-"""Ours, in `trackerDir`; there are none in it where no file is skipped."""
+TRACKER_NAME = ".flumespool-main.meta"
+"""Name of Flume's tracker file in `trackerDir`."""
+SKIPPED_FILES_NAME = ".flafka-skipped.json"
+"""Name of the list of skipped files in `trackerDir`. Absent while no file is skipped; Flume has no such file."""
 _SCHEMA = (
     b'{"type":"record","name":"TransferStateFileMeta","namespace":"org.apache.flume.serialization",'
     b'"fields":[{"name":"offset","type":"long"}]}'
 )
 _MAGIC = b"Obj\x01"
-_SYNC = 16
-_LONGEST = 1 << 20
-"""Of so many bytes, the file is written anew."""
+_SYNC_BYTES = 16
+_MAX_TRACKER_BYTES = 1 << 20
+"""Size of the tracker file from which it is rewritten, in bytes."""
 
 
-class State(msgspec.Struct, frozen=True):
-    """What tells that a file has not changed."""
+class FileState(msgspec.Struct, frozen=True):
+    """Identity of a file, with the size and modification time that show changes. Stored in the tracker as JSON."""
 
     inode: int
     device: int
     size: int
     modified: int
-    """Nanoseconds."""
+    """Modification time, in nanoseconds since the epoch."""
     born: int = 0
-    """When it was created, in nanoseconds; 0 where that was not asked for, or the file system does not tell."""
+    """Birth time, in nanoseconds since the epoch; 0 where it was not read, or is not reported."""
 
     @classmethod
-    def of(cls, status: os.stat_result) -> State:
-        """The state of a file as the system describes it."""
+    def of(cls, status: os.stat_result) -> FileState:
+        """Return the state of a file from its stat result, without a birth time."""
         return cls(status.st_ino, status.st_dev, status.st_size, status.st_mtime_ns)
 
     @classmethod
-    def at(cls, path: str | int) -> State:
-        """The state of the file of that name, or of that descriptor, and when it was born. Raises OSError."""
-        return cls.of(os.stat(path)).with_birth(path)  # noqa: PTH116  (no object for each of thousands)
+    def of_path(cls, path: str | int) -> FileState:
+        """Return the state, with the birth time, of the file with that path or descriptor. Raises OSError."""
+        return cls.of(os.stat(path)).with_birth_time(path)  # noqa: PTH116  (no object for each of thousands)
 
-    def with_birth(self, path: str | int) -> State:
-        """It, and when the file of that name, or of that descriptor, was born."""
-        return msgspec.structs.replace(self, born=birth(path, self.inode))
+    def with_birth_time(self, path: str | int) -> FileState:
+        """Return this state with the birth time of the file with that path or descriptor."""
+        return msgspec.structs.replace(self, born=birth_time(path, self.inode))
 
-    def same_file(self, other: State) -> bool:
-        """Whether it is the same file, changed or not: another one may have got the number of one that is gone."""
-        born = self.born == other.born or not (self.born and other.born)
-        return born and (self.inode, self.device) == (other.inode, other.device)
+    def is_same_file(self, other: FileState) -> bool:
+        """Return True if both states are of one file, changed or not.
 
-    def unchanged(self, other: State) -> bool:
-        """Whether it is the same file, and holds the same."""
-        return self.same_file(other) and self.same_content(other)
+        The birth times differ where the inode of a deleted file was reused.
+        """
+        is_same_birth = self.born == other.born or not (self.born and other.born)
+        return is_same_birth and (self.inode, self.device) == (other.inode, other.device)
 
-    def same_content(self, other: State) -> bool:
-        """Whether it holds the same, though it may have been moved to another disk and back."""
+    def is_unchanged(self, other: FileState) -> bool:
+        """Return True if both states are of one file, which did not change between them."""
+        return self.is_same_file(other) and self.has_same_content(other)
+
+    def has_same_content(self, other: FileState) -> bool:
+        """Return True if size and modification time agree, even if the file was moved to another disk and back."""
         return (self.size, self.modified) == (other.size, other.modified)
 
 
 class FileOffset(NamedTuple):
-    """How far a file was read."""
+    """File offset up to which the events of a file are stored."""
 
     path: str
     offset: int
-    state: State | None
-    """The file then; None where Flume wrote it."""
+    state: FileState | None
+    """State of the file when it was read; None where Flume stored the offset."""
 
 
 class Tracker:
-    """Flume's durable position tracker: an Avro file whose last record is how far the file that it names was read.
+    """Flume's durable position tracker: an Avro file with the path of one file, whose last record is its file offset.
 
-    Its header also has the state of that file, which Flume does not look at and does not keep.
+    The header also has the state of that file, which Flume ignores and does not preserve.
     """
 
     def __init__(self, directory: Path) -> None:
-        self.path = directory / NAME
+        self.path = directory / TRACKER_NAME
         self._fd: int | None = None
-        self.target = ""
-        """The file that it names; empty where it says nothing."""
+        self.tracked_path = ""
+        """Path of the file whose offset is stored; empty where there is none."""
         self._sync = b""
         self._size = 0
 
     def read(self) -> FileOffset | None:
-        """What it says; None where it says nothing. ValueError where it makes no sense, OSError."""
+        """Return the stored offset; None where there is none.
+
+        Raises ValueError where the content is invalid, and OSError.
+        """
         try:
             data = self.path.read_bytes()
         except FileNotFoundError:
             return None
         if not data:
-            return None  # as a crash of Flume's leaves it, before the first position
-        header, at = _header(data)
+            return None  # Flume leaves an empty file if it crashes before the first offset
+        header, index = _header(data)
         if "file" not in header:
-            raise ValueError("it names no file")
+            raise ValueError("its header has no path of a file")
         offset = 0
-        sync = data[at - _SYNC : at]
-        while at < len(data):
-            # What a crash has cut short at the end does not count.
+        sync = data[index - _SYNC_BYTES : index]
+        while index < len(data):
+            # A block that a crash cut short does not count.
             try:
-                count, at = long_at(data, at)
-                size, at = long_at(data, at)
-                block = data[at : at + size]
-                at += size + _SYNC
-                if data[at - _SYNC : at] != sync or len(block) != size:
+                count, index = decode_long(data, index)
+                size, index = decode_long(data, index)
+                block = data[index : index + size]
+                index += size + _SYNC_BYTES
+                if data[index - _SYNC_BYTES : index] != sync or len(block) != size:
                     break
                 inner = 0
                 for _ in range(count):
-                    offset, inner = long_at(block, inner)
+                    offset, inner = decode_long(block, inner)
             except (IndexError, ValueError):
                 break
         state = None
         if "flafka.file" in header:
-            state = msgspec.json.decode(header["flafka.file"], type=State)
-        self.target = os.fsdecode(header["file"])
-        return FileOffset(self.target, max(0, offset), state)
+            state = msgspec.json.decode(header["flafka.file"], type=FileState)
+        self.tracked_path = os.fsdecode(header["file"])
+        return FileOffset(self.tracked_path, max(0, offset), state)
 
-    def save(self, position: FileOffset) -> None:
-        """Make it durable. Raises OSError, and then what was saved before counts."""
-        record = varint(position.offset)
-        block = varint(1) + varint(len(record)) + record
-        if self._fd is None or self.target != position.path or self._size > _LONGEST:
-            self._rewrite(position, block)
+    def save(self, file_offset: FileOffset) -> None:
+        """Store a file offset durably. Raises OSError; the offset saved before then stays stored."""
+        record = encode_long(file_offset.offset)
+        block = encode_long(1) + encode_long(len(record)) + record
+        if self._fd is None or self.tracked_path != file_offset.path or self._size > _MAX_TRACKER_BYTES:
+            self._rewrite(file_offset, block)
             return
-        self._size = append(self._fd, block + self._sync, self._size)
+        self._size = append_to_file(self._fd, block + self._sync, self._size)
 
-    def _rewrite(self, position: FileOffset, block: bytes) -> None:
-        sync = secrets.token_bytes(_SYNC)
-        entries = {b"avro.schema": _SCHEMA, b"file": os.fsencode(position.path)}
-        if position.state is not None:
-            entries[b"flafka.file"] = msgspec.json.encode(position.state)
-        pairs = b"".join(varint(len(part)) + part for pair in entries.items() for part in pair)
-        data = _MAGIC + varint(len(entries)) + pairs + varint(0) + sync + block + sync
+    def _rewrite(self, file_offset: FileOffset, block: bytes) -> None:
+        sync = secrets.token_bytes(_SYNC_BYTES)
+        entries = {b"avro.schema": _SCHEMA, b"file": os.fsencode(file_offset.path)}
+        if file_offset.state is not None:
+            entries[b"flafka.file"] = msgspec.json.encode(file_offset.state)
+        pairs = b"".join(encode_long(len(part)) + part for pair in entries.items() for part in pair)
+        data = _MAGIC + encode_long(len(entries)) + pairs + encode_long(0) + sync + block + sync
         self.close()
-        self._fd = replace(self.path, data)
-        self.target, self._sync, self._size = position.path, sync, len(data)
+        self._fd = replace_file(self.path, data)
+        self.tracked_path, self._sync, self._size = file_offset.path, sync, len(data)
 
     def remove(self) -> None:
-        """It says nothing any more. Raises OSError."""
+        """Delete the stored offset. Raises OSError."""
         self.close()
-        self.target = ""
+        self.tracked_path = ""
         self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the tracker file."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
 
 
 def _header(data: bytes) -> tuple[dict[str, bytes], int]:
-    """Return the entries of an Avro file's header, and the header's size. Raises ValueError where it is none."""
+    """Return the entries of an Avro file's header, and the header's size. Raises ValueError where it is invalid."""
     if not data.startswith(_MAGIC):
         raise ValueError("it does not begin as an Avro file")
     entries: dict[str, bytes] = {}
-    at = len(_MAGIC)
+    index = len(_MAGIC)
     try:
         while True:
-            count, at = long_at(data, at)
+            count, index = decode_long(data, index)
             if count == 0:
                 break
             if count < 0:
-                _, at = long_at(data, at)
+                _, index = decode_long(data, index)
             for _ in range(abs(count)):
-                key, at = _sized(data, at)
-                value, at = _sized(data, at)
+                key, index = _decode_bytes(data, index)
+                value, index = _decode_bytes(data, index)
                 entries[key.decode()] = value
     except IndexError:
-        raise ValueError("its header is cut short") from None
-    if len(data) < at + _SYNC:
-        raise ValueError("its header is cut short")
-    return entries, at + _SYNC
+        raise ValueError("its header is truncated") from None
+    if len(data) < index + _SYNC_BYTES:
+        raise ValueError("its header is truncated")
+    return entries, index + _SYNC_BYTES
 
 
-def _sized(data: bytes, at: int) -> tuple[bytes, int]:
-    size, at = long_at(data, at)
-    if size < 0 or at + size > len(data):
+def _decode_bytes(data: bytes, index: int) -> tuple[bytes, int]:
+    size, index = decode_long(data, index)
+    if size < 0 or index + size > len(data):
         raise IndexError
-    return data[at : at + size], at + size
+    return data[index : index + size], index + size
 
 
-class Left(msgspec.Struct):
-    """A file that stays where it is."""
+class SkippedFile(msgspec.Struct):
+    """Skipped file: read in part or not at all, or read but not marked. Stored as JSON."""
 
-    state: State
+    state: FileState
     reason: str
     done: bool = False
-    """Whether all of it was delivered, and only its mark is missing."""
+    """True if all events of the file are stored, and only its mark is missing."""
 
 
-class Leftovers:
-    """The files that are left alone until they are renamed or replaced, durably."""
+class SkippedFiles:
+    """Durable list of the files that are skipped until they are renamed or replaced."""
 
     def __init__(self, directory: Path) -> None:
         """Read the list. Raises ValueError where it is invalid, and OSError."""
-        self._path = directory / LEFT_NAME
+        self._path = directory / SKIPPED_FILES_NAME
         try:
             data = self._path.read_bytes()
         except FileNotFoundError:
             data = b"{}"
         # The standard library reads names that are not UTF-8.
-        self.files = msgspec.convert(json.loads(data), dict[str, Left])
-        """Files by path, those first that were left first; `add` and `remove` change them."""
+        self.files = msgspec.convert(json.loads(data), dict[str, SkippedFile])
+        """Skipped files by path, in the order in which they were added. Changed by `add` and `remove` only."""
         self._changed = False
 
-    def holds(self, path: str, state: State) -> bool:
-        """Whether that file is one of them: it may have changed since."""
-        left = self.files.get(path)
-        return left is not None and left.state.same_file(state) and left.state.same_file(state.with_birth(path))
+    def contains(self, path: str, state: FileState) -> bool:
+        """Return True if that file is skipped, even if it has changed since then."""
+        skipped = self.files.get(path)
+        # Birth times take a system call: compare them only where device and inode agree.
+        return (
+            skipped is not None
+            and skipped.state.is_same_file(state)
+            and skipped.state.is_same_file(state.with_birth_time(path))
+        )
 
-    def add(self, path: str, left: Left) -> None:
-        """One more; not yet durable."""
-        self.files[path] = left
+    def add(self, path: str, skipped: SkippedFile) -> None:
+        """Add a file; durable once `save` returns."""
+        self.files[path] = skipped
         self._changed = True
 
     def remove(self, path: str) -> None:
-        """It is left alone no longer; not yet durable."""
+        """Remove a file; durable once `save` returns."""
         del self.files[path]
         self._changed = True
 
     def save(self) -> None:
-        """Make them durable. Raises OSError, and then it has to be called again."""
+        """Save changes durably. Raises OSError; the caller must then call it again."""
         if not self._changed:
             return
         if self.files:
             data = json.dumps(msgspec.to_builtins(self.files), indent=1).encode()
-            os.close(replace(self._path, data))
+            os.close(replace_file(self._path, data))
         else:
             self._path.unlink(missing_ok=True)
         self._changed = False

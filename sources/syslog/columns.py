@@ -1,4 +1,4 @@
-"""Bytes of many frames, and columns made from them."""
+"""Arrays of the bytes of many frames, and header columns made from them."""
 
 from __future__ import annotations
 
@@ -16,34 +16,34 @@ Bytes = npt.NDArray[np.uint8]
 Ints = npt.NDArray[np.int64]
 Mask = npt.NDArray[np.bool_]
 
-LOOK_AHEAD = 320
-"""Room behind the last frame, in bytes, that spares a copy of them all."""
+LOOK_AHEAD_BYTES = 320
+"""Space behind the last frame that `windows` may read. A buffer without it is copied."""
 
 
 def unpack(frames: Array) -> tuple[Bytes, Ints, Ints]:
-    """The bytes that hold the frames, and where each frame starts and ends. There is always room to look ahead."""
+    """Return the bytes of the frames, with `LOOK_AHEAD_BYTES` behind them, and the start and end of each frame."""
     _, offsets, values = frames.buffers()
     bounds = np.frombuffer(offsets, np.int32, len(frames) + 1, 4 * frames.offset).astype(np.int64)
     data = np.frombuffer(values or b"", np.uint8)
-    if bounds[-1] + LOOK_AHEAD > len(data):
-        data = np.concatenate((data[: bounds[-1]], np.zeros(LOOK_AHEAD, np.uint8)))
+    if bounds[-1] + LOOK_AHEAD_BYTES > len(data):
+        data = np.concatenate((data[: bounds[-1]], np.zeros(LOOK_AHEAD_BYTES, np.uint8)))
     return data, bounds[:-1], bounds[1:]
 
 
 def windows(data: Bytes, starts: Ints, width: int) -> Bytes:
-    """The `width` bytes from each start, a row each."""
+    """Return the `width` bytes from each start, one row each."""
     everywhere = np.ndarray((len(data) - width + 1,), f"V{width}", data, strides=(1,))
     return everywhere[starts].view(np.uint8).reshape(-1, width)
 
 
-def coded(codes: npt.NDArray[Any], texts: Array, present: Mask) -> Array:
-    """A header column: for each event the text of that number, null where not present."""
+def dictionary_column(codes: npt.NDArray[Any], texts: Array, present: Mask) -> Array:
+    """Return a header column: `texts[code]` for each event, null where not `present`."""
     indices = pa.array(codes.astype(np.int32), mask=_absent(present))
     return pa.DictionaryArray.from_arrays(indices, texts, safe=False)
 
 
-def numbers(numbers: npt.NDArray[Any], present: Mask | None = None) -> Array:
-    """A header column: the numbers as text, null where not present."""
+def number_column(numbers: npt.NDArray[Any], present: Mask | None = None) -> Array:
+    """Return a header column: the numbers as text, null where not `present`."""
     if present is not None and not present.any():
         return pa.nulls(len(present), HEADER_TYPE)
     if numbers.dtype == np.uint8:
@@ -62,25 +62,25 @@ def numbers(numbers: npt.NDArray[Any], present: Mask | None = None) -> Array:
 
 @lru_cache(maxsize=64)
 def _texts(numbers: bytes, kind: str) -> Array:
-    """These numbers as text: remembered, as the next batch most often has the same."""
+    """Return numbers as text. Cached, as consecutive batches often have the same numbers."""
     return pa.array(np.frombuffer(numbers, kind)).cast(pa.string())
 
 
 def _absent(present: Mask | None) -> Mask | None:
-    """The mask as Arrow takes it, which has a shorter way for none."""
+    """Return the null mask for Arrow, which handles None faster than an empty mask."""
     return None if present is None or present.all() else ~present
 
 
 def is_digit(window: Bytes) -> Mask:
-    """Whether each byte is a digit of ASCII."""
+    """Return the mask of ASCII digits."""
     return window - ord("0") < 10
 
 
 def two_digits(window: Bytes, column: int) -> Bytes:
-    """The number of two digits in these columns."""
+    """Return the numbers written by two digits at `column` and behind it."""
     return (window[:, column] - ord("0")) * 10 + (window[:, column + 1] - ord("0"))
 
 
-def rows_of(mask: Mask) -> Any:
-    """An index of the rows where the mask is true, the cheapest there is; None where it nowhere is."""
+def row_index(mask: Mask) -> Any:
+    """Return the cheapest index of the rows where the mask is true; None if it is true nowhere."""
     return slice(None) if mask.all() else np.flatnonzero(mask) if mask.any() else None

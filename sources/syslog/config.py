@@ -7,13 +7,13 @@ import pydantic
 from flafka.plugins import option
 from flafka.sources.connections import ConnectionsConfig
 from flafka.sources.listening import HandshakeConfig
-from flafka.sources.syslog.formats import Format
-from flafka.sources.syslog.reading import Reading
+from flafka.sources.syslog.dialects import ParserOptions
+from flafka.sources.syslog.formats import CustomFormat
 from flafka.sources.timezone import TimeZoneConfig
 
 
 class SyslogConfig(TimeZoneConfig):
-    """Options of all."""
+    """Options of all syslog sources."""
 
     host: str = option(
         "0.0.0.0",  # noqa: S104  # as in Flume
@@ -56,18 +56,18 @@ class SyslogConfig(TimeZoneConfig):
     @pydantic.field_validator("keep_fields")
     @classmethod
     def _known_fields(cls, value: str) -> str:
-        Reading.of(value)
+        ParserOptions.from_keep_fields(value)
         return value
 
 
 class SyslogPortConfig(SyslogConfig):
-    """Options of those that listen on one port."""
+    """Options of syslog sources that listen on one port."""
 
     port: int = option(name="port", description="Port to listen on; 0 takes a free one.", ge=0, le=65535)
     format: dict[str, str] = option(
         {},
         name="format.",
-        description="A format of your own, tried before RFC 5424 and RFC 3164. `format.regex` matches a whole "
+        description="A custom format, tried before RFC 5424 and RFC 3164. `format.regex` matches a whole "
         "message; its groups are priority, version, timestamp, host and body. `format.dateFormat` is "
         "the pattern of the timestamp in the letters of Java's SimpleDateFormat, such as yyyy-MM-dd HH:mm:ss; any "
         "text may follow it. Without a year in it, the nearest year is taken. `format.search` and "
@@ -78,17 +78,17 @@ class SyslogPortConfig(SyslogConfig):
     @classmethod
     def _known_format(cls, value: dict[str, str]) -> dict[str, str]:
         if value:
-            Format(value, None)
+            CustomFormat(value, None)
         return value
 
 
 class SyslogStreamConfig(SyslogConfig, HandshakeConfig, ConnectionsConfig):
-    """Options of those that take connections, over TLS (RFC 5425) where that is wished."""
+    """Options of syslog sources over TCP, with optional TLS (RFC 5425)."""
 
     event_size: int = option(
         2500,
         name="eventSize",
-        description="A line that reaches this size is cut there: its first part is marked Incomplete, the others "
+        description="A line that reaches this size is cut there: its first part is marked Incomplete, other parts "
         "Invalid. For octet-counted messages the limit is 64 KiB, or this if larger. A value below 10 "
         "counts as 10.",
         unit="bytes",
@@ -104,7 +104,7 @@ class SyslogStreamConfig(SyslogConfig, HandshakeConfig, ConnectionsConfig):
     frame_timeout: float = option(
         300.0,
         name="frameTimeout",
-        description="A connection that leaves a message unfinished for this long is closed; the part that came "
+        description="A connection that leaves a message unfinished for this long is closed; the part received "
         "becomes an event marked Incomplete.",
         unit="s",
         gt=0,
@@ -113,7 +113,7 @@ class SyslogStreamConfig(SyslogConfig, HandshakeConfig, ConnectionsConfig):
         0.0,
         name="idleTimeout",
         description="A connection that sends nothing for this long is closed; 0 never closes one. A sender that "
-        "keeps one connection open may lose the message it sends next.",
+        "expects the connection to stay open may lose its next message.",
         unit="s",
         ge=0,
     )

@@ -1,4 +1,4 @@
-"""Frames to batches: what the messages hold, and who sent them."""
+"""Decoder of syslog frames to batches, with headers of the senders."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ import pyarrow.compute as pc
 from flafka.plugins import Batch, Metric, Source
 from flafka.sources.syslog.columns import Bytes
 from flafka.sources.syslog.config import SyslogConfig
-from flafka.sources.syslog.formats import Format
-from flafka.sources.syslog.framing import MAX_EVENTS
-from flafka.sources.syslog.names import HostNames, Sender
+from flafka.sources.syslog.dialects import SINGLE, Dialect, ParserOptions
+from flafka.sources.syslog.formats import CustomFormat
+from flafka.sources.syslog.framing import MAX_BATCH_EVENTS
+from flafka.sources.syslog.hostnames import HostNames, Sender
 from flafka.sources.syslog.parser import STATUS, parse
-from flafka.sources.syslog.reading import SINGLE, Dialect, Reading
 
 INCOMPLETE = Metric(
     *("EventIncompleteCount", "counter", "events"),
@@ -27,22 +27,22 @@ INCOMPLETE = Metric(
     "known",
 )
 _SAMPLE_BYTES = 100
-"""Bytes of a message that a log line shows."""
+"""Length of the beginning of a message in log lines."""
 _PRIORITY = re.compile(rb"<([0-9]{1,3})>")
 SenderHeader = Callable[[list[Sender]], list[str]]
-"""The header's value for each of some senders."""
+"""Function from senders to their header values."""
 
 
 class Decoder:
-    """Makes events of frames, as the options of one source say.
+    """Decoder of the frames of one source, as its options require.
 
-    `format` holds the properties of a format that is tried before the dialect's. `charsets` has the character sets of
-    messages to some ports, `charset` is that of all others, None for any bytes. `port_header` is the header for the
-    port that was sent to.
+    `format` holds the properties of a custom format, which is tried before the dialect. `charsets` maps ports to the
+    character sets of their messages; `charset` applies to all other ports, and None allows any bytes. `port_header`
+    names the header for the port that a message was sent to.
     """
 
     clock: Callable[[], float] = staticmethod(time.time)
-    """Now, in seconds since the epoch: RFC 3164 dates take their year from it."""
+    """Clock in seconds since the epoch, which determines the year of RFC 3164 dates."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class Decoder:
         charsets: Mapping[int, str] | None = None,
         port_header: str | None = None,
     ) -> None:
-        self._reading = Reading.of(
+        self._options = ParserOptions.from_keep_fields(
             config.keep_fields,
             config.zone,
             raw_timestamp=config.raw_timestamp_header,
@@ -62,7 +62,7 @@ class Decoder:
             dialect=dialect,
             charset=charset,
         )
-        self._format = Format(format, config.zone) if format else None
+        self._format = CustomFormat(format, config.zone) if format else None
         self._charset, self._charsets = charset, charsets or {}
         self._names = HostNames()
         headers: list[tuple[str | None, SenderHeader]] = [
@@ -72,29 +72,29 @@ class Decoder:
         ]
         self._sender_headers = {header: values for header, values in headers if header}
         self.needs_senders = bool(self._sender_headers or self._charsets)
-        """True where an event depends on who sent its frame."""
+        """True if events depend on the senders of their frames."""
 
     def sets_headers(self) -> Collection[str] | None:
-        """Names of the headers that its events may have; None where senders choose names, of structured data."""
-        reading = self._reading
-        if reading.structured:
+        """Return the names of all possible headers; None if senders choose names, with structured data."""
+        options = self._options
+        if options.structured:
             return None
-        dialect = reading.dialect
+        dialect = options.dialect
         names = ("Facility", "Severity", dialect.priority, dialect.version, "timestamp", "host", STATUS)
-        return {*names, *self._sender_headers, reading.raw_timestamp or STATUS}
+        return {*names, *self._sender_headers, options.raw_timestamp or STATUS}
 
     def close(self) -> None:
-        """Forget host names, and end looking them up."""
-        self._names.forget()
+        """Clear the cache of host names, and cancel lookups."""
+        self._names.close()
 
     def batches(self, frames: Any, marks: Bytes, senders: list[Sender], source: Source[Any]) -> Iterator[Batch]:
-        """Yield the events of these frames (a binary array); `senders` holds one for each where `needs_senders`.
+        """Yield the events of these frames (a binary array). `senders` has one entry per frame if `needs_senders`.
 
-        `source` counts those that are no whole message, and logs a warning with one of them.
+        Count the Invalid and Incomplete ones in the metrics of `source`, and log a warning with the first.
         """
         now = self.clock()
-        for start in range(0, len(frames), MAX_EVENTS):
-            rows = slice(start, start + MAX_EVENTS)
+        for start in range(0, len(frames), MAX_BATCH_EVENTS):
+            rows = slice(start, start + MAX_BATCH_EVENTS)
             for batch in self._by_charset(frames[rows], marks[rows], senders[rows], now):
                 if STATUS in batch.header_names:
                     statuses = batch.header(STATUS).dictionary_decode()
@@ -105,7 +105,7 @@ class Decoder:
                             "%d of %d messages are marked Invalid; the first one %s: %r",
                             invalid,
                             len(batch),
-                            *_why_invalid(batch.bodies.filter(rows)[0].as_py()),
+                            *_explain_invalid(batch.bodies.filter(rows)[0].as_py()),
                         )
                     incomplete = pc.equal(statuses, "Incomplete").true_count
                     source.metrics.add("EventIncompleteCount", incomplete)
@@ -113,19 +113,19 @@ class Decoder:
 
     def _by_charset(self, frames: Any, marks: Bytes, senders: list[Sender], now: float) -> Iterator[Batch]:
         if not self._charsets:
-            yield self._batch(frames, marks, senders, now, self._reading)
+            yield self._batch(frames, marks, senders, now, self._options)
             return
         charsets = np.array([self._charsets.get(sender.port, self._charset) for sender in senders])
         for charset in dict.fromkeys(charsets.tolist()):
             rows = np.flatnonzero(charsets == charset)
-            reading = dataclasses.replace(self._reading, charset=charset)
-            yield self._batch(frames.take(pa.array(rows)), marks[rows], [senders[row] for row in rows], now, reading)
+            options = dataclasses.replace(self._options, charset=charset)
+            yield self._batch(frames.take(pa.array(rows)), marks[rows], [senders[row] for row in rows], now, options)
 
-    def _batch(self, frames: Any, marks: Bytes, senders: list[Sender], now: float, reading: Reading) -> Batch:
+    def _batch(self, frames: Any, marks: Bytes, senders: list[Sender], now: float, options: ParserOptions) -> Batch:
         if self._format is not None:
-            batch = self._format.parse(frames, now, reading, marks)
+            batch = self._format.parse(frames, now, options, marks)
         else:
-            batch = parse(frames, now, reading, marks)
+            batch = parse(frames, now, options, marks)
         if self._sender_headers:
             codes = {sender: code for code, sender in enumerate(dict.fromkeys(senders))}
             indices = pa.array([codes[sender] for sender in senders], pa.int32())
@@ -136,17 +136,17 @@ class Decoder:
         return batch
 
     def _host_names(self, senders: list[Sender]) -> list[str]:
-        names = self._names.of(sender.address for sender in senders)
+        names = self._names.resolve(sender.address for sender in senders)
         return [names[sender.address] for sender in senders]
 
 
-def _why_invalid(body: bytes) -> tuple[str, bytes]:
-    """Return what a message lacks, and its beginning."""
+def _explain_invalid(body: bytes) -> tuple[str, bytes]:
+    """Return the first error in a message, and its beginning."""
     priority = _PRIORITY.match(body)
     if priority is None:
-        why = "does not begin with a priority such as <13>"
+        reason = "does not begin with a priority such as <13>"
     elif int(priority[1]) > 191:
-        why = "has a priority above 191"
+        reason = "has a priority above 191"
     else:
-        why = "has no timestamp or host behind its priority, or text that cannot be read"
-    return why, body[:_SAMPLE_BYTES]
+        reason = "has no timestamp or host behind its priority, or text that cannot be read"
+    return reason, body[:_SAMPLE_BYTES]

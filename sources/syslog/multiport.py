@@ -1,4 +1,4 @@
-"""The source `multiport_syslogtcp`: several ports, and the headers that Flume's source of this name sets."""
+"""Source `multiport_syslogtcp`: several ports, and the header names of Flume's source of this name."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from types import MappingProxyType
 import pydantic
 
 from flafka.plugins import cross_field_validator, option
-from flafka.sources.syslog import compatibility as declared
+from flafka.sources.syslog import compatibility
 from flafka.sources.syslog.config import SyslogStreamConfig
 from flafka.sources.syslog.decoder import Decoder
-from flafka.sources.syslog.reading import MULTIPORT
+from flafka.sources.syslog.dialects import MULTIPORT
 from flafka.sources.syslog.tcp import SyslogStream
 
 _ASCII = bytes(range(128))
 
 
 def _codec(charset: str) -> str:
-    """Return Python's name of a character set. Raises ValueError where it cannot be read byte by byte."""
+    """Return Python's name of a character set. Raises ValueError if it is unknown, or no superset of ASCII."""
     try:
         codec = codecs.lookup(charset)
         if codec.decode(_ASCII)[0].encode("ascii") == _ASCII:
@@ -29,11 +29,11 @@ def _codec(charset: str) -> str:
 
 
 class MultiportSyslogTcpConfig(SyslogStreamConfig):
-    """Options of multiport_syslogtcp."""
+    """Options of the source `multiport_syslogtcp`."""
 
     options_without_effect = MappingProxyType(
         {
-            "batchSize": "messages are batched as they come",
+            "batchSize": "messages are batched as they arrive",
             "numProcessors": "one thread reads all ports",
             "readBufferBytes": "a read takes 64 KiB or more",
             "readBufferSize": "a read takes 64 KiB or more",
@@ -51,8 +51,8 @@ class MultiportSyslogTcpConfig(SyslogStreamConfig):
     charset: str = option(
         "UTF-8",
         name="charset.default",
-        description="Character set of messages. A message that is not valid in it is marked Invalid and kept as "
-        "it came.",
+        description="Character set of messages. A message that is not valid in it is marked Invalid and kept "
+        "unchanged.",
     )
     port_charsets: dict[str, str] = option(
         {},
@@ -92,14 +92,14 @@ class MultiportSyslogTcpConfig(SyslogStreamConfig):
 
 
 class MultiportSyslogTcp(SyslogStream[MultiportSyslogTcpConfig]):
-    """Receives syslog over TCP on several ports: what it has read is never dropped, as with `syslogtcp`.
+    """Receive syslog over TCP on several ports: a message once read is never dropped, as with `syslogtcp`.
 
-    Plain syslog has no acknowledgement: what is on its way when the sender, the network or the agent dies is lost.
+    Plain syslog has no acknowledgement: messages in flight when the sender, the network or the agent fails are lost.
     """
 
     type_name = "multiport_syslogtcp"
     aliases = ("org.apache.flume.source.MultiportSyslogTCPSource",)
-    compatibility_notes = (*declared.SYSLOG, *declared.STREAMS, *declared.MULTIPORT)
+    compatibility_notes = (*compatibility.SYSLOG, *compatibility.STREAMS, *compatibility.MULTIPORT)
 
     def __init__(self, config: MultiportSyslogTcpConfig, name: str = "") -> None:
         decoder = Decoder(

@@ -9,17 +9,19 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flafka.plugins.columns import OVERFLOW_TYPE
-from flafka.plugins.shared.octets import slices
+from flafka.plugins.wire.octets import take_slices
 from flafka.sources.syslog.columns import Array, Bytes, Ints, Mask, windows
 
-NAMES = ("appName", "procId", "msgId")
-"""Headers of the first three; none for a `-`."""
-PREFIX = "sd."
-"""Prefix of the headers `sd.<SD-ID>.<name>`, a parameter's value, and `sd.<SD-ID>`, empty, of an element without
-parameters. Senders choose these names, and shall not choose another header's."""
+FIELD_HEADERS = ("appName", "procId", "msgId")
+"""Headers of the first three fields; absent for `-`."""
+ELEMENT_PREFIX = "sd."
+"""Prefix of headers that senders name, so that they cannot overwrite other headers.
 
-_MOST_COLUMNS = 40
-"""Parameters in one batch that get a column each; the others share one."""
+`sd.<SD-ID>.<name>` holds the value of a parameter. `sd.<SD-ID>` is empty, for an element without parameters.
+"""
+
+_MAX_COLUMNS = 40
+"""Maximum number of parameters of a batch with their own columns; the others share the overflow map."""
 _ID = r'[^\s=\]"]+'
 _VALUE = r'(?:[^"\\]|\\.)*'
 _ELEMENT = rf'\[{_ID}(?: +{_ID}="{_VALUE}")* *\]'
@@ -29,52 +31,51 @@ _ESCAPED = re.compile(r'\\(["\\\]])')
 _BOM = np.frombuffer(b"\xef\xbb\xbf", np.uint8)
 
 
-def read(data: Bytes, starts: Ints, ends: Ints, wanted: Mask) -> tuple[Ints, Mask, dict[str, Array], Array | None]:
-    """Return the starts of the messages, the mask of frames that RFC 5424 allows, their headers, and the map column
-    with the headers past `_MOST_COLUMNS`.
+def extract(data: Bytes, starts: Ints, ends: Ints, wanted: Mask) -> tuple[Ints, Mask, dict[str, Array], Array | None]:
+    """Return the starts of the messages, the mask of valid frames, their headers, and the overflow map of headers.
 
-    `starts` is where the application's name is. A frame that is not wanted, or not as RFC 5424 has it, gets no header
-    and starts where it did. A mark of UTF-8 before the message goes.
+    `starts` holds the positions of the application names. A frame that is not `wanted`, or violates RFC 5424, gets no
+    headers and keeps its start. A byte order mark before the message is skipped.
     """
-    found = pc.extract_regex(slices(data, starts, np.where(wanted, ends, starts)), pattern=_FIELDS)
-    formed = pc.is_valid(found).to_numpy(zero_copy_only=False)
+    match = pc.extract_regex(take_slices(data, starts, np.where(wanted, ends, starts)), pattern=_FIELDS)
+    formed = pc.is_valid(match).to_numpy(zero_copy_only=False)
     if not formed.any():
         return starts, formed, {}, None
-    app, process, message, elements, end = (pc.struct_field(found, n) for n in range(5))
+    app, process, message, elements, end = (pc.struct_field(match, n) for n in range(5))
     sizes = sum(pc.binary_length(part).fill_null(0).to_numpy() for part in (app, process, message, elements, end))
     text = starts + (sizes + 3) * formed
-    marked = formed & (text + 3 <= ends) & (windows(data, text, 3) == _BOM).all(axis=1)
+    has_bom = formed & (text + 3 <= ends) & (windows(data, text, 3) == _BOM).all(axis=1)
     headers = {}
-    for name, column in zip(NAMES, (app, process, message), strict=True):
+    for name, column in zip(FIELD_HEADERS, (app, process, message), strict=True):
         encoded = pc.if_else(pc.equal(column, b"-"), None, column).dictionary_encode()
         headers[name] = pa.DictionaryArray.from_arrays(encoded.indices, encoded.dictionary.cast(pa.string()))
     parameters, overflow = _columns(elements)
-    return text + 3 * marked, formed, headers | parameters, overflow
+    return text + 3 * has_bom, formed, headers | parameters, overflow
 
 
 def _columns(elements: Array) -> tuple[dict[str, Array], Array | None]:
-    """Each different text is read once."""
+    """Return the headers of structured data, and the overflow map. Each distinct text is parsed once."""
     encoded = elements.dictionary_encode()
     read = [_parameters(text) for text in encoded.dictionary.to_pylist()]
     names = list(dict.fromkeys(name for parameters in read for name in parameters))
     columns = {
         name: pa.array([parameters.get(name) for parameters in read], pa.string()).take(encoded.indices)
-        for name in names[:_MOST_COLUMNS]
+        for name in names[:_MAX_COLUMNS]
     }
-    if len(names) <= _MOST_COLUMNS:
+    if len(names) <= _MAX_COLUMNS:
         return columns, None
-    rest = [[item for item in parameters.items() if item[0] not in columns] for parameters in read]
-    return columns, pa.array(rest, OVERFLOW_TYPE).take(encoded.indices)
+    excess = [[item for item in parameters.items() if item[0] not in columns] for parameters in read]
+    return columns, pa.array(excess, OVERFLOW_TYPE).take(encoded.indices)
 
 
 def _parameters(text: bytes) -> dict[str, str]:
-    """The headers of some structured data; a name that occurs twice has its values joined by commas."""
+    """Return the headers of one structured data text. Values of a repeated name are joined by commas."""
     headers: dict[str, list[str]] = {}
     element = ""
     for token in _TOKEN.finditer(text.decode("utf-8", "replace")):
         opened, bare, name, value = token.groups()
         if opened is not None:
-            element = f"{PREFIX}{opened}"
+            element = f"{ELEMENT_PREFIX}{opened}"
             if bare:
                 headers.setdefault(element, [""])
         else:

@@ -1,6 +1,6 @@
 """Syslog over TCP: RFC 3164 and RFC 5424, in lines or octet-counted (RFC 6587), also over TLS (RFC 5425).
 
-A listener takes connections, a framer for each cuts what it sends into frames, a decoder makes events of frames.
+A listener accepts connections, a framer per connection cuts its stream into frames, and a decoder parses frames.
 """
 
 from __future__ import annotations
@@ -13,45 +13,52 @@ from typing import TypeVar
 import numpy as np
 
 from flafka.plugins import Batch
-from flafka.sources.connections import CONNECTION_METRICS, Connection, plain
-from flafka.sources.listening import CERTIFICATE, HANDSHAKES, MAX_BYTES, Endpoint, EndpointSource, Listener
+from flafka.sources.connections import CONNECTION_METRICS, Connection, unmap_ipv4
+from flafka.sources.listening import (
+    CERTIFICATE_METRIC,
+    HANDSHAKE_METRIC,
+    MAX_BATCH_BYTES,
+    Endpoint,
+    EndpointSource,
+    Listener,
+)
 from flafka.sources.syslog.columns import Bytes
 from flafka.sources.syslog.compatibility import PORTS, STREAMS, SYSLOG
 from flafka.sources.syslog.config import SyslogPortConfig, SyslogStreamConfig
 from flafka.sources.syslog.decoder import INCOMPLETE, Decoder
 from flafka.sources.syslog.framing import (
-    BETWEEN,
-    COUNTED_MAX,
-    LEAST_ROOM,
-    Intake,
+    MAX_COUNTED_BYTES,
+    MIN_READ_BYTES,
+    NO_FRAME,
+    FrameAccumulator,
     Positions,
     SyslogFramer,
-    cut_together,
+    cut_streams,
 )
-from flafka.sources.syslog.names import Sender
+from flafka.sources.syslog.hostnames import Sender
 from flafka.sources.syslog.parser import CUT
 
 C = TypeVar("C", bound=SyslogStreamConfig)
 
 
 class _Connection(Connection):
-    """One sender."""
+    """Connection of one sender."""
 
-    def __init__(self, taken: socket.socket, address: tuple[str, int], framer: SyslogFramer) -> None:
-        super().__init__(taken, address)
-        self.sender = Sender(plain(address[0]), taken.getsockname()[1])
+    def __init__(self, accepted: socket.socket, address: tuple[str, int], framer: SyslogFramer) -> None:
+        super().__init__(accepted, address)
+        self.sender = Sender(unmap_ipv4(address[0]), accepted.getsockname()[1])
         self.framer = framer
-        self.held = b""
-        """The beginning of a frame that has not come to its end."""
-        self.since = 0.0
-        """Arrival time of its first byte, in seconds of the monotonic clock."""
+        self.partial_frame = b""
+        """Beginning of a frame whose end has not arrived."""
+        self.partial_since = 0.0
+        """Arrival time of the first byte of `partial_frame`, in seconds of the monotonic clock."""
 
 
 class SyslogStream(EndpointSource[C]):
-    """Syslog from connections to some ports, all on one thread."""
+    """Base of syslog sources over TCP: all connections to all ports are read on one thread."""
 
     in_flight = 4
-    declared_metrics = (*CONNECTION_METRICS, CERTIFICATE, HANDSHAKES, INCOMPLETE)
+    declared_metrics = (*CONNECTION_METRICS, CERTIFICATE_METRIC, HANDSHAKE_METRIC, INCOMPLETE)
 
     def __init__(self, config: C, name: str, ports: list[int], decoder: Decoder) -> None:
         super().__init__(config, name, Endpoint(config.host, ports, config))
@@ -59,83 +66,88 @@ class SyslogStream(EndpointSource[C]):
         self._listener: Listener[_Connection] = Listener(
             self,
             self._endpoint,
-            lambda taken, address: _Connection(taken, address, SyslogFramer(self._event_size)),
-            most=config.max_connections,
-            most_per_address=config.max_connections_per_address,
+            lambda accepted, address: _Connection(accepted, address, SyslogFramer(self._event_size)),
+            max_connections=config.max_connections,
+            max_per_address=config.max_connections_per_address,
             handshake_timeout=config.handshake_timeout,
         )
-        self._intake = Intake(MAX_BYTES + max(self._event_size, COUNTED_MAX))
+        self._accumulator = FrameAccumulator(MAX_BATCH_BYTES + max(self._event_size, MAX_COUNTED_BYTES))
         self._decoder = decoder
-        self._inspected = 0.0
+        self._timeouts_checked = 0.0
 
     def open(self) -> None:
-        """Load the certificate, and listen. Retry says why that is not possible."""
+        """Load the certificate and listen. Raises `Retry` if either is impossible."""
         self._listener.open()
 
     def close(self) -> None:
-        """Stop listening and end all connections."""
+        """Stop listening and close all connections."""
         self._listener.close()
         self._decoder.close()
 
     def sets_headers(self) -> Collection[str] | None:
-        """Names of the headers that the decoder sets."""
+        """Return the names of the headers that the decoder sets."""
         return self._decoder.sets_headers()
 
     def batches(self) -> Iterator[Batch]:
-        """Yield what the senders send; after `stopping`, also what had arrived by then."""
+        """Yield the messages of all senders until `stopping`, then those that had arrived."""
         while not self.stopping.is_set():
-            ready = self._listener.ready(self._intake.patience(), self._intake.rest)
+            ready = self._listener.poll(self._accumulator.timeout(), self._accumulator.linger)
             yield from self._read(ready)
             for connection in self._overdue():
                 yield from self._end(connection)
-            if self._intake.due(quiet=not ready):
+            if self._accumulator.is_due(idle=not ready):
                 yield from self._flush()
-        for ready in self._listener.last():
+        for ready in self._listener.drain():
             yield from self._read(ready)
         for connection in self._listener.connections:
             yield from self._end(connection)
         yield from self._flush()
 
     def _flush(self) -> Iterator[Batch]:
-        """Return what has been gathered, as batches."""
-        return self._decoder.batches(*self._intake.take(), self)
+        """Return the batches of the accumulated frames."""
+        return self._decoder.batches(*self._accumulator.take(), self)
 
     def _read(self, ready: Sequence[tuple[_Connection, int]]) -> Iterator[Batch]:
-        """Read once from each of these connections, which have something to read, and cut what came into frames."""
-        arrived: list[_Connection] = []
+        """Read once from each of these connections, and cut the data into frames."""
+        received_from: list[_Connection] = []
         stops: list[int] = []
         ended: list[_Connection] = []
-        room, used = self._intake.room, 0
+        space, used = self._accumulator.free_space, 0
         for connection, _ in ready:
-            held = len(connection.held)
-            if len(room) - used < held + LEAST_ROOM:
-                yield from self._cut(arrived, stops)
+            partial = len(connection.partial_frame)
+            if len(space) - used < partial + MIN_READ_BYTES:
+                yield from self._cut(received_from, stops)
                 yield from self._flush()
-                arrived, stops = [], []
-                room, used = self._intake.room, 0
-            room[used : used + held] = connection.held
-            size = self._listener.read_into(connection, room[used + held :])
+                received_from, stops = [], []
+                space, used = self._accumulator.free_space, 0
+            space[used : used + partial] = connection.partial_frame
+            size = self._listener.read_into(connection, space[used + partial :])
             if size:
-                used += held + size
-                arrived.append(connection)
+                used += partial + size
+                received_from.append(connection)
                 stops.append(used)
             elif size == 0:
                 ended.append(connection)
-        yield from self._cut(arrived, stops)
+        yield from self._cut(received_from, stops)
         for connection in ended:
             yield from self._end(connection)
 
     def _cut(self, connections: Sequence[_Connection], stops: Sequence[int]) -> Iterator[Batch]:
-        """Keep the frames of what came from these connections: it lies in the intake's room, up to these places."""
+        """Cut received data into frames, add these to the current batch, and keep the remainders as partial frames.
+
+        The data of all connections lie in `free_space` without gaps, up to the offset in `stops` for each. A
+        connection with wrong octet counts is closed. Yields only if the partial frame of such a connection does not
+        fit into the batch.
+        """
         if not connections:
             return
-        data = self._intake.room[: stops[-1]]
-        cut = cut_together(data, stops, [connection.framer for connection in connections])
+        data = self._accumulator.free_space[: stops[-1]]
+        cut = cut_streams(data, stops, [connection.framer for connection in connections])
         starts = [0, *stops]
-        for connection, start, stop, left in zip(connections, starts, stops, cut.left, strict=False):
-            if left > start or not connection.held:
-                connection.since = connection.heard
-            connection.held = bytes(data[left:stop])
+        for connection, start, stop, remainder in zip(connections, starts, stops, cut.remainders, strict=False):
+            if remainder > start or not connection.partial_frame:
+                connection.partial_since = connection.last_activity
+            connection.partial_frame = bytes(data[remainder:stop])
         if (cut.marks & CUT).any():
             for connection, marks in zip(connections, np.split(cut.marks, np.cumsum(cut.counts)), strict=False):
                 if (marks & CUT).any():
@@ -145,9 +157,9 @@ class SyslogStream(EndpointSource[C]):
                         " at %d",
                         connection.peer,
                         self._event_size,
-                        max(self._event_size, COUNTED_MAX),
+                        max(self._event_size, MAX_COUNTED_BYTES),
                     )
-        if (cut.marks != BETWEEN).any():
+        if (cut.marks != NO_FRAME).any():
             self._add(connections, cut.counts, cut.ends, cut.marks)
         for connection in connections:
             if connection.framer.fault:
@@ -166,19 +178,19 @@ class SyslogStream(EndpointSource[C]):
             senders = []
             for connection, count in zip(connections, counts, strict=True):
                 senders += [connection.sender] * count
-        self._intake.add(ends, marks, senders)
+        self._accumulator.add(ends, marks, senders)
 
     def _overdue(self) -> list[_Connection]:
-        """Connections that have left a message unfinished, or have been silent, for too long."""
+        """Return the connections past `frameTimeout` or `idleTimeout`; none within a second of the last call."""
         now = time.monotonic()
-        if now < self._inspected + 1:
+        if now < self._timeouts_checked + 1:
             return []
-        self._inspected = now
+        self._timeouts_checked = now
         config, overdue = self.config, []
         for connection in self._listener.connections:
-            if connection.shaking:
+            if connection.handshake_pending:
                 continue
-            if connection.held and now > connection.since + config.frame_timeout:
+            if connection.partial_frame and now > connection.partial_since + config.frame_timeout:
                 overdue.append(connection)
                 self.warn_rate_limited(
                     "unfinished",
@@ -186,29 +198,29 @@ class SyslogStream(EndpointSource[C]):
                     connection.peer,
                     config.frame_timeout,
                 )
-            elif config.idle_timeout and now > connection.heard + config.idle_timeout:
+            elif config.idle_timeout and now > connection.last_activity + config.idle_timeout:
                 overdue.append(connection)
                 self.log.info("%s is closed: it sent nothing for %g s", connection.peer, config.idle_timeout)
         return overdue
 
     def _end(self, connection: _Connection) -> Iterator[Batch]:
-        """End a connection; what it left unfinished is a frame."""
-        if size := len(connection.held):
-            if len(self._intake.room) < size:
+        """Close a connection; its partial frame becomes an incomplete one."""
+        if size := len(connection.partial_frame):
+            if len(self._accumulator.free_space) < size:
                 yield from self._flush()
-            self._intake.room[:size] = connection.held
-            self._add([connection], [1], np.array([size]), np.array([connection.framer.end()], np.uint8))
+            self._accumulator.free_space[:size] = connection.partial_frame
+            self._add([connection], [1], np.array([size]), np.array([connection.framer.final_mark()], np.uint8))
         self._listener.drop(connection)
 
 
 class SyslogTcpConfig(SyslogStreamConfig, SyslogPortConfig):
-    """Options of syslogtcp."""
+    """Options of the source `syslogtcp`."""
 
 
 class SyslogTcp(SyslogStream[SyslogTcpConfig]):
-    """Receives syslog over TCP: what it has read is never dropped, and while channels are full it does not read.
+    """Receive syslog over TCP: a message once read is never dropped, and while channels are full nothing is read.
 
-    Plain syslog has no acknowledgement: what is on its way when the sender, the network or the agent dies is lost.
+    Plain syslog has no acknowledgement: messages in flight when the sender, the network or the agent fails are lost.
     """
 
     type_name = "syslogtcp"

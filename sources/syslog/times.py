@@ -1,4 +1,4 @@
-"""Timestamps of syslog messages, a column at a time: bytes to seconds since the epoch, in a zone."""
+"""Vectorized parsing of syslog timestamps: bytes to seconds since the epoch, in a time zone."""
 
 from __future__ import annotations
 
@@ -16,13 +16,16 @@ _MONTHS = sorted((int.from_bytes(name.encode()), number) for number, name in enu
 _MONTH_KEYS, _MONTH_NUMBERS = np.array(_MONTHS).T
 _EPOCH = datetime(1970, 1, 1)
 _FIRST_MINUTE, _LAST_MINUTE = (int((datetime(year, 1, 1) - _EPOCH) / timedelta(minutes=1)) for year in (1900, 2200))
-"""Outside these years a zone keeps the offset it has at their edge."""
+"""Limits of lookups in a time zone, in minutes. Times outside have the UTC offset of the nearer limit."""
 
 _DAYS_IN_MONTH = np.array([0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 
 
 def rfc5424_times(window: Bytes, tail: Bytes) -> tuple[Ints, Ints, Mask]:
-    """Seconds and milliseconds of `2003-10-11T22:14:15.003Z`, and whether no zone is named: then they are local."""
+    """Return seconds and milliseconds of `2003-10-11T22:14:15.003Z`, and the mask of local times, which have no zone.
+
+    `window` holds the first bytes of each timestamp, `tail` the last six.
+    """
     year = two_digits(window, 0).astype(np.int64) * 100 + two_digits(window, 2)
     seconds = _seconds(
         year,
@@ -47,55 +50,56 @@ def rfc5424_times(window: Bytes, tail: Bytes) -> tuple[Ints, Ints, Mask]:
 def rfc3164_times(
     data: Bytes, window: Bytes, end: Ints, now: float, zone: tzinfo | None, strict: bool
 ) -> tuple[Ints, Mask]:
-    """Seconds of `Oct 11 22:14:15` in the year that is right for now, and whether there is such a month.
+    """Return the seconds of `Oct 11 22:14:15`, and the mask of valid months.
 
-    Where `strict`, also whether there is such a day and such a time.
+    The year puts a time between 11 months before `now` and one month after it. With `strict`, the mask also requires
+    a valid day and time. `end` holds the position behind each timestamp.
     """
-    # Whole seconds come in runs of equals. One of each run is worked out; the 16 bytes that tell are two numbers.
+    # Equal timestamps come in runs: the first of each run is parsed. Their 16 bytes are compared as two integers.
     words = window.view(np.uint64)
     changes = np.ones(len(words), np.bool_)
     changes[1:] = (words[1:, 0] != words[:-1, 0]) | (words[1:, 1] != words[:-1, 1])
     runs = np.cumsum(changes) - 1
-    tail = windows(data, end[changes] - 11, 11)  # from the day on, of one digit or two
-    seconds, known = _of_runs(window[changes, :16].tobytes(), tail.tobytes(), int(now), zone, strict)
+    tail = windows(data, end[changes] - 11, 11)  # from the day on, which has one digit or two
+    seconds, known = _parse_runs(window[changes, :16].tobytes(), tail.tobytes(), int(now), zone, strict)
     return seconds[runs], known[runs]
 
 
 def rfc3164_second(stamp: bytes, now: float, zone: tzinfo | None) -> int | None:
-    """The same of one, with two bytes for its day; None where there is no such month, day, or time."""
-    seconds, known = _of_runs(stamp + b" ", stamp[4:], int(now), zone, True)
+    """Return the seconds of one timestamp, whose day has two bytes; None for an invalid month, day or time."""
+    seconds, known = _parse_runs(stamp + b" ", stamp[4:], int(now), zone, True)
     return int(seconds[0]) if known[0] else None
 
 
 @lru_cache(maxsize=8)
-def _of_runs(stamps: bytes, tails: bytes, now: int, zone: tzinfo | None, strict: bool) -> tuple[Ints, Mask]:
-    """`rfc3164_times` of timestamps of 16 bytes, with the last 11 of each.
+def _parse_runs(stamps: bytes, tails: bytes, now: int, zone: tzinfo | None, strict: bool) -> tuple[Ints, Mask]:
+    """Return `rfc3164_times` of timestamps of 16 bytes each, with their last 11 bytes in `tails`.
 
-    Remembered: the next batch most often has the same, and to work out one takes as long as to work out hundreds.
+    Cached, as consecutive batches often have equal timestamps, and parsing one takes as long as parsing hundreds.
     """
     window = np.frombuffer(stamps, np.uint8).reshape(-1, 16)
     tail = np.frombuffer(tails, np.uint8).reshape(-1, 11)
     keys = window[:, 0].astype(np.int64) << 16 | window[:, 1].astype(np.int64) << 8 | window[:, 2]
-    places = np.searchsorted(_MONTH_KEYS, keys) % 12
+    months = np.searchsorted(_MONTH_KEYS, keys) % 12
     day = np.where(is_digit(tail[:, 0]), two_digits(tail, 0), tail[:, 1] - ord("0"))
     hour, minute, second = (two_digits(tail, column) for column in (3, 6, 9))
-    fields = _MONTH_NUMBERS[places], day, hour, minute, second
+    fields = _MONTH_NUMBERS[months], day, hour, minute, second
     here = datetime.fromtimestamp(now, UTC).astimezone(zone).replace(tzinfo=None)
     year = np.full(len(window), here.year)
     seconds = _seconds(year, *fields)
     early, late = seconds < _wall_seconds(here, -11), seconds > _wall_seconds(here, 1)
     if (early | late).any():
         seconds = _seconds(year + early - late, *fields)
-    seconds -= offsets(seconds, zone)
-    known = _MONTH_KEYS[places] == keys
+    seconds -= utc_offsets(seconds, zone)
+    known = _MONTH_KEYS[months] == keys
     if strict:
-        known &= (day > 0) & (day <= _DAYS_IN_MONTH[_MONTH_NUMBERS[places]]) & (hour < 24)
+        known &= (day > 0) & (day <= _DAYS_IN_MONTH[_MONTH_NUMBERS[months]]) & (hour < 24)
         known &= (minute < 60) & (second < 60)
     return seconds, known
 
 
 def _seconds(year: Ints, month: Any, day: Any, hour: Any, minute: Any, second: Any) -> Ints:
-    """Seconds since the epoch. A field too large carries over into the next, as Java's lenient calendar has it."""
+    """Return seconds since the epoch. An overflow carries into the next field, as in Java's lenient calendar."""
     months = ((year - 1970) * 12 + month - 1).view("datetime64[M]")
     days = months.astype("datetime64[D]").view(np.int64) + day - 1
     seconds: Ints = ((days * 24 + hour) * 60 + minute) * 60 + second
@@ -103,22 +107,22 @@ def _seconds(year: Ints, month: Any, day: Any, hour: Any, minute: Any, second: A
 
 
 def _wall_seconds(here: datetime, months: int) -> int:
-    """That many months from here; the last day where that month is shorter."""
+    """Return the seconds of `here` moved by `months`, on the last day of a shorter month."""
     year, month = divmod(here.year * 12 + here.month - 1 + months, 12)
     day = min(here.day, calendar.monthrange(year, month + 1)[1])
     return int((here.replace(year=year, month=month + 1, day=day) - _EPOCH).total_seconds())
 
 
-def offsets(seconds: Ints, zone: tzinfo | None) -> Ints:
-    """How far the zone is ahead of UTC at these local times, in seconds."""
+def utc_offsets(seconds: Ints, zone: tzinfo | None) -> Ints:
+    """Return the UTC offsets of a time zone at these local times, in seconds."""
     minutes = pa.array(np.clip(seconds // 60, _FIRST_MINUTE, _LAST_MINUTE)).dictionary_encode()
-    offsets = np.array([_offset(minute, zone) for minute in minutes.dictionary.to_pylist()], np.int64)
-    spread: Ints = offsets[minutes.indices.to_numpy()]
-    return spread
+    offsets = np.array([_utc_offset(minute, zone) for minute in minutes.dictionary.to_pylist()], np.int64)
+    by_row: Ints = offsets[minutes.indices.to_numpy()]
+    return by_row
 
 
 @lru_cache(maxsize=16384)
-def _offset(minute: int, zone: tzinfo | None) -> int:
-    """The same for one minute. A time that the clock shows twice is the later one, as Java has it."""
+def _utc_offset(minute: int, zone: tzinfo | None) -> int:
+    """Return the UTC offset at one local minute, in seconds. Ambiguous times are the later ones, as in Java."""
     wall = (_EPOCH + timedelta(minutes=minute)).replace(tzinfo=zone)
     return minute * 60 - int(max(wall.replace(fold=fold).timestamp() for fold in (0, 1)))

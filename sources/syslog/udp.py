@@ -1,4 +1,4 @@
-"""Syslog over UDP: RFC 3164 and RFC 5424, one message a datagram."""
+"""Syslog over UDP: RFC 3164 and RFC 5424, one message per datagram."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from collections.abc import Collection, Iterator
 import numpy as np
 
 from flafka.plugins import Batch
-from flafka.sources.connections import plain
+from flafka.sources.connections import unmap_ipv4
 from flafka.sources.datagrams import DatagramConfig, DatagramSource
-from flafka.sources.listening import FAREWELL, MAX_BYTES
+from flafka.sources.listening import DRAIN_READ_SECONDS, MAX_BATCH_BYTES
 from flafka.sources.syslog.compatibility import DATAGRAMS, PORTS, SYSLOG
 from flafka.sources.syslog.config import SyslogPortConfig
 from flafka.sources.syslog.decoder import INCOMPLETE, Decoder
-from flafka.sources.syslog.framing import LEAST_ROOM, MAX_EVENTS, Intake
-from flafka.sources.syslog.names import Sender
+from flafka.sources.syslog.framing import MAX_BATCH_EVENTS, MIN_READ_BYTES, FrameAccumulator
+from flafka.sources.syslog.hostnames import Sender
 
 
 class SyslogUdpConfig(DatagramConfig, SyslogPortConfig):
-    """Options of syslogudp."""
+    """Options of the source `syslogudp`."""
 
 
 class SyslogUdp(DatagramSource[SyslogUdpConfig]):
-    """Receives syslog over UDP: a datagram once read is never dropped, and those that the kernel drops are counted.
+    """Receive syslog over UDP: a datagram once read is never dropped, and those that the kernel drops are counted.
 
-    It does not read while channels are full; the kernel's buffer fills, and `KernelDropCount` counts what is lost.
+    While channels are full nothing is read: the kernel's buffer fills, and `KernelDropCount` counts lost datagrams.
     """
 
     type_name = "syslogudp"
@@ -36,7 +36,7 @@ class SyslogUdp(DatagramSource[SyslogUdpConfig]):
 
     def __init__(self, config: SyslogUdpConfig, name: str = "") -> None:
         super().__init__(config, name, config.host, config.port)
-        self._intake = Intake(MAX_BYTES + LEAST_ROOM)
+        self._accumulator = FrameAccumulator(MAX_BATCH_BYTES + MIN_READ_BYTES)
         self._decoder = Decoder(config, format=config.format)
 
     def close(self) -> None:
@@ -45,45 +45,45 @@ class SyslogUdp(DatagramSource[SyslogUdpConfig]):
         self._decoder.close()
 
     def sets_headers(self) -> Collection[str] | None:
-        """Names of the headers that the decoder sets."""
+        """Return the names of the headers that the decoder sets."""
         return self._decoder.sets_headers()
 
     def batches(self) -> Iterator[Batch]:
-        """Yield what is sent here; after `stopping`, also what had arrived by then."""
+        """Yield the messages of all senders until `stopping`, then those that had arrived."""
         while not self.stopping.is_set():
-            if there := self._wait(self._intake.patience()):
+            if has_datagram := self._has_datagram(self._accumulator.timeout()):
                 self._read()
             self._count_drops()
-            if self._intake.due(quiet=not there):
+            if self._accumulator.is_due(idle=not has_datagram):
                 yield from self._flush()
-        deadline = time.monotonic() + FAREWELL
+        deadline = time.monotonic() + DRAIN_READ_SECONDS
         while time.monotonic() < deadline and self._read():
             yield from self._flush()
         yield from self._flush()
         self._count_drops()
 
     def _flush(self) -> Iterator[Batch]:
-        """Return what has been gathered, as batches."""
-        return self._decoder.batches(*self._intake.take(), self)
+        """Return the batches of the accumulated frames."""
+        return self._decoder.batches(*self._accumulator.take(), self)
 
     def _read(self) -> int:
-        """Read the datagrams that wait, as many as fit, and tell how many those were."""
-        room, position = self._intake.room, 0
+        """Read the waiting datagrams that fit, and return their number."""
+        space, position = self._accumulator.free_space, 0
         ends: list[int] = []
         senders: list[Sender] | None = [] if self._decoder.needs_senders else None
         port, receiver = self.port, self._socket
-        while len(room) - position >= LEAST_ROOM and len(ends) < MAX_EVENTS:  # no datagram is larger, so none is cut
+        while len(space) - position >= MIN_READ_BYTES and len(ends) < MAX_BATCH_EVENTS:  # no datagram is truncated
             try:
                 if senders is None:
-                    size = receiver.recv_into(room[position:])
+                    size = receiver.recv_into(space[position:])
                 else:
-                    size, address = receiver.recvfrom_into(room[position:])
+                    size, address = receiver.recvfrom_into(space[position:])
             except BlockingIOError:
                 break
             position += size
-            if size:  # a datagram may be empty, an event not
+            if size:  # an empty datagram is no event
                 ends.append(position)
                 if senders is not None:
-                    senders.append(Sender(plain(address[0]), port))
-        self._intake.add(np.array(ends, np.int64), np.zeros(len(ends), np.uint8), senders)
+                    senders.append(Sender(unmap_ipv4(address[0]), port))
+        self._accumulator.add(np.array(ends, np.int64), np.zeros(len(ends), np.uint8), senders)
         return len(ends)

@@ -21,7 +21,7 @@ TAILDIR = (
     CompatibilityNote(
         flume="a compressed file whose name matches is read as text",
         here="read from where reading stopped if it proves to be the rotated copy of a file that is gone; "
-        "otherwise ignored, as its content was read before",
+        "otherwise ignored, as its content was already read",
     ),
     CompatibilityNote(
         flume="a file that is created, rotated and deleted between two scans is lost",

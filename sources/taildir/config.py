@@ -9,12 +9,12 @@ from typing import Literal
 import pydantic
 
 from flafka.plugins import MAX_HEADER_COLUMNS, Config, Problem, cross_field_validator, option
-from flafka.plugins.shared.javaregex import NotLinear
-from flafka.plugins.shared.regex import Regex
-from flafka.sources.filenames import shell_directory, shell_pattern
+from flafka.plugins.java.pattern import NonLinearPattern
+from flafka.plugins.java.regex import Regex
+from flafka.sources.filenames import glob_directory_warning, glob_pattern_warning
 from flafka.sources.taildir.events import Multiline
 from flafka.sources.taildir.groups import FileGroup
-from flafka.sources.taildir.tail import MAX_LINE
+from flafka.sources.taildir.tail import MAX_LINE_BYTES
 
 NO_LIMIT = 2**63 - 1
 
@@ -154,7 +154,7 @@ class TaildirConfig(Config):
         "dropped.",
         unit="bytes",
         ge=1,
-        le=MAX_LINE,
+        le=MAX_LINE_BYTES,
     )
 
     @pydantic.field_validator("max_batch_count")
@@ -167,7 +167,7 @@ class TaildirConfig(Config):
     def _check_pattern(cls, pattern: str) -> str:
         try:
             Regex(pattern)
-        except NotLinear as e:
+        except NonLinearPattern as e:
             raise ValueError(f"{e}: write it without (multiline.negate reverses the match)") from None
         return pattern
 
@@ -180,11 +180,11 @@ class TaildirConfig(Config):
         for name in self.filegroups:
             directory, slash, pattern = self.patterns.get(name, "").rpartition("/")
             for text in (
-                shell_directory(directory, "write a file group for each directory"),
-                shell_pattern(pattern, directory + slash),
+                glob_directory_warning(directory, "write a file group for each directory"),
+                glob_pattern_warning(pattern, directory + slash),
             ):
                 if text:
-                    yield Problem(f"filegroups.{name}", text, as_in_flume=True)
+                    yield Problem(f"filegroups.{name}", text, is_flume_behavior=True)
 
     @cross_field_validator("multiline_pattern")
     def _joins_lines(self) -> None:
@@ -192,28 +192,28 @@ class TaildirConfig(Config):
             raise ValueError("is required, as without it no lines are joined")
 
     def groups(self) -> list[FileGroup]:
-        """Return the file groups. Raises ValueError with every fault of their options."""
-        groups, wrong = [], []
+        """Return the file groups. Raises ValueError with all errors of their options."""
+        groups, errors = [], []
         headers: dict[str, dict[str, str]] = {}
         for key, value in self.headers.items():
             group, _, name = key.partition(".")
             if name:
                 headers.setdefault(group, {})[name] = value
             else:
-                wrong.append(f"headers.{key} must be headers.<group>.<name>")
+                errors.append(f"headers.{key} must be headers.<group>.<name>")
         for name in self.filegroups:
             if name not in self.patterns:
-                wrong.append(f"filegroups.{name} is missing: the path of the file group {name}")
+                errors.append(f"filegroups.{name} is missing: the path of the file group {name}")
                 continue
             try:
                 groups.append(FileGroup.of(self.patterns[name], headers.get(name, {})))
             except ValueError as e:
-                wrong.append(f"filegroups.{name}: {e}")
-        # Groups share batches, whose header columns are limited; byteOffsetHeader and fileHeader need two.
+                errors.append(f"filegroups.{name}: {e}")
+        # FileGroups share batches, whose header columns are limited; byteOffsetHeader and fileHeader need two.
         if len({name for group in headers.values() for name in group}) > MAX_HEADER_COLUMNS - 2:
-            wrong.append(f"at most {MAX_HEADER_COLUMNS - 2} different headers can be set")
-        if wrong:
-            raise ValueError("; ".join(wrong))
+            errors.append(f"at most {MAX_HEADER_COLUMNS - 2} different headers can be set")
+        if errors:
+            raise ValueError("; ".join(errors))
         return groups
 
     def multiline(self) -> Multiline | None:
@@ -224,8 +224,8 @@ class TaildirConfig(Config):
             Regex(self.multiline_pattern),
             negate=self.multiline_negate,
             after=self.multiline_match == "after",
-            most_lines=self.multiline_max_lines,
-            most_bytes=self.multiline_max_bytes,
+            max_lines=self.multiline_max_lines,
+            max_bytes=self.multiline_max_bytes,
         )
 
     @property

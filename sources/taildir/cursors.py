@@ -1,6 +1,6 @@
-"""Cursors: file offsets with proofs of their files, and their store on disk.
+"""Cursors: file offsets with the identity of their files, and their store on disk.
 
-That store is Flume's position file with a journal.
+The store is Flume's position file with a journal.
 """
 
 from __future__ import annotations
@@ -20,55 +20,55 @@ from typing import Protocol
 import msgspec
 
 from flafka.plugins import FlafkaError, Retry
-from flafka.plugins.shared.disk import append, existing, make_directory, replace
+from flafka.plugins.storage import append_to_file, make_directory, nearest_existing, replace_file
 
-HEAD = 1024
-"""Number of bytes at the start of a file that identify it."""
-TAIL = 64
-"""Number of bytes before the file offset that identify it, too."""
+HEAD_BYTES = 1024
+"""Number of bytes at the start of a file that are fingerprinted to identify it."""
+TAIL_BYTES = 64
+"""Number of bytes before the file offset that are fingerprinted, too."""
 VERSION = 2
 """Version of the journal."""
 _HEADER = b'{"journal":%d}\n' % VERSION
 _ANY_HEADER = re.compile(rb'\{"journal":(\d{1,9})\}\n?')
 _LINE = re.compile(rb"(\d{1,15}) ([0-9a-f]{8}) (\{.*\})\n?")
-_SMALL = 1 << 20
+_MIN_REWRITE_BYTES = 1 << 20
 """Minimum growth of the journal before it is rewritten, in bytes."""
 
 
-class Mark(msgspec.Struct, frozen=True):
+class FileCheckpoint(msgspec.Struct, frozen=True):
     """File offset, with fingerprints of bytes before it. Tracked files only grow."""
 
     offset: int = 0
     length: int = 0
-    """Number of bytes in the fingerprint of the head, at most `HEAD`."""
+    """Number of bytes in the fingerprint of the head, at most `HEAD_BYTES`."""
     head: str = ""
     tail: str = ""
 
     @classmethod
-    def at(cls, fd: int, offset: int) -> Mark:
-        """Return the mark of an offset in the file as it is now."""
-        head = os.pread(fd, HEAD, 0)
+    def of_file(cls, fd: int, offset: int) -> FileCheckpoint:
+        """Return the checkpoint of an offset in the file as it is now."""
+        head = os.pread(fd, HEAD_BYTES, 0)
         return cls(offset, len(head), fingerprint(head), fingerprint(_before(fd, offset)))
 
-    def begins(self, head: bytes) -> bool:
+    def matches_head(self, head: bytes) -> bool:
         """Return True if `head` begins with the fingerprinted head.
 
-        `head` is the first `HEAD` bytes of a file, or all of a shorter file.
+        `head` is the first `HEAD_BYTES` bytes of a file, or all of a shorter file.
         """
         return len(head) >= self.length and fingerprint(head[: self.length]) == self.head
 
-    def holds(self, fd: int) -> bool:
+    def matches_file(self, fd: int) -> bool:
         """Return True if the open file has the fingerprinted bytes."""
         head = os.pread(fd, self.length, 0) if self.length else b""
-        return self.stands(head, _before(fd, self.offset))
+        return self.matches(head, _before(fd, self.offset))
 
-    def stands(self, head: bytes, before: bytes) -> bool:
+    def matches(self, head: bytes, before: bytes) -> bool:
         """Return True if the fingerprints match the head of a file and the bytes `before` the offset."""
-        return self.begins(head) and fingerprint(before) == self.tail
+        return self.matches_head(head) and fingerprint(before) == self.tail
 
 
 def _before(fd: int, offset: int) -> bytes:
-    size = min(TAIL, offset)
+    size = min(TAIL_BYTES, offset)
     return os.pread(fd, size, offset - size) if size else b""
 
 
@@ -92,7 +92,7 @@ class FileCursor(msgspec.Struct, frozen=True, kw_only=True):
     real: str
     """Target of `path` where that is a symbolic link, else `path`."""
     offset: int
-    proof: Mark | None
+    checkpoint: FileCheckpoint | None
     """Fingerprints of the content before the offset; None for an offset that Flume wrote."""
     deleted: bool = False
     """True if no name leads to the file. Flume's position file leaves it out; a journal does not store this."""
@@ -108,8 +108,8 @@ class CursorStore(Protocol):
         """
         ...
 
-    def save(self, changed: Sequence[FileCursor], gone: Sequence[int], *, final: bool = False) -> None:
-        """Store the changed cursors durably, and remove those with the IDs `gone`.
+    def save(self, changed: Sequence[FileCursor], removed: Sequence[int], *, final: bool = False) -> None:
+        """Store the changed cursors durably, and remove those with the IDs `removed`.
 
         `final` marks the last call. Raises OSError, and then nothing counts as saved.
         """
@@ -134,7 +134,7 @@ class _Entry(msgspec.Struct, tag_field="is", tag="file"):
     device: int | None
     name: str
     real: str
-    mark: Mark | None
+    mark: FileCheckpoint | None
 
     @classmethod
     def of(cls, cursor: FileCursor) -> _Entry:
@@ -147,7 +147,7 @@ class _Entry(msgspec.Struct, tag_field="is", tag="file"):
             cursor.device,
             cursor.name,
             cursor.real,
-            cursor.proof,
+            cursor.checkpoint,
         )
 
     def cursor(self) -> FileCursor:
@@ -160,24 +160,24 @@ class _Entry(msgspec.Struct, tag_field="is", tag="file"):
             name=self.name,
             real=self.real,
             offset=self.pos,
-            proof=self.mark,
+            checkpoint=self.mark,
         )
 
 
-class _Gone(msgspec.Struct, tag_field="is", tag="gone"):
+class _Removal(msgspec.Struct, tag_field="is", tag="gone"):
     """Journal line: the file is no longer tracked."""
 
     id: int
 
 
-class _Wrote(msgspec.Struct, tag_field="is", tag="wrote"):
+class _PositionFileState(msgspec.Struct, tag_field="is", tag="wrote"):
     """Journal line: fingerprints of the present position file, and of the one to be written next."""
 
     old: str
     new: str
 
 
-_Line = _Entry | _Gone | _Wrote
+_Line = _Entry | _Removal | _PositionFileState
 
 
 class PositionFile(CursorStore):
@@ -203,16 +203,16 @@ class PositionFile(CursorStore):
         self._journal: int | None = None
         self._size = self._max_size = 0
         """Size of the journal in bytes, and the size from which it is rewritten."""
-        self._wrote = _Wrote("", "")
+        self._state = _PositionFileState("", "")
         """Fingerprints of the position file that count if this process ends now."""
-        self._behind = True
+        self._is_outdated = True
         """True if the journal is newer than the position file."""
         self._written_at = -math.inf
         self._number = 0
         """Number of the last line of the journal."""
         self._cursors: dict[int, FileCursor] = {}
         """Cursors by ID, as of the latest call of `load` or `save`."""
-        self.notes: list[str] = []
+        self.warnings: list[str] = []
         """Warnings about the content that was read, as sentences for the log."""
 
     def load(self) -> list[FileCursor]:
@@ -222,16 +222,16 @@ class PositionFile(CursorStore):
         invalid.
         """
         try:
-            self._take_directory()
+            self._lock_directory()
         except BlockingIOError:
             raise Retry(f"positionFile {self.path} is in use by another taildir source: give each its own") from None
         except OSError as e:
-            raise Retry(self.unwritable(e)) from e
+            raise Retry(self.write_error_text(e)) from e
         cursors = self.read()
         self._cursors = {cursor.id: cursor for cursor in cursors}
         return cursors
 
-    def _take_directory(self) -> None:
+    def _lock_directory(self) -> None:
         """Create the directory and lock the position file.
 
         Raises BlockingIOError where another source has locked it, OSError where it cannot be written.
@@ -245,14 +245,14 @@ class PositionFile(CursorStore):
         fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
     def read(self) -> list[FileCursor]:
-        """Read the position file without locking; return its cursors.
+        """Read the position file and its journal without locking; return the cursors.
 
         Raises FlafkaError where the content is invalid, Retry where a file cannot be read.
         """
-        data = _content(self.path)
+        data = _read_bytes(self.path)
         entries = self._read_journal()
-        if entries and _is_wiped(data):
-            self.notes.append(
+        if entries and _is_zeros(data):
+            self.warnings.append(
                 f"{self.path} holds zeros, as a loss of power leaves them: {self._journal_path} is used"
             )
             return [entry.cursor() for entry in entries]
@@ -260,12 +260,12 @@ class PositionFile(CursorStore):
             # Flume leaves an empty file where nothing matches. The json module accepts names that are not UTF-8.
             positions = msgspec.convert(json.loads(data), list[_Position]) if data.strip() else []
         except (ValueError, RecursionError) as e:
-            raise _invalid(self.path, str(e)) from e
-        if _digest(data) in (self._wrote.old, self._wrote.new):
-            self._wrote.old = _digest(data)
+            raise _invalid_error(self.path, str(e)) from e
+        if _digest(data) in (self._state.old, self._state.new):
+            self._state.old = _digest(data)
             return [entry.cursor() for entry in entries]
         if entries:
-            self.notes.append(
+            self.warnings.append(
                 f"{self.path} was changed by Flume or by hand since this agent wrote it: its positions are used"
             )
         known = {(entry.inode, entry.file): entry for entry in entries}
@@ -273,14 +273,14 @@ class PositionFile(CursorStore):
         for number, position in enumerate(positions, 1):  # the first save replaces the journal with its IDs
             entry = known.get((position.inode, position.file))
             if entry and position.pos > entry.pos:
-                self.notes.append(
+                self.warnings.append(
                     f"{position.file} is read from byte {position.pos} on, as {self.path} says, if a line ends there:"
                     f" bytes {entry.pos} to {position.pos} were not read here"
                 )
             offset = max(0, position.pos)
-            proof = entry.mark if entry else None
-            if offset and proof is not None and not proof.length:
-                proof = None  # a fingerprint of an empty file proves nothing about data that Flume read since
+            checkpoint = entry.mark if entry else None
+            if offset and checkpoint is not None and not checkpoint.length:
+                checkpoint = None  # a fingerprint of an empty file proves nothing about data that Flume read since
             cursors.append(
                 FileCursor(
                     id=number,
@@ -290,29 +290,31 @@ class PositionFile(CursorStore):
                     name=(entry and entry.name) or position.file,
                     real=(entry and entry.real) or position.file,
                     offset=offset,
-                    proof=proof,
+                    checkpoint=checkpoint,
                 )
             )
         return cursors
 
     def _read_journal(self) -> list[_Entry]:
-        data = _content(self._journal_path)
+        data = _read_bytes(self._journal_path)
         lines = data.splitlines(keepends=True)
-        if _is_wiped(data):
-            self.notes.append(f"{self._journal_path} holds zeros, as a loss of power leaves them: it is begun anew")
+        if _is_zeros(data):
+            self.warnings.append(
+                f"{self._journal_path} holds zeros, as a loss of power leaves them: a new one is begun"
+            )
             return []
         if not lines:
             return []
         header = lines.pop(0)
         if header != _HEADER:
-            if other := _ANY_HEADER.fullmatch(header):
-                raise self._of_version(int(other[1]))
-            raise _invalid(self._journal_path, "it does not begin as one")
+            if match := _ANY_HEADER.fullmatch(header):
+                raise self._version_error(int(match[1]))
+            raise _invalid_error(self._journal_path, "it does not begin as one")
         entries: dict[int, _Entry] = {}
         damaged, last = False, 0
         for line in lines:
             try:
-                number, entry = _decoded(line)
+                number, entry = _decode(line)
             except ValueError:
                 damaged = True
                 continue
@@ -321,63 +323,67 @@ class PositionFile(CursorStore):
             match entry:
                 case _Entry():
                     entries[entry.id] = entry
-                case _Gone():
+                case _Removal():
                     entries.pop(entry.id, None)
-                case _Wrote():
-                    self._wrote = entry
+                case _PositionFileState():
+                    self._state = entry
         if damaged:
-            self.notes.append(
-                f"{self._journal_path}: lines are damaged or missing. They are skipped; what they said was stored may"
-                " be read again"
+            self.warnings.append(
+                f"{self._journal_path}: lines are damaged or missing. They are skipped; events whose offsets they"
+                " held may be read again"
             )
         return list(entries.values())
 
-    def _of_version(self, version: int) -> FlafkaError:
-        """Return the error for a journal of another version, with the way out."""
+    def _version_error(self, version: int) -> FlafkaError:
+        """Return the error for a journal of another version, with the remedy."""
         return FlafkaError(
             f"{self._journal_path} is a journal of version {version}, and this source reads version {VERSION}: stop "
             f"the agent that wrote it by SIGTERM, so that {self.path} has all positions, then remove the journal"
         )
 
-    def save(self, changed: Sequence[FileCursor], gone: Sequence[int], *, final: bool = False) -> None:
-        """Store the changed cursors durably, and remove those with the IDs `gone`.
+    def save(self, changed: Sequence[FileCursor], removed: Sequence[int], *, final: bool = False) -> None:
+        """Store the changed cursors durably, and remove those with the IDs `removed`.
 
-        Flume's file is written too if its interval has passed, or if this is the `final` call. Raises OSError, and
-        then the caller saves the same again.
+        Flume's file is written too if its interval has passed, or if this is the `final` call. Raises OSError; then
+        the caller must save the same cursors again.
         """
         self._cursors.update((cursor.id, cursor) for cursor in changed)
-        for id in gone:
+        for id in removed:
             self._cursors.pop(id, None)
-        if changed or gone:
-            self._append([*map(_Entry.of, changed), *map(_Gone, gone)])
-            self._behind = True
+        if changed or removed:
+            self._append([*map(_Entry.of, changed), *map(_Removal, removed)])
+            self._is_outdated = True
         now = time.monotonic()
-        if self._behind and (final or now - self._written_at >= self._interval):
+        if self._is_outdated and (final or now - self._written_at >= self._interval):
             data = _json([_Position(c.inode, c.offset, c.path) for c in self._cursors.values() if not c.deleted])
             if not data.isascii():  # Flume reads the file in the default charset of its host
                 data = json.dumps(json.loads(data), separators=(",", ":")).encode()
-            self._wrote.new = _digest(data)
-            self._append([self._wrote])
-            os.close(replace(self.path, data))
-            self._wrote.old = self._wrote.new
-            self._behind, self._written_at = False, now
+            self._state.new = _digest(data)
+            self._append([self._state])
+            os.close(replace_file(self.path, data))
+            self._state.old = self._state.new
+            self._is_outdated, self._written_at = False, now
 
     def _append(self, lines: Iterable[_Line]) -> None:
-        if self._journal is None or self._size > self._max_size or not _is(self._journal, self._journal_path):
+        if (
+            self._journal is None
+            or self._size > self._max_size
+            or not _is_same_file(self._journal, self._journal_path)
+        ):
             self._rewrite()
             return
-        data, number = _encoded(lines, self._number)
-        self._size, self._number = append(self._journal, data, self._size), number
+        data, number = _encode(lines, self._number)
+        self._size, self._number = append_to_file(self._journal, data, self._size), number
 
     def _rewrite(self) -> None:
-        lines, self._number = _encoded([self._wrote, *map(_Entry.of, self._cursors.values())], 0)
+        lines, self._number = _encode([self._state, *map(_Entry.of, self._cursors.values())], 0)
         data = _HEADER + lines
-        self._release()
-        if not self.path.parent.exists():  # the directory was removed while the agent runs
-            self._take_directory()
-        self._journal = replace(self._journal_path, data)
+        self._close_journal()
+        if not self.path.parent.exists():  # removed while the agent runs
+            self._lock_directory()
+        self._journal = replace_file(self._journal_path, data)
         self._size = len(data)
-        self._max_size = _SMALL + 3 * self._size
+        self._max_size = _MIN_REWRITE_BYTES + 3 * self._size
 
     def problems(self) -> Iterator[str]:
         """Yield every reason why the position file cannot be opened. Without side effects."""
@@ -385,20 +391,20 @@ class PositionFile(CursorStore):
             self.read()
         except FlafkaError as e:
             yield str(e)
-        directory = existing(self.path.parent)
+        directory = nearest_existing(self.path.parent)
         for path in (self.path, directory):
             if path.exists() and not os.access(path, os.W_OK, effective_ids=True):
-                yield self.unwritable(PermissionError(f"{path} is not writable"))
+                yield self.write_error_text(PermissionError(f"{path} is not writable"))
         if not directory.is_dir():
-            yield self.unwritable(NotADirectoryError(f"{directory} is not a directory"))
+            yield self.write_error_text(NotADirectoryError(f"{directory} is not a directory"))
 
-    def unwritable(self, error: OSError) -> str:
+    def write_error_text(self, error: OSError) -> str:
         """Return the error text for a position file that cannot be written."""
         return f"positionFile {self.path} cannot be written, so nothing is read: {error.strerror or error}"
 
     def close(self) -> None:
         """Close the journal and release the lock."""
-        self._release()
+        self._close_journal()
         self._unlock()
 
     def _unlock(self) -> None:
@@ -406,13 +412,13 @@ class PositionFile(CursorStore):
             os.close(self._lock)
             self._lock = None
 
-    def _release(self) -> None:
+    def _close_journal(self) -> None:
         if self._journal is not None:
             os.close(self._journal)
             self._journal = None
 
 
-def _encoded(lines: Iterable[_Line], number: int) -> tuple[bytes, int]:
+def _encode(lines: Iterable[_Line], number: int) -> tuple[bytes, int]:
     """Encode lines of the journal, numbered from `number` + 1; return the bytes and the last number."""
     encoded = []
     for line in lines:
@@ -429,19 +435,19 @@ def _json(content: _Line | list[_Position]) -> bytes:
         return json.dumps(msgspec.to_builtins(content), separators=(",", ":")).encode()
 
 
-def _decoded(line: bytes) -> tuple[int, _Line]:
+def _decode(line: bytes) -> tuple[int, _Line]:
     """Decode a journal line; return its number and content. Raises ValueError where it is damaged."""
     parts = _LINE.fullmatch(line)
     if parts is None or int(parts[2], 16) != _checksum(int(parts[1]), parts[3]):
-        raise ValueError("it is damaged")
-    return int(parts[1]), msgspec.convert(json.loads(parts[3]), _Entry | _Gone | _Wrote)
+        raise ValueError("the line is damaged")
+    return int(parts[1]), msgspec.convert(json.loads(parts[3]), _Entry | _Removal | _PositionFileState)
 
 
 def _checksum(number: int, text: bytes) -> int:
     return zlib.crc32(b"%d %s" % (number, text))
 
 
-def _content(path: Path) -> bytes:
+def _read_bytes(path: Path) -> bytes:
     try:
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -450,12 +456,12 @@ def _content(path: Path) -> bytes:
         raise Retry(f"{path} cannot be read: {e.strerror}") from e
 
 
-def _is_wiped(data: bytes) -> bool:
+def _is_zeros(data: bytes) -> bool:
     """Return True if the data are only zeros, as a file system may leave them after a power loss."""
     return bool(data) and not data.strip(b"\0")
 
 
-def _invalid(path: Path, reason: str) -> FlafkaError:
+def _invalid_error(path: Path, reason: str) -> FlafkaError:
     return FlafkaError(
         f"{path} does not hold positions of files: {reason}. "
         "Repair it, or remove it to read every file from its start"
@@ -466,7 +472,7 @@ def _digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def _is(fd: int, path: Path) -> bool:
+def _is_same_file(fd: int, path: Path) -> bool:
     """Return True if the open file is the one at that path."""
     try:
         return os.path.samestat(os.fstat(fd), path.stat())

@@ -1,4 +1,4 @@
-"""Discovery: find files by name, inode or content, through renames, copies and deletions."""
+"""Discovery of files by name, inode or content, through renames, copies and deletions."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ from logging import Logger
 from pathlib import Path
 from typing import NamedTuple
 
-from flafka.plugins.shared.disk import write_at
-from flafka.sources.compressed import COMPRESSED, unpacked
-from flafka.sources.taildir.cursors import HEAD, TAIL
-from flafka.sources.taildir.groups import Groups
-from flafka.sources.taildir.opener import ARRIVED
+from flafka.plugins.storage import write_at
+from flafka.sources.compression import MAGIC_NUMBERS, decompressed
+from flafka.sources.file_errors import FileErrors
+from flafka.sources.taildir.cursors import HEAD_BYTES, TAIL_BYTES
+from flafka.sources.taildir.groups import FileGroups
+from flafka.sources.taildir.opener import MOVED_TO
 from flafka.sources.taildir.table import ClosedFiles, FileTable
-from flafka.sources.taildir.tail import FileLocation, Growth, Key, Tail, key_of, nothing_there
+from flafka.sources.taildir.tail import FileLocation, Growth, Key, Tail, is_not_found, key_of
 from flafka.sources.taildir.watcher import Change, FileCounters, Hints
-from flafka.sources.troubles import Troubles
 
-_PIECE = 1 << 20
+_READ_BYTES = 1 << 20
 _MAX_COMPARED = 100
-"""Maximum number of files, the most recently modified, that are compared with a lost file."""
+"""Maximum number of files, the most recently modified first, that are compared with a deleted file."""
 
 Listing = Callable[[str], dict[Key, str]]
 """Function from a directory to the paths of its regular files by key."""
@@ -61,23 +61,23 @@ class Discovery:
     def __init__(
         self,
         table: FileTable,
-        groups: Groups,
+        groups: FileGroups,
         counters: FileCounters,
-        troubles: Troubles,
+        file_errors: FileErrors,
         log: Logger,
         *,
         idle: float,
-        room: str,
+        unpack_directory: str,
         stopping: threading.Event,
     ) -> None:
         """Find the files of `groups` for `table`.
 
-        A file is idle once it has not changed for `idle` seconds. The directory `room` is for the uncompressed
-        content of rotated copies; unpacking stops once `stopping` is set.
+        A file is idle once it has not changed for `idle` seconds. The directory `unpack_directory` is for the
+        uncompressed content of rotated copies; decompression stops once `stopping` is set.
         """
         self._table, self._groups, self._counters = table, groups, counters
-        self._troubles, self._log = troubles, log
-        self._copies = CopySearch(room, troubles, stopping)
+        self._file_errors, self._log = file_errors, log
+        self._copies = CopySearch(unpack_directory, file_errors, stopping)
         self.closed = ClosedFiles(table, log)
         self.idle_seconds = idle
         self._unreadable: set[str] = set()
@@ -101,7 +101,7 @@ class Discovery:
         """
         if self._groups.headers(path) is not None:
             return path
-        tail = self._table.at_path(path)
+        tail = self._table.find_by_path(path)
         if tail is None:
             return None
         return tail.path if path == tail.real else tail.name
@@ -113,29 +113,29 @@ class Discovery:
 
         With `skip_to_end`, new files are read from their present end.
         """
-        where = self._groups.directories
+        scanned = self._groups.directories
         if directories is not None:
-            where &= directories
+            scanned &= directories
         scan = DirectoryScan()
-        unreadable = {path for path in self._unreadable if os.path.dirname(path) in where}
+        unreadable = {path for path in self._unreadable if os.path.dirname(path) in scanned}
         self._unreadable -= unreadable
-        for directory in sorted(where):
+        for directory in sorted(scanned):
             paths = self._groups.paths(directory)
             if paths is None:
-                where.discard(directory)  # unreadable: its files do not count as deleted
+                scanned.discard(directory)  # unreadable: its files do not count as deleted
                 continue
             for path in paths:
                 self._find_by_name(path, scan)
-        self._find_renamed(where, scan)
+        self._find_renamed(scanned, scan)
         self._track_new(scan, skip_to_end=skip_to_end)
-        self._find_copies(where, scan)
+        self._find_copies(scanned, scan)
         self._end(scan, unreadable)
         return scan
 
     def _end(self, scan: DirectoryScan, unreadable: set[str]) -> None:
         """Update the table after a scan, and log which of the unreadable paths it could read again."""
         for path in unreadable - self._unreadable:
-            self._troubles.over(path)
+            self._file_errors.clear(path)
         self._table.unsaved |= scan.changed
         self._table.index_paths(scan.changed | self._adopted)
         self._adopted.clear()
@@ -157,11 +157,11 @@ class Discovery:
         tail = self._table.by_key.get(key)
         try:
             if tail is None:
-                tail = self._table.recall(key, path)
+                tail = self._table.match_stored_cursor(key, path)
                 if tail is None:
                     scan.untracked.append(UntrackedFile(path, key, is_link))
                     return
-                self._counters.opened(key)
+                self._counters.count_opened(key)
                 self._track(key, tail, scan)
             elif tail.path != path and tail not in scan.statuses and key_of(tail.path) != key:
                 tail.move(path)
@@ -174,7 +174,7 @@ class Discovery:
     def _report_unreadable(self, path: str, error: OSError) -> None:
         """Log that a path is unreadable; this scan draws no conclusion from it."""
         self._unreadable.add(path)
-        self._troubles.report(path, f"{path} cannot be read, it is tried again: {error.strerror}")
+        self._file_errors.report(path, f"{path} cannot be read, it is tried again: {error.strerror}")
 
     def _track(self, key: Key, tail: Tail, scan: DirectoryScan, fd: int | None = None) -> None:
         scan.changed.add(tail)
@@ -187,16 +187,16 @@ class Discovery:
         scan.statuses[tail] = status
 
     def _track_new(self, scan: DirectoryScan, *, skip_to_end: bool = False) -> None:
-        missing = self._table.missing() if scan.untracked else []
+        lost = self._table.lost_files() if scan.untracked else []
         for file in scan.untracked:
-            self._track_new_file(file, scan, missing, skip_to_end=skip_to_end)
+            self._track_new_file(file, scan, lost, skip_to_end=skip_to_end)
 
     def _track_new_file(
-        self, file: UntrackedFile, scan: DirectoryScan, missing: list[Tail], *, skip_to_end: bool
+        self, file: UntrackedFile, scan: DirectoryScan, lost: list[Tail], *, skip_to_end: bool
     ) -> None:
-        """Track a file that is not tracked yet; continue a lost file if it is the rotated copy of that one."""
+        """Track a file that is not tracked yet; if it is the rotated copy of a lost file, continue that file."""
         path, key, is_link = file
-        opened = _opened(path, key)
+        opened = _open(path, key)
         if opened is None:
             return
         fd, status = opened
@@ -206,14 +206,14 @@ class Discovery:
                 os.close(fd)
         else:
             try:
-                tail = next((t for t in missing if may_be_copy(t, path) and t.is_at(path, fd)), None)
+                tail = next((t for t in lost if may_be_copy(t, path) and t.matches_path(path, fd)), None)
             except OSError as e:
                 self._report_unreadable(path, e)
                 if fd is not None:
                     os.close(fd)
                 return
             if tail is not None:
-                missing.remove(tail)
+                lost.remove(tail)
                 self.closed.keep_copied(tail, path)
                 self._table.relocate(tail, key, path)
             else:
@@ -221,25 +221,25 @@ class Discovery:
                 if is_link:
                     tail.move(path)
                 if skip_to_end and status.st_size:
-                    tail.offset, tail.proof = status.st_size, None
-            self._counters.opened(key)
+                    tail.offset, tail.checkpoint = status.st_size, None
+            self._counters.count_opened(key)
             self._track(key, tail, scan, fd)
         self._mark_matched(tail, status, scan)
 
-    def _find_renamed(self, where: set[str], scan: DirectoryScan) -> None:
+    def _find_renamed(self, scanned: set[str], scan: DirectoryScan) -> None:
         """Find files that no matching name led to: by another name in their directories, or deleted."""
         listing = cache(_paths_by_key)
         for key, tail in self._table.by_key.items():
-            if tail in scan.statuses or not where & {os.path.dirname(tail.path), os.path.dirname(tail.name)}:
+            if tail in scan.statuses or not scanned & {os.path.dirname(tail.path), os.path.dirname(tail.name)}:
                 continue
             try:
                 self._find_tracked(key, tail, listing, scan)
             except OSError as e:
                 self._report_unreadable(tail.path, e)
-        for tail in self._table.unfound():
-            if self._may_be_in(where, tail):
+        for tail in self._table.unmatched():
+            if self._may_be_in(scanned, tail):
                 try:
-                    self._find_unfound(tail, listing, scan)
+                    self._find_unmatched(tail, listing, scan)
                 except OSError as e:
                     self._report_unreadable(tail.path, e)
 
@@ -248,30 +248,34 @@ class Discovery:
 
         Raises OSError where its directory is unreadable.
         """
-        named = key_of(tail.path) == key
+        is_named = key_of(tail.path) == key
         # Under a name that does not match, the inode may have been reused: require proof of identity.
-        is_proved = tail.fd is not None or tail.provable
-        for home in (os.path.dirname(tail.path), os.path.dirname(tail.real)):
-            if is_proved and not named and key in listing(home):
-                tail.move(listing(home)[key])
+        is_verified = tail.fd is not None or tail.has_known_content
+        for parent in (os.path.dirname(tail.path), os.path.dirname(tail.real)):
+            if is_verified and not is_named and key in listing(parent):
+                tail.move(listing(parent)[key])
                 scan.changed.add(tail)
-                named = True
+                is_named = True
         location = (
-            FileLocation.RENAMED if named else FileLocation.UNSEEN if self._may_return(tail) else FileLocation.DELETED
+            FileLocation.RENAMED
+            if is_named
+            else FileLocation.UNSEEN
+            if self._may_return(tail)
+            else FileLocation.DELETED
         )
-        if location is not tail.location and not (named and tail.has_name):
+        if location is not tail.location and not (is_named and tail.has_name):
             scan.changed.add(tail)
         tail.location = location
 
-    def _find_unfound(self, tail: Tail, listing: Listing, scan: DirectoryScan) -> None:
+    def _find_unmatched(self, tail: Tail, listing: Listing, scan: DirectoryScan) -> None:
         """Find the file of a stored cursor that was not found since the start.
 
         Raises OSError where a file or its directory is unreadable.
         """
-        homes = {os.path.dirname(tail.path), os.path.dirname(tail.real)} if tail.provable else set()
-        for key, path in (entry for home in homes for entry in listing(home).items()):
-            if key[1] == tail.inode and key not in self._table.by_key and tail.is_at(path):
-                self._table.warn_unproved(tail, path)
+        parents = {os.path.dirname(tail.path), os.path.dirname(tail.real)} if tail.has_known_content else set()
+        for key, path in (entry for parent in parents for entry in listing(parent).items()):
+            if key[1] == tail.inode and key not in self._table.by_key and tail.matches_path(path):
+                self._table.warn_unverified(tail, path)
                 self._table.relocate(tail, key, path)
                 self._track(key, tail, scan)
                 return
@@ -279,10 +283,10 @@ class Discovery:
             tail.location = FileLocation.DELETED
             scan.changed.add(tail)
 
-    def _may_be_in(self, where: set[str], tail: Tail) -> bool:
+    def _may_be_in(self, scanned: set[str], tail: Tail) -> bool:
         """Return True if a file that was not found since the start may be in one of these directories."""
-        homes = {os.path.dirname(path) for path in (tail.path, tail.real, tail.name)}
-        return self._groups.headers(tail.name) is not None and bool(where & homes)
+        parents = {os.path.dirname(path) for path in (tail.path, tail.real, tail.name)}
+        return self._groups.headers(tail.name) is not None and bool(scanned & parents)
 
     def _may_return(self, tail: Tail) -> bool:
         """Return True if the file may come back: its file system may not be mounted at present.
@@ -292,45 +296,47 @@ class Discovery:
         """
         if tail.fd is not None and not os.fstat(tail.fd).st_nlink:
             return False
-        home = os.path.dirname(tail.real)
+        parent = os.path.dirname(tail.real)
         try:
-            key = key_of(home)
+            key = key_of(parent)
         except OSError:
             return True
-        return home in self._groups.directories if key is None else tail.device not in (None, key[0])
+        return parent in self._groups.directories if key is None else tail.device not in (None, key[0])
 
     # --- rotated copies
 
-    def _find_copies(self, where: set[str], scan: DirectoryScan) -> None:
-        """Find rotated copies, plain or compressed, of files that are gone."""
+    def _find_copies(self, scanned: set[str], scan: DirectoryScan) -> None:
+        """Find rotated copies, plain or compressed, of deleted files."""
         entries = cache(_files)
-        for tail in self._table.missing():
-            home = os.path.dirname(tail.real)
-            if not where & {home, os.path.dirname(tail.name)}:
+        for tail in self._table.lost_files():
+            parent = os.path.dirname(tail.real)
+            if not scanned & {parent, os.path.dirname(tail.name)}:
                 continue
             with suppress(OSError):  # the next scan tries again
-                copy = self._copies.find(tail, entries(home), self._table.by_key.keys())
+                copy = self._copies.find(tail, entries(parent), self._table.by_key.keys())
                 if copy is not None:
-                    self._continue_in(copy, tail, scan)
+                    self._read_copy(copy, tail, scan)
 
-    def _continue_in(self, copy: Copy, tail: Tail, scan: DirectoryScan) -> None:
+    def _read_copy(self, copy: Copy, tail: Tail, scan: DirectoryScan) -> None:
         """Continue reading the lost file in its rotated copy."""
         self.closed.keep_copied(tail, copy.path)
-        if copy.unpacked is None:
+        if copy.decompressed_fd is None:
             self._table.relocate(tail, copy.key, copy.path)
         else:
-            self._log.info("%s holds what %s held: it is read from byte %d on", copy.path, tail.path, tail.offset)
-            tail.unpacked = True
+            self._log.info(
+                "%s is a rotated copy of %s: it is read from byte %d on", copy.path, tail.path, tail.offset
+            )
+            tail.is_unpacked_copy = True
             self._table.relocate(tail, copy.key, tail.path)
             tail.location = FileLocation.DELETED
-        self._track(copy.key, tail, scan, copy.unpacked)
+        self._track(copy.key, tail, scan, copy.decompressed_fd)
 
     # --- changes that inotify reports
 
     def exclude_present(self, directories: Iterable[str]) -> None:
         """Exclude the files that are in these directories now from the count of missed files.
 
-        They came before the directory was watched, so inotify reports no creation.
+        They were created before the directory was watched, so inotify does not report them.
         """
         for directory in directories:
             with suppress(OSError):
@@ -339,32 +345,32 @@ class Discovery:
     def adopt(self, hints: Hints) -> set[Tail]:
         """Track the files that the watcher opened; return those that are new. The caller must scan afterwards."""
         scan = DirectoryScan()
-        self.closed.note(hints)
+        self.closed.mark_written(hints)
         for change in hints.changes:
-            self._counters.note(change, is_link=self._is_link(change))
-            if change.kind == ARRIVED and (tail := self._table.by_key.get(change.key or (0, 0))) is not None:
-                tail.has_left = change.path != tail.name
+            self._counters.count_change(change, is_link=self._is_link(change))
+            if change.kind == MOVED_TO and (tail := self._table.by_key.get(change.key or (0, 0))) is not None:
+                tail.was_renamed_away = change.path != tail.name
             self._adopt(change, scan)
         self._table.unsaved |= scan.changed
         self._adopted |= scan.changed
         return scan.changed
 
     def _adopt(self, change: Change, scan: DirectoryScan) -> None:
-        if change.key is None or change.opened is None or (fd := change.opened.take()) is None:
+        if change.key is None or change.descriptor is None or (fd := change.descriptor.take()) is None:
             return
         tail = self._table.by_key.get(change.key)
         if tail is not None and tail.fd is not None:
             os.close(fd)
             return
         try:
-            if tail is not None and not tail.is_in(fd, change.path):
-                self._table.keep_former(tail)
+            if tail is not None and not tail.matches(fd, change.path):
+                self._table.save_former_state(tail)
                 self._table.forget(tail)  # its inode was reused
                 tail = None
             if tail is not None:
-                self._table.hold(tail, fd)
+                self._table.attach(tail, fd)
                 return
-            tail = self._table.recall(change.key, change.path, fd)
+            tail = self._table.match_stored_cursor(change.key, change.path, fd)
         except OSError as e:
             os.close(fd)
             self._report_unreadable(change.path, e)
@@ -375,7 +381,7 @@ class Discovery:
                 tail.path = change.name  # the name is a symbolic link to that path
             if os.path.islink(tail.path):
                 tail.real = os.path.realpath(tail.path)  # inotify reports writes under the target's path
-        self._counters.opened(change.key)
+        self._counters.count_opened(change.key)
         self._track(change.key, tail, scan, fd)
 
     def _is_link(self, change: Change) -> bool:
@@ -388,12 +394,12 @@ class Discovery:
             return False
         return stat.S_ISLNK(status.st_mode) or status.st_nlink > 1
 
-    def follow_hints(self, hints: Hints) -> tuple[set[Tail], set[Tail]]:
+    def apply_hints(self, hints: Hints) -> tuple[set[Tail], set[Tail]]:
         """Return the tracked files that grew, and those that were created, renamed or deleted."""
         changed = self.adopt(hints)
         if hints.changes:
             changed = changed | self._scan_names(hints.changes)
-        return {tail for path in hints.grown if (tail := self._table.at_path(path)) is not None}, changed
+        return {tail for path in hints.grown if (tail := self._table.find_by_path(path)) is not None}, changed
 
     def _scan_names(self, changes: Sequence[Change]) -> set[Tail]:
         """Scan the changed names and the files they led to; return the tracked files that changed.
@@ -401,13 +407,13 @@ class Discovery:
         The cost depends on the number of changes, not of tracked files. A full scan finds the same, and also changes
         that inotify did not report.
         """
-        paths, concerned = set[str](), self._adopted.copy()
+        paths, affected = set[str](), self._adopted.copy()
         for change in changes:
             paths |= {change.path, change.name}
             known = change.key and self._table.by_key.get(change.key)
-            for tail in (self._table.at_path(change.path), self._table.at_path(change.name), known):
+            for tail in (self._table.find_by_path(change.path), self._table.find_by_path(change.name), known):
                 if tail:
-                    concerned.add(tail)
+                    affected.add(tail)
                     paths |= {tail.path, tail.name}
         scan = DirectoryScan()
         unreadable = self._unreadable & paths
@@ -415,35 +421,37 @@ class Discovery:
         for path in sorted(paths):
             if self._groups.headers(path) is not None:
                 self._find_by_name(path, scan)
-        arrived = {change.key: change.path for change in changes if change.key is not None}
+        reported_paths = {change.key: change.path for change in changes if change.key is not None}
         listing = cache(_paths_by_key)
-        for tail in sorted(concerned - scan.statuses.keys(), key=lambda tail: tail.id):
+        for tail in sorted(affected - scan.statuses.keys(), key=lambda tail: tail.id):
             try:
-                self._find_changed(tail, arrived, listing, scan)
+                self._find_changed(tail, reported_paths, listing, scan)
             except OSError as e:
                 self._report_unreadable(tail.path, e)
         self._track_new(scan)
         self._end(scan, unreadable)
         lost = {
             tail
-            for tail in concerned
+            for tail in affected
             if tail.fd is None and tail.location is FileLocation.DELETED and tail.growth is not Growth.NONE
         }
         if not lost:
             return scan.changed
         # Data written to a file while it was closed may be in a rotated copy.
-        homes = {os.path.dirname(path) for tail in lost for path in (tail.path, tail.real, tail.name)}
-        return scan.changed | self.scan(homes).changed
+        parents = {os.path.dirname(path) for tail in lost for path in (tail.path, tail.real, tail.name)}
+        return scan.changed | self.scan(parents).changed
 
-    def _find_changed(self, tail: Tail, arrived: Mapping[Key, str], listing: Listing, scan: DirectoryScan) -> None:
+    def _find_changed(
+        self, tail: Tail, reported_paths: Mapping[Key, str], listing: Listing, scan: DirectoryScan
+    ) -> None:
         """Find a tracked file that has none of the changed names that match a group.
 
-        `arrived` has the paths that inotify reported, by key. Raises OSError as `_find_tracked` does.
+        `reported_paths` has the paths that inotify reported, by key. Raises OSError as `_find_tracked` does.
         """
         if not self._table.is_tracked(tail) or tail.device is None:
             return
         key = tail.device, tail.inode
-        path = arrived.get(key)
+        path = reported_paths.get(key)
         if path is not None and key_of(path) == key:
             listing = defaultdict(dict, {os.path.dirname(path): {key: path}}).__getitem__
         elif tail.fd is not None and not os.fstat(tail.fd).st_nlink:
@@ -455,29 +463,29 @@ class Discovery:
     # --- idle files
 
     def close_idle(self, now: float) -> None:
-        """Close idle files; forget idle files that are gone and were read to their end."""
-        gone: list[Tail] = []
-        away: list[Tail] = []
+        """Close idle files; forget idle files that are deleted and were read to their end."""
+        finished: list[Tail] = []
+        deleted: list[Tail] = []
         for tail in self._table:
-            if not self.is_idle(tail, now) or tail.held or tail.has_changed():
+            if not self.is_idle(tail, now) or tail.buffered or tail.has_changed():
                 continue
             if tail.has_name or self._may_return(tail):
                 self._table.close(tail)
             elif not self._table.is_tracked(tail):
                 is_deleted = tail.location is FileLocation.DELETED
                 if is_deleted or not tail.inode or not self._may_be_in(self._groups.directories, tail):
-                    gone.append(tail)
-            elif tail.fd is None or tail.compressed or os.fstat(tail.fd).st_size <= tail.offset:
+                    finished.append(tail)
+            elif tail.fd is None or tail.is_compressed or os.fstat(tail.fd).st_size <= tail.offset:
                 # Pending inotify events may report growth, or a rename before the deletion: wait for one more scan.
-                (gone if tail in self.closed.away else away).append(tail)
-        self.closed.away = away
-        for tail in gone:
+                (finished if tail in self.closed.deleted_before else deleted).append(tail)
+        self.closed.deleted_before = deleted
+        for tail in finished:
             self._table.forget(tail)
         self.closed.report_copied()
 
     def is_idle(self, tail: Tail, now: float) -> bool:
-        """Return True if the file has not changed for `idle_seconds`, or is a copy's unpacked content."""
-        return tail.unpacked or now - tail.changed_at >= self.idle_seconds
+        """Return True if the file has not changed for `idle_seconds`, or is the uncompressed content of a copy."""
+        return tail.is_unpacked_copy or now - tail.changed_at >= self.idle_seconds
 
 
 class Copy(NamedTuple):
@@ -486,26 +494,26 @@ class Copy(NamedTuple):
     path: str
     key: Key
     """Device and inode of the copy, or of the temporary file with its uncompressed content."""
-    unpacked: int | None
+    decompressed_fd: int | None
     """Descriptor of the uncompressed content; None where the copy is plain."""
 
 
 class CopySearch:
-    """Search for rotated copies of tracked files that are gone."""
+    """Search for rotated copies of tracked files that were deleted."""
 
-    def __init__(self, room: str, troubles: Troubles, stopping: threading.Event) -> None:
-        """Use the directory `room` for uncompressed content; stop unpacking once `stopping` is set."""
-        self._room, self._troubles, self._stopping = room, troubles, stopping
+    def __init__(self, unpack_directory: str, file_errors: FileErrors, stopping: threading.Event) -> None:
+        """Write uncompressed content to `unpack_directory`; stop decompression once `stopping` is set."""
+        self._unpack_directory, self._file_errors, self._stopping = unpack_directory, file_errors, stopping
 
     def find(self, tail: Tail, entries: Iterable[os.DirEntry[str]], tracked: Collection[Key]) -> Copy | None:
         """Return the latest of the files in `entries` that proves to be a rotated copy of the tail's file.
 
-        None where there is no copy. Files in `tracked` do not count. Errors of one file
-        are logged as rate-limited warnings, and that file is tried again at the next scan.
+        None where there is no copy. Files in `tracked` do not count. Errors of one file are reported, and the file is
+        tried again at the next scan.
         """
-        for path, status in _latest(entries, tail):
+        for path, status in _latest_files(entries, tail):
             identity = (status.st_ino, status.st_mtime_ns, status.st_size)
-            if identity in tail.refused or self._stopping.is_set():
+            if identity in tail.rejected_copies or self._stopping.is_set():
                 continue
             try:
                 fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -514,21 +522,21 @@ class CopySearch:
             try:
                 copy = self._compare(tail, fd, path, tracked)
             except OSError as e:
-                self._troubles.report(path, f"{path} cannot be unpacked, it is tried again: {e.strerror or e}")
+                self._file_errors.report(path, f"{path} cannot be unpacked, it is tried again: {e.strerror or e}")
                 continue
             finally:
                 os.close(fd)
-            self._troubles.over(path)
+            self._file_errors.clear(path)
             if copy is not None:
                 return copy
-            tail.refused.add(identity)
+            tail.rejected_copies.add(identity)
         return None
 
     def _compare(self, tail: Tail, fd: int, path: str, tracked: Collection[Key]) -> Copy | None:
-        if os.pread(fd, 16, 0).startswith(COMPRESSED):
-            content = unpack(tail, fd, self._room, self._stopping)
+        if os.pread(fd, 16, 0).startswith(MAGIC_NUMBERS):
+            content = decompress(tail, fd, self._unpack_directory, self._stopping)
             return None if content is None else Copy(path, _key(content), content)
-        return Copy(path, _key(fd), None) if _key(fd) not in tracked and tail.is_in(fd, path) else None
+        return Copy(path, _key(fd), None) if _key(fd) not in tracked and tail.matches(fd, path) else None
 
 
 def _key(fd: int) -> Key:
@@ -536,15 +544,15 @@ def _key(fd: int) -> Key:
     return status.st_dev, status.st_ino
 
 
-def _latest(entries: Iterable[os.DirEntry[str]], tail: Tail) -> list[tuple[str, os.stat_result]]:
+def _latest_files(entries: Iterable[os.DirEntry[str]], tail: Tail) -> list[tuple[str, os.stat_result]]:
     """Return up to `_MAX_COMPARED` possible copies of the tail's file, the latest first."""
-    found = []
+    candidates = []
     for entry in entries:
         if may_be_copy(tail, entry.path):
             with suppress(OSError):
-                found.append((entry.path, entry.stat()))
-    found.sort(key=lambda entry: (-entry[1].st_mtime_ns, entry[0]))
-    return found[:_MAX_COMPARED]
+                candidates.append((entry.path, entry.stat()))
+    candidates.sort(key=lambda entry: (-entry[1].st_mtime_ns, entry[0]))
+    return candidates[:_MAX_COMPARED]
 
 
 def may_be_copy(tail: Tail, path: str) -> bool:
@@ -555,42 +563,42 @@ def may_be_copy(tail: Tail, path: str) -> bool:
     return path not in (tail.name, tail.path) and Path(path).name.startswith(Path(tail.name).stem)
 
 
-def unpack(tail: Tail, fd: int, directory: str, stopping: threading.Event) -> int | None:
+def decompress(tail: Tail, fd: int, directory: str, stopping: threading.Event) -> int | None:
     """Uncompress a rotated copy of the tail's file; return a descriptor of its content.
 
     The content lies in an unnamed file in `directory`, at the original offsets. Bytes before the tail's offset are
     left out, except those that prove the identity of the file. None where the copy is of another file, is incomplete,
     or `stopping` is set. Raises OSError where `directory` cannot hold the content.
     """
-    proof = tail.proof
-    assert proof is not None
-    with os.fdopen(fd, "rb", closefd=False) as packed, tempfile.TemporaryFile(dir=directory) as out:
-        packed.seek(0)
-        stream = unpacked(packed)
-        offset, proved = 0, False
-        first, last = sorted((proof.offset, tail.offset))
+    checkpoint = tail.checkpoint
+    assert checkpoint is not None
+    with os.fdopen(fd, "rb", closefd=False) as file, tempfile.TemporaryFile(dir=directory) as out:
+        file.seek(0)
+        stream = decompressed(file)
+        offset, is_verified = 0, False
+        first, last = sorted((checkpoint.offset, tail.offset))
         while not stopping.is_set():
             try:
-                data = stream.read(_PIECE if offset else HEAD)
+                data = stream.read(_READ_BYTES if offset else HEAD_BYTES)
             except (OSError, EOFError, zlib.error, lzma.LZMAError):
                 return None
             if not offset:
-                if not proof.begins(data):
+                if not checkpoint.matches_head(data):
                     return None
                 write_at(out.fileno(), data, 0)
-            elif offset + len(data) > first - TAIL:
+            elif offset + len(data) > first - TAIL_BYTES:
                 write_at(out.fileno(), data, offset)
             offset += len(data)
-            if not proved and offset >= last:
-                if not proof.holds(out.fileno()):
+            if not is_verified and offset >= last:
+                if not checkpoint.matches_file(out.fileno()):
                     return None
-                proved = True
+                is_verified = True
             if not data:
-                return os.dup(out.fileno()) if proved else None
+                return os.dup(out.fileno()) if is_verified else None
     return None
 
 
-def _opened(path: str, key: Key) -> tuple[int | None, os.stat_result] | None:
+def _open(path: str, key: Key) -> tuple[int | None, os.stat_result] | None:
     """Return a descriptor and the status of the file at `path`; None where it has another key by now.
 
     The descriptor is None where the file cannot be opened.
@@ -602,7 +610,7 @@ def _opened(path: str, key: Key) -> tuple[int | None, os.stat_result] | None:
     try:
         status = os.stat(path) if fd is None else os.fstat(fd)
     except OSError:
-        return None  # the file could not be opened, and is gone
+        return None  # the file could not be opened, and was deleted
     if (status.st_dev, status.st_ino) == key:
         return fd, status
     if fd is not None:
@@ -616,28 +624,28 @@ def _files(directory: str) -> list[os.DirEntry[str]]:
     Empty where there is no such directory. Raises OSError where it is unreadable: it must not count as empty, or its
     files would count as deleted. A link with an unreadable target is left out.
     """
-    found = []
+    files = []
     try:
         with os.scandir(directory) as entries:
             for entry in entries:
                 with suppress(OSError):  # is_file() calls stat() for a link, whose target may be unreadable
                     if entry.is_file():
-                        found.append(entry)
+                        files.append(entry)
     except OSError as e:
-        if not nothing_there(e):
+        if not is_not_found(e):
             raise
-    return found
+    return files
 
 
 def _paths_by_key(directory: str) -> dict[Key, str]:
     """Return the path of every regular file in a directory, by key. Raises OSError as `_files` does."""
-    found = {}
+    paths = {}
     for entry in _files(directory):
         try:
             status = entry.stat()
         except OSError as e:
-            if entry.is_symlink() or nothing_there(e):
+            if entry.is_symlink() or is_not_found(e):
                 continue
             raise
-        found[status.st_dev, status.st_ino] = entry.path
-    return found
+        paths[status.st_dev, status.st_ino] = entry.path
+    return paths

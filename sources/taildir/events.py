@@ -10,14 +10,14 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from flafka.plugins import Batch
-from flafka.plugins.shared.regex import Regex
+from flafka.plugins.java.regex import Regex
 from flafka.sources import columns
-from flafka.sources.taildir.cursors import Mark
+from flafka.sources.taildir.cursors import FileCheckpoint
 from flafka.sources.taildir.tail import Tail
 
 OFFSET_HEADER = "byteoffset"
 _NEWLINE = 0x0A
-_SHORT = 4096
+_SHORT_BYTES = 4096
 """Bytes of text below which `bytes.count` is faster than numpy."""
 
 
@@ -25,16 +25,16 @@ class Multiline:
     """Rule that joins lines by a pattern, as in Filebeat.
 
     Lines that match are continuation lines; with `negate`, lines that do not match. With `after`, a continuation line
-    belongs to the line before it, else to the line after it. A longer event than `most_lines` lines or `most_bytes`
+    belongs to the line before it, else to the line after it. A longer event than `max_lines` lines or `max_bytes`
     bytes is split. A single line is never split here.
     """
 
-    def __init__(self, pattern: Regex, *, negate: bool, after: bool, most_lines: int, most_bytes: int) -> None:
+    def __init__(self, pattern: Regex, *, negate: bool, after: bool, max_lines: int, max_bytes: int) -> None:
         self._pattern = pattern
         self._negate = negate
         self._after = after
-        self._most_lines = most_lines
-        self._most_bytes = most_bytes
+        self._max_lines = max_lines
+        self._max_bytes = max_bytes
 
     def last_lines(self, text: bytes, ends: npt.NDArray[np.int64], *, final: bool) -> npt.NDArray[np.bool_]:
         """Return a mask of the lines of `text` that end an event.
@@ -42,29 +42,29 @@ class Multiline:
         `ends` are the indexes of the newlines. The text begins with an event. Its last event may continue beyond the
         text, unless `final`.
         """
-        lines = columns.binary(text.replace(b"\n", b""), ends - np.arange(len(ends)))
-        goes_on = self._pattern.matches(lines).to_numpy(zero_copy_only=False) != self._negate
-        last = np.append(~goes_on[1:], False) if self._after else ~goes_on
+        lines = columns.binary_array(text.replace(b"\n", b""), ends - np.arange(len(ends)))
+        is_continuation = self._pattern.matches(lines).to_numpy(zero_copy_only=False) != self._negate
+        last = np.append(~is_continuation[1:], False) if self._after else ~is_continuation
         last[-1] = last[-1] or final
-        self._cut(last, ends)
+        self._split_long(last, ends)
         return last
 
-    def _cut(self, last: npt.NDArray[np.bool_], ends: npt.NDArray[np.int64]) -> None:
-        """Add ends to the mask where an event would be too long."""
+    def _split_long(self, last: npt.NDArray[np.bool_], ends: npt.NDArray[np.int64]) -> None:
+        """Add ends to the mask, so that no event is too long."""
         stops = np.flatnonzero(last)
         if not last[-1]:
             stops = np.append(stops, len(last) - 1)
         starts = np.append(0, stops[:-1] + 1)
         before = np.append(-1, ends[:-1])  # the newline before each line
-        too_long = (stops - starts >= self._most_lines - 1) | (ends[stops] - before[starts] > self._most_bytes)
+        too_long = (stops - starts >= self._max_lines - 1) | (ends[stops] - before[starts] > self._max_bytes)
         for start, stop in zip(starts[too_long].tolist(), stops[too_long].tolist(), strict=True):
             first = start
             for line in range(start, stop + 1):
                 # The size of an event includes all its newlines.
-                if line > first and ends[line] - before[first] > self._most_bytes:
+                if line > first and ends[line] - before[first] > self._max_bytes:
                     last[line - 1] = True
                     first = line
-                if line - first + 1 == self._most_lines:
+                if line - first + 1 == self._max_lines:
                     last[line] = True
                     first = line + 1
 
@@ -83,43 +83,43 @@ class Events(NamedTuple):
     """File offsets at which the events begin; None where `byteOffsetHeader` is false."""
     size: int
     """Number of bytes of the file that the events cover."""
-    mark: Mark
-    """Mark to commit once the events are stored."""
+    checkpoint: FileCheckpoint
+    """Checkpoint to commit once the events are stored."""
 
     @classmethod
     def of(
         cls,
         tail: Tail,
         data: bytes,
-        most: int,
+        max_events: int,
         *,
         keep_cr: bool,
         multiline: Multiline | None = None,
-        complete: bool = True,
-        lost: bool = False,
+        is_complete: bool = True,
+        is_lost: bool = False,
         byte_offsets: bool = False,
     ) -> Events | None:
-        """Return the first `most` events of `data`, or None where no event is complete.
+        """Return the first `max_events` events of `data`, or None where no event is complete.
 
-        `data` was just read from the tail's offset: whole lines, or one unfinished line that is not to wait for its
-        newline. `complete` says that no later line can continue the last event. `lost` says that the file no longer
-        has `data`; the file is read from its start afterwards.
+        `data` was just read from the tail's offset: whole lines, or one unfinished line that counts as a line.
+        `is_complete`: no later line can continue the last event. `is_lost`: the file no longer has `data`, and is
+        read from its start afterwards.
         """
-        whole = data.endswith(b"\n")
-        text = data if whole else data + b"\n"
-        count, ends = _lines(text), None
-        if multiline is None and count > most:
-            data = text = text[: int(_newlines(text)[most - 1]) + 1]
-            count = most
+        ends_line = data.endswith(b"\n")
+        text = data if ends_line else data + b"\n"
+        count, ends = _count_lines(text), None
+        if multiline is None and count > max_events:
+            data = text = text[: int(_newlines(text)[max_events - 1]) + 1]
+            count = max_events
         newlines = _newlines(text) if multiline is not None or byte_offsets else None
         # In an unfinished line a last CR may be content: only CR LF ends a line.
-        if whole and not keep_cr and b"\r" in text:
+        if ends_line and not keep_cr and b"\r" in text:
             text = text.replace(b"\r\n", b"\n")
         size = len(data)
         if multiline is not None:
             assert newlines is not None
             ends = _newlines(text)
-            last = np.flatnonzero(multiline.last_lines(text, ends, final=complete))[:most]
+            last = np.flatnonzero(multiline.last_lines(text, ends, final=is_complete))[:max_events]
             count = len(last)
             if not count:
                 return None
@@ -131,20 +131,20 @@ class Events(NamedTuple):
             assert newlines is not None
             offsets = np.full(count, tail.offset)
             offsets[1:] += newlines[:-1] + 1
-        mark = Mark() if lost else tail.mark_behind(data[:size])
-        return cls(tail, text, count, ends, offsets, size, mark)
+        checkpoint = FileCheckpoint() if is_lost else tail.checkpoint_after(data[:size])
+        return cls(tail, text, count, ends, offsets, size, checkpoint)
 
 
-def _lines(text: bytes) -> int:
-    """Number of newlines in `text`."""
-    if len(text) < _SHORT:
+def _count_lines(text: bytes) -> int:
+    """Return the number of newlines in `text`."""
+    if len(text) < _SHORT_BYTES:
         return text.count(b"\n")
     return int(np.count_nonzero(np.frombuffer(text, np.uint8) == _NEWLINE))
 
 
 def _newlines(text: bytes) -> npt.NDArray[np.int64]:
-    found: npt.NDArray[np.int64] = (np.frombuffer(text, np.uint8) == _NEWLINE).nonzero()[0]
-    return found
+    indexes: npt.NDArray[np.int64] = (np.frombuffer(text, np.uint8) == _NEWLINE).nonzero()[0]
+    return indexes
 
 
 def batch_of(pieces: Sequence[Events]) -> Batch:
@@ -169,5 +169,5 @@ def batch_of(pieces: Sequence[Events]) -> Batch:
         headers[OFFSET_HEADER] = pa.DictionaryArray.from_arrays(
             pa.array(np.arange(len(ends), dtype=np.int32)), values
         )
-    headers |= columns.headers([piece.number for piece in pieces], [piece.tail.headers for piece in pieces])
-    return Batch.of_columns(columns.binary(bodies, ends), headers)
+    headers |= columns.header_columns([piece.number for piece in pieces], [piece.tail.headers for piece in pieces])
+    return Batch.of_columns(columns.binary_array(bodies, ends), headers)

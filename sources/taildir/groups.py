@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from flafka.sources.filenames import name_pattern
-from flafka.sources.taildir.tail import nothing_there
-from flafka.sources.troubles import Troubles
+from flafka.sources.file_errors import FileErrors
+from flafka.sources.filenames import compile_name_pattern
+from flafka.sources.taildir.tail import is_not_found
 
-_SETTLED = 2_000_000_000
+_RELIABLE_AGE_NS = 2_000_000_000
 """Age of a directory's modification time from which it is reliable, in nanoseconds.
 
 File systems have coarse timestamps: a younger one may hide a later change.
@@ -36,28 +36,28 @@ class FileGroup:
         """
         directory, slash, pattern = path.rpartition("/")
         if not pattern or not slash:
-            here = f": write ./{pattern} for the files of the working directory" if pattern else ""
-            raise ValueError(f"must be a directory, a slash and a regex of file names, not {path!r}{here}")
+            hint = f": write ./{pattern} for the files of the working directory" if pattern else ""
+            raise ValueError(f"must be a directory, a slash and a regex of file names, not {path!r}{hint}")
         if path.startswith("~"):
             raise ValueError(f"must be a directory, a slash and a regex of file names, not {path!r}: write ~ in full")
         if pattern.startswith("*"):  # a shell glob, not a regex
-            meant = pattern.replace(".", "[.]").replace("*", ".*")
-            raise ValueError(f"must end in a regex of file names, not {pattern!r}: write {directory}/{meant}")
+            correction = pattern.replace(".", "[.]").replace("*", ".*")
+            raise ValueError(f"must end in a regex of file names, not {pattern!r}: write {directory}/{correction}")
         if not path.startswith("/"):  # as in Flume, whose position file has the same absolute paths
             directory = os.path.join(Path.cwd(), directory)
-        return cls(re.sub("/{2,}", "/", directory).rstrip("/") or "/", name_pattern(pattern), headers)
+        return cls(re.sub("/{2,}", "/", directory).rstrip("/") or "/", compile_name_pattern(pattern), headers)
 
 
-class Groups:
+class FileGroups:
     """File groups of a source. A name belongs to the first group that it matches."""
 
-    def __init__(self, groups: Sequence[FileGroup], troubles: Troubles, *, cache: bool) -> None:
+    def __init__(self, groups: Sequence[FileGroup], file_errors: FileErrors, *, cache: bool) -> None:
         self._groups: dict[str, list[FileGroup]] = {}
         for group in groups:
             self._groups.setdefault(group.directory, []).append(group)
-        self._troubles = troubles
+        self._file_errors = file_errors
         self._cache = cache
-        self._listed: dict[str, tuple[int, list[str]]] = {}
+        self._listings: dict[str, tuple[int, list[str]]] = {}
         """Cache by directory: its modification time in nanoseconds, and its matching paths."""
 
     @property
@@ -85,21 +85,23 @@ class Groups:
         """Return the sorted paths in a directory that match a group; None where it is unreadable.
 
         Paths of directories and special files are included. A missing directory gives an empty list. Read errors are
-        logged as rate-limited warnings.
+        reported.
         """
         try:
             modified = os.stat(directory).st_mtime_ns
-            known = self._listed.get(directory)
-            if known is not None and known[0] == modified:
-                return known[1]
+            cached = self._listings.get(directory)
+            if cached is not None and cached[0] == modified:
+                return cached[1]
             names = sorted(os.listdir(directory))
         except OSError as e:
-            self._troubles.report(directory, f"directory {directory} cannot be read, it is tried again: {e.strerror}")
-            return [] if nothing_there(e) else None
-        self._troubles.over(directory)
-        within = directory.rstrip("/")
-        paths = [f"{within}/{name}" for name in names if self._group(directory, name) is not None]
+            self._file_errors.report(
+                directory, f"directory {directory} cannot be read, it is tried again: {e.strerror}"
+            )
+            return [] if is_not_found(e) else None
+        self._file_errors.clear(directory)
+        prefix = directory.rstrip("/")
+        paths = [f"{prefix}/{name}" for name in names if self._group(directory, name) is not None]
         # A change soon after another may leave the same timestamp: caching would miss it.
-        if self._cache and time.time_ns() - modified > _SETTLED:
-            self._listed[directory] = modified, paths
+        if self._cache and time.time_ns() - modified > _RELIABLE_AGE_NS:
+            self._listings[directory] = modified, paths
         return paths

@@ -23,13 +23,13 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
-CREATED, LEFT, ARRIVED, DELETED, OVERFLOW = "created", "left", "arrived", "deleted", "overflow"
+CREATED, MOVED_FROM, MOVED_TO, DELETED, OVERFLOW = "created", "moved_from", "moved_to", "deleted", "overflow"
 """Kinds of events of a name.
 
-`left` and `arrived` are the two halves of a rename, with one cookie.
+`moved_from` and `moved_to` are the two halves of a rename, with one cookie.
 """
 SYNC = "sync"
-"""Kind of the reply that all events are handled that the kernel had queued before the request."""
+"""Kind of the reply to a sync request: all events that the kernel had queued before it are handled."""
 MAX_FILES = 64
 """Maximum number of descriptors in one message."""
 MESSAGE_BYTES = 1 << 17
@@ -40,7 +40,7 @@ _TEXT_BYTES = 1 << 15
 One more event, whose path may have 4096 bytes, fits in any case.
 """
 _READ_BYTES = 1 << 14
-_MAX_WAITING = 1 << 16
+_MAX_UNSENT = 1 << 16
 """Maximum number of unsent events.
 
 Beyond that the kernel's queue is not read, and may overflow.
@@ -66,17 +66,17 @@ class InotifyEvent(NamedTuple):
 
 
 class Opener:
-    """Translation of inotify events to messages; it opens files on the way."""
+    """Translation of inotify events to messages, with descriptors of the files that were created or moved in."""
 
     def __init__(self) -> None:
-        self.waiting: deque[tuple[Message, int | None]] = deque()
+        self.unsent: deque[tuple[Message, int | None]] = deque()
         """Unsent messages, with their descriptors."""
         self._watched: dict[int, dict[str, list[re.Pattern[str]] | None]] = {}
         """Directories by watch, with the name patterns of each; None where every name counts.
 
         A watch has several directories where links lead to the same one.
         """
-        self._early: dict[int, list[InotifyEvent]] = {}
+        self._early_events: dict[int, list[InotifyEvent]] = {}
         """Events of watches that the agent has not announced yet."""
 
     def watch(self, watch: int, directories: Mapping[str, Sequence[str] | None]) -> None:
@@ -86,15 +86,15 @@ class Opener:
             directory: None if patterns is None else [re.compile(pattern, re.ASCII) for pattern in patterns]
             for directory, patterns in directories.items()
         }
-        for event in self._early.pop(watch, ()):
+        for event in self._early_events.pop(watch, ()):
             self.handle(event)
 
     def handle(self, event: InotifyEvent) -> None:
         """Queue the message for an inotify event, and open the file if one was created or moved in."""
         if event.mask & _IN_OVERFLOW:
-            self.waiting.append(((OVERFLOW, "", 0, 0, 0, False), None))
+            self.unsent.append(((OVERFLOW, "", 0, 0, 0, False), None))
         elif event.watch not in self._watched:
-            self._early.setdefault(event.watch, []).append(event)
+            self._early_events.setdefault(event.watch, []).append(event)
         elif event.mask & _IN_IGNORED:
             self._watched.pop(event.watch)
         elif event.name and not event.mask & _IN_ISDIR:
@@ -102,17 +102,17 @@ class Opener:
             for directory, patterns in self._watched[event.watch].items():
                 path = os.path.join(directory, name)
                 if event.mask & _IN_MOVED_FROM:
-                    self.waiting.append(((LEFT, path, event.cookie, 0, 0, False), None))
+                    self.unsent.append(((MOVED_FROM, path, event.cookie, 0, 0, False), None))
                 elif event.mask & _IN_MOVED_TO:
-                    self._add_file(ARRIVED, path, event.cookie)
+                    self._add_file(MOVED_TO, path, event.cookie)
                 elif event.mask & _IN_DELETE:
-                    self.waiting.append(((DELETED, path, 0, 0, 0, False), None))
+                    self.unsent.append(((DELETED, path, 0, 0, 0, False), None))
                 elif event.mask & _IN_CREATE and (patterns is None or any(p.fullmatch(name) for p in patterns)):
                     self._add_file(CREATED, path, 0)
 
     def sync(self, number: int) -> None:
         """Queue the reply to sync request `number`, behind all messages queued so far."""
-        self.waiting.append(((SYNC, "", number, 0, 0, False), None))
+        self.unsent.append(((SYNC, "", number, 0, 0, False), None))
 
     def _add_file(self, kind: str, path: str, cookie: int) -> None:
         key, fd = (0, 0), None
@@ -130,14 +130,14 @@ class Opener:
                 return  # a dangling link
         except OSError:
             pass  # the reader tries again, and reports the error
-        self.waiting.append(((kind, path, cookie, *key, fd is not None), fd))
+        self.unsent.append(((kind, path, cookie, *key, fd is not None), fd))
 
     def read(self, inotify: int) -> None:
         """Handle the events that the kernel has queued. Raises BlockingIOError where there are none."""
-        for event in events(os.read(inotify, _READ_BYTES)):
+        for event in parse_events(os.read(inotify, _READ_BYTES)):
             self.handle(event)
 
-    def obey(self, channel: socket.socket, inotify: int) -> bool:
+    def handle_commands(self, channel: socket.socket, inotify: int) -> bool:
         """Handle the next message of the agent; return False where the agent has closed its end."""
         try:
             commands = channel.recv(MESSAGE_BYTES)
@@ -161,11 +161,11 @@ class Opener:
 
     def send(self, channel: socket.socket) -> None:
         """Send the queued messages. Raises OSError, BlockingIOError included: unsent messages stay queued."""
-        while self.waiting:
+        while self.unsent:
             messages: list[Message] = []
             files: list[int] = []
             size = 0
-            for event, fd in self.waiting:
+            for event, fd in self.unsent:
                 if len(files) == MAX_FILES or size > _TEXT_BYTES:
                     break
                 messages.append(event)
@@ -175,18 +175,18 @@ class Opener:
             rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", files))] if files else []
             channel.sendmsg([json.dumps(messages).encode()], rights)
             for _ in messages:
-                self.waiting.popleft()
+                self.unsent.popleft()
             for fd in files:
                 os.close(fd)
 
 
-def events(data: bytes) -> list[InotifyEvent]:
+def parse_events(data: bytes) -> list[InotifyEvent]:
     """Parse the bytes read from an inotify descriptor (inotify(7))."""
-    parsed, at = [], 0
-    while at + 16 <= len(data):
-        watch, mask, cookie, length = struct.unpack_from("iIII", data, at)
-        parsed.append(InotifyEvent(watch, mask, cookie, data[at + 16 : at + 16 + length].rstrip(b"\0")))
-        at += 16 + length
+    parsed, offset = [], 0
+    while offset + 16 <= len(data):
+        watch, mask, cookie, length = struct.unpack_from("iIII", data, offset)
+        parsed.append(InotifyEvent(watch, mask, cookie, data[offset + 16 : offset + 16 + length].rstrip(b"\0")))
+        offset += 16 + length
     return parsed
 
 
@@ -200,21 +200,21 @@ def main(inotify: int, channel: socket.socket) -> None:
     poll.register(inotify, select.POLLIN)
     channel.send(b"[]")  # readiness message
     while True:
-        poll.modify(inotify, select.POLLIN if len(opener.waiting) < _MAX_WAITING else 0)
-        awaited, retry = select.POLLIN, None
+        poll.modify(inotify, select.POLLIN if len(opener.unsent) < _MAX_UNSENT else 0)
+        awaited_events, retry_ms = select.POLLIN, None
         try:
             opener.send(channel)
         except BlockingIOError:
-            awaited |= select.POLLOUT
+            awaited_events |= select.POLLOUT
         except OSError as e:
             if e.errno != errno.ETOOMANYREFS:
                 return
-            retry = _RETRY_MS  # the kernel limits the descriptors in flight
-        poll.register(channel, awaited)
-        for fd, _ in poll.poll(retry):
+            retry_ms = _RETRY_MS  # the kernel limits the descriptors in flight
+        poll.register(channel, awaited_events)
+        for fd, _ in poll.poll(retry_ms):
             if fd == inotify:
                 opener.read(inotify)
-            elif not opener.obey(channel, inotify):
+            elif not opener.handle_commands(channel, inotify):
                 return
 
 

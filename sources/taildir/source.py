@@ -9,20 +9,20 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from flafka.plugins import Batch, Metric, Retry, Source, TailedFile
-from flafka.sources.pace import Pace
+from flafka.sources.batching import BatchingPolicy
+from flafka.sources.file_errors import FILE_METRICS, FileErrors
 from flafka.sources.taildir.compatibility import TAILDIR
 from flafka.sources.taildir.config import TaildirConfig
 from flafka.sources.taildir.cursors import PositionFile
 from flafka.sources.taildir.discovery import Discovery
 from flafka.sources.taildir.events import OFFSET_HEADER, Events, batch_of
-from flafka.sources.taildir.groups import Groups
-from flafka.sources.taildir.reading import BATCH_BYTES, TURN_BYTES, Due, EventReader
+from flafka.sources.taildir.groups import FileGroups
+from flafka.sources.taildir.reading import BATCH_BYTES, MAX_READ_BYTES, EventReader, PendingRead
 from flafka.sources.taildir.table import FileTable
 from flafka.sources.taildir.tail import FileLocation, Growth, Tail
 from flafka.sources.taildir.watcher import FileCounters, Watcher
-from flafka.sources.troubles import FILE_METRICS, Troubles
 
-_LEAST_BYTES = BATCH_BYTES // 8
+_MIN_SPACE_BYTES = BATCH_BYTES // 8
 """Remaining space of a batch, in bytes, below which lines of the next file go to the next batch."""
 STOPPING_SECONDS = 0.1
 """Maximum delay until a waiting source notices that the agent stops."""
@@ -79,23 +79,23 @@ class TaildirSource(Source[TaildirConfig]):
 
     def __init__(self, config: TaildirConfig, name: str = "") -> None:
         super().__init__(config, name)
-        self._held = ExitStack()
+        self._exit_stack = ExitStack()
         self._opened_table: FileTable | None = None
-        """Tracked files for `followed`, which other threads may call at any time."""
+        """Tracked files for `tailed_files`, which other threads may call at any time."""
 
     def open(self) -> None:
         """Read the offsets and find the files. Raises Retry while the position file is unusable."""
         config = self.config
-        self._troubles = Troubles(self.log, self.metrics)
+        self._file_errors = FileErrors(self.log, self.metrics)
         self._positions = PositionFile(config.position_path, config.write_position_interval / 1000)
-        self._held.callback(self._positions.close)
-        groups = Groups(config.groups(), self._troubles, cache=config.cache_pattern_matching)
+        self._exit_stack.callback(self._positions.close)
+        groups = FileGroups(config.groups(), self._file_errors, cache=config.cache_pattern_matching)
         self._counters = FileCounters()
         self._table = FileTable(
             self._positions.load(),
             groups,
             self._counters,
-            self._troubles,
+            self._file_errors,
             self.metrics,
             self.log,
             file_header=config.file_header_key if config.file_header else None,
@@ -104,44 +104,44 @@ class TaildirSource(Source[TaildirConfig]):
             self._table,
             groups,
             self._counters,
-            self._troubles,
+            self._file_errors,
             self.log,
             idle=config.idle_timeout / 1000,
-            room=str(config.position_path.parent),
+            unpack_directory=str(config.position_path.parent),
             stopping=self.stopping,
         )
         self._opened_table = self._table
-        for note in self._positions.notes:
-            self.log.warning("%s", note)
-        self._held.callback(self._table.close_all)
+        for text in self._positions.warnings:
+            self.log.warning("%s", text)
+        self._exit_stack.callback(self._table.close_all)
         self._watcher = Watcher(
             self.log,
             inotify=config.inotify,
             tracked_name=self._discovery.tracked_name,
             is_open=self._table.is_open,
-            max_open=self._table.max_waiting,
+            max_open=self._table.max_untracked_open,
         )
-        self._held.callback(self._watcher.close)
-        self._reader = EventReader(config, self._table, self._troubles, self.metrics, self.log)
-        self._pace = Pace()
+        self._exit_stack.callback(self._watcher.close)
+        self._reader = EventReader(config, self._table, self._file_errors, self.metrics, self.log)
+        self._batching = BatchingPolicy()
         self._pause = 0.0
         self._next_scan = self._next_poll = 0.0
         self._is_active = False
-        self._shown: dict[str, tuple[str, float]] = {}
+        self._degraded_texts: dict[str, tuple[str, float]] = {}
         """Health messages by kind, each with the monotonic time until which it is shown."""
         self._postponed: dict[Tail, float] = {}
         """New files that wait for their predecessors, each with the monotonic time of its deadline."""
         self._watch_directories()  # before the first scan, or files created in between would be missed
-        self._watcher.settle()
+        self._watcher.wait_ready()
         self._discovery.scan(skip_to_end=config.skip_to_end)
         try:
             # Commit before reading: after a crash, skipToEnd must not skip lines written since this start.
             self._table.unsaved.update(self._table)
             self._table.save(self._positions)
         except OSError as e:
-            raise Retry(self._positions.unwritable(e)) from e
+            raise Retry(self._positions.write_error_text(e)) from e
         self._yielded: list[Events] = []
-        self._held.callback(lambda: self._save(final=True))
+        self._exit_stack.callback(lambda: self._save(final=True))
 
     def tailed_files(self) -> list[TailedFile]:
         """Return the tracked files that were found, by their present paths. Thread-safe."""
@@ -150,14 +150,14 @@ class TaildirSource(Source[TaildirConfig]):
 
     def close(self) -> None:
         """Save the offsets, and close all files and watches."""
-        self._held.close()
+        self._exit_stack.close()
 
     def exclusive_resources(self) -> Mapping[Path, str]:
         """Return the position file, which no other source may use."""
         return {self.config.position_path: "positionFile"}
 
     def check_connectivity(self) -> Iterator[str]:
-        """Yield faults of the position file, and unreadable directories and files."""
+        """Yield errors of the position file, and unreadable directories and files."""
         yield from PositionFile(self.config.position_path).problems()
         for group in self.config.groups():
             try:
@@ -177,16 +177,16 @@ class TaildirSource(Source[TaildirConfig]):
         return names
 
     def batches(self) -> Iterator[Batch]:
-        """Yield batches: read all changed files, wait for the next change, until stopping."""
+        """Yield batches of all changed files, then wait for the next change, until the agent stops."""
         while not self.stopping.is_set():
             yield from self.poll()
-            if not self._reader.behind:
+            if not self._reader.unfinished:
                 self._wait()
 
     def stored(self, batch: Batch) -> None:
         """Commit the offsets of the batch durably. Blocking; errors are logged and delay the next batch."""
         for events in self._yielded:
-            events.tail.advance(events.mark)
+            events.tail.advance(events.checkpoint)
             self._table.unsaved.add(events.tail)
         self._yielded = []
         self._save()
@@ -198,19 +198,19 @@ class TaildirSource(Source[TaildirConfig]):
 
         Return True if `maxBatchCount` ended the reading of a file.
         """
-        cut_short = False
+        reached_limit = False
         pieces: list[Events] = []
         room, space = self.config.batch_size, BATCH_BYTES
-        dues = self._due()
+        reads = self._pending_reads()
         unfinished = {*self._postponed}
-        for due in dues:
-            tail = due.tail
-            batches, before = 0, tail.offset
-            taken = False
+        for pending in reads:
+            tail = pending.tail
+            batches, first_offset = 0, tail.offset
+            has_events = False
             if tail.predecessor in unfinished:  # its lines would overtake lines of its predecessor
                 unfinished.add(tail)
                 if (until := self._postponed.get(tail.predecessor)) is not None:
-                    self._postponed[tail], tail.seen = until, None  # to go on at once would be a busy loop
+                    self._postponed[tail], tail.checked_state = until, None  # polling at once would be a busy loop
                 else:
                     self._reader.poll_again(tail)
                 continue
@@ -218,168 +218,173 @@ class TaildirSource(Source[TaildirConfig]):
                 if batches == self.config.max_batch_count:
                     self._reader.poll_again(tail)
                     unfinished.add(tail)
-                    cut_short = True
+                    reached_limit = True
                     break
-                events = self._reader.read(due, room, space)
+                events = self._reader.read(pending, room, space)
                 if events is None:
                     break
                 pieces.append(events)
-                taken = True
+                has_events = True
                 tail.predecessor = None
-                more = tail.offset + space < due.until
+                exceeds_batch = tail.offset + space < pending.until
                 room -= events.number
                 space -= events.size
-                if not more and room and space > _LEAST_BYTES:
+                if not exceeds_batch and room and space > _MIN_SPACE_BYTES:
                     break  # no complete event is left in this file, and the batch has space for the next file
-                yield from self._offer(pieces)
+                yield from self._yield_batch(pieces)
                 pieces, room, space = [], self.config.batch_size, BATCH_BYTES
                 batches += 1
-            # Without progress (NULs only, compressed, unreadable) to go on at once would be a busy loop.
-            if due.more and (taken or tail.offset != before):
+            # Without progress (NULs only, compressed, unreadable), polling at once would be a busy loop.
+            if pending.has_more and (has_events or tail.offset != first_offset):
                 self._reader.poll_again(tail)
                 unfinished.add(tail)
         if pieces and not self.stopping.is_set():
-            yield from self._offer(pieces)
-        return cut_short
+            yield from self._yield_batch(pieces)
+        return reached_limit
 
-    def _due(self) -> list[Due]:
+    def _pending_reads(self) -> list[PendingRead]:
         """Return the files to read, in the order of their modification times, but each after its predecessor."""
         now = time.monotonic()
         hints = self._watcher.take()
         tails: Mapping[Tail, os.stat_result | None]
-        if hints.full_scan or now >= self._next_scan:
+        if hints.needs_full_scan or now >= self._next_scan:
             self._discovery.adopt(hints)
-            if hints.overflow:
+            if hints.has_overflowed:
                 self.metrics.add("WatchOverflowCount")
                 self.warn_rate_limited(
                     "overflow", "more names changed than the kernel could report: some files may have been missed"
                 )
-            if hints.ended:
+            if hints.restart_reason:
                 self.metrics.add("WatchRestartCount")
                 self.warn_rate_limited(
                     "ended",
-                    "the process that opens new files ended (%s) and is started again: files that came and went"
-                    " meanwhile may have been missed",
-                    hints.ended,
+                    "the process that opens new files ended (%s) and is started again: files that were created and"
+                    " deleted meanwhile may have been missed",
+                    hints.restart_reason,
                 )
-                self._show(
+                self._show_degraded(
                     "ended",
                     "the process that opens new files ended"
-                    f" {self.metrics.get('WatchRestartCount'):.0f} times ({hints.ended}): files that came and went"
-                    " meanwhile may have been missed",
+                    f" {self.metrics.get('WatchRestartCount'):.0f} times ({hints.restart_reason}): files that were"
+                    " created and deleted meanwhile may have been missed",
                 )
-            if hints.overflow or hints.ended:
+            if hints.has_overflowed or hints.restart_reason:
                 self._counters.reset()
                 self._discovery.exclude_present(self._discovery.directories)
             tails = self._scan_all(now)
         else:
-            grown, changed = self._discovery.follow_hints(hints)
-            quiet = {tail for tail in self._reader.holding if self._quiet(tail, now)}
-            if hints.busy and now >= self._next_poll:
+            grown, changed = self._discovery.apply_hints(hints)
+            quiet = {tail for tail in self._reader.buffering if self._is_quiet(tail, now)}
+            if hints.writes_unwatched and now >= self._next_poll:
                 grown.update(self._table.tracked)
-            tails = dict.fromkeys(grown | changed | self._reader.behind | quiet | self._postponed.keys())
+            tails = dict.fromkeys(grown | changed | self._reader.unfinished | quiet | self._postponed.keys())
         self._report_missed()
-        self._reader.behind = set()
-        found: list[tuple[int, str, Due]] = []
+        self._reader.unfinished = set()
+        reads: list[tuple[int, str, PendingRead]] = []
         for tail, status in tails.items():
-            if due := self._due_of(tail, status, now):
-                found.append((due.modified, tail.path, due))
-        if hints.busy and now >= self._next_poll:
+            if pending := self._pending_read(tail, status, now):
+                reads.append((pending.modified_ns, tail.path, pending))
+        if hints.writes_unwatched and now >= self._next_poll:
             polled = time.monotonic()
             self._next_poll = polled + max(_POLL_SECONDS, 19 * (polled - now))
-        found.sort(key=lambda entry: entry[:2])
-        self._is_active = self._is_active or bool(found)
-        return self._in_order([due for _, _, due in found], now, hints.synced)
+        reads.sort(key=lambda entry: entry[:2])
+        self._is_active = self._is_active or bool(reads)
+        return self._order_reads([pending for _, _, pending in reads], now, hints.synced)
 
-    def _due_of(
-        self, tail: Tail, status: os.stat_result | None, now: float, *, succeeded: bool = False
-    ) -> Due | None:
+    def _pending_read(
+        self, tail: Tail, status: os.stat_result | None, now: float, *, has_successor: bool = False
+    ) -> PendingRead | None:
         """Return what to read of a file now, or None where there is nothing.
 
-        `succeeded` says that lines of a successor wait, so no continuation line follows the last event of this file.
+        `has_successor`: lines of a successor wait, so no continuation line follows the last event of this file.
         """
         if tail.location is FileLocation.FORGOTTEN:
-            self._reader.holding.discard(tail)
+            self._reader.buffering.discard(tail)
             return None
         try:
             status = status or tail.status()
         except OSError as e:
-            self._reader.unreadable(tail, e)
+            self._reader.report_unreadable(tail, e)
             return None
         if status is None:
             if tail.location is FileLocation.DELETED:
-                self._reader.holding.discard(tail)  # what it held is not in any file: nothing completes it
+                self._reader.buffering.discard(tail)  # no file has the buffered event any more
             return None  # the next full scan finds the file
         if status.st_size <= tail.offset:
             tail.growth = Growth.NONE
         state = (status.st_size, status.st_mtime_ns)
-        still = state == tail.seen
-        final = still and tail.rotated and self._discovery.is_idle(tail, now)
-        complete = final or (still and bool(tail.held) and (succeeded or self._quiet(tail, now)))
-        if not still:
+        is_unchanged = state == tail.checked_state
+        is_final = is_unchanged and tail.is_rotated and self._discovery.is_idle(tail, now)
+        is_complete = is_final or (
+            is_unchanged and bool(tail.buffered) and (has_successor or self._is_quiet(tail, now))
+        )
+        if not is_unchanged:
             tail.changed_at = now
-        elif not complete or status.st_size <= tail.offset:
+        elif not is_complete or status.st_size <= tail.offset:
             return None
-        tail.seen = state
-        until = min(status.st_size, tail.offset + TURN_BYTES)
-        return Due(tail, until, until < status.st_size, complete, final, status.st_mtime_ns)
+        tail.checked_state = state
+        until = min(status.st_size, tail.offset + MAX_READ_BYTES)
+        return PendingRead(tail, until, until < status.st_size, is_complete, is_final, status.st_mtime_ns)
 
-    def _in_order(self, found: list[Due], now: float, synced: int) -> list[Due]:
+    def _order_reads(self, reads: list[PendingRead], now: float, synced: int) -> list[PendingRead]:
         """Order the files so that the rest of a rotated file is read before its successor.
 
         The predecessor's size is read after the successor's: data written before the rotation are visible by then.
-        Modification times do not tell the order, because the kernel's clock for them ticks every few milliseconds.
+        Modification times do not show the order, because the kernel's clock for them ticks every few milliseconds.
         """
-        waited, self._postponed = self._postponed, {}
-        if all(due.tail.predecessor is None for due in found):
-            return found
-        dues = {due.tail: due for due in found}
+        deadlines, self._postponed = self._postponed, {}
+        if all(pending.tail.predecessor is None for pending in reads):
+            return reads
+        by_tail = {pending.tail: pending for pending in reads}
         chains: dict[Tail, list[Tail]] = {}
-        for due in found:
-            chain = chains[due.tail] = [due.tail]
-            while due.until > due.tail.offset and (earlier := chain[-1].predecessor) is not None:
+        for pending in reads:
+            chain = chains[pending.tail] = [pending.tail]
+            while pending.until > pending.tail.offset and (earlier := chain[-1].predecessor) is not None:
                 if earlier.location is FileLocation.FORGOTTEN or earlier in chain:
                     break
                 chain.append(earlier)
-        succeeded = {tail for chain in chains.values() for tail in chain[1:]}
-        ordered: list[Due] = []
-        for newest in [due.tail for due in found if due.tail not in succeeded]:
+        predecessors = {tail for chain in chains.values() for tail in chain[1:]}
+        ordered: list[PendingRead] = []
+        for newest in [pending.tail for pending in reads if pending.tail not in predecessors]:
             for tail in reversed(chains[newest]):
-                mine = dues.get(tail)
-                if tail in succeeded:
-                    mine = self._due_of(tail, None, now, succeeded=True) or mine
-                if mine is None:
+                current = by_tail.get(tail)
+                if tail in predecessors:
+                    current = self._pending_read(tail, None, now, has_successor=True) or current
+                if current is None:
                     continue
-                if self._waits(mine, now, synced, waited.get(tail, now + _ORDER_SECONDS)):
-                    tail.seen = None
+                if self._postpone(current, now, synced, deadlines.get(tail, now + _ORDER_SECONDS)):
+                    tail.checked_state = None
                 else:
-                    ordered.append(mine._replace(complete=mine.complete or (tail in succeeded and not mine.more)))
+                    is_complete = current.is_complete or (tail in predecessors and not current.has_more)
+                    ordered.append(current._replace(is_complete=is_complete))
         return ordered
 
-    def _waits(self, due: Due, now: float, synced: int, until: float) -> bool:
+    def _postpone(self, pending: PendingRead, now: float, synced: int, until: float) -> bool:
         """Postpone a file while inotify events about files between its predecessor and it may be pending.
 
         Return True if the file is postponed.
         """
-        tail, earlier = due.tail, due.tail.predecessor
-        if earlier is None or earlier.location is FileLocation.FORGOTTEN or due.until <= tail.offset:
+        tail, earlier = pending.tail, pending.tail.predecessor
+        if earlier is None or earlier.location is FileLocation.FORGOTTEN or pending.until <= tail.offset:
             return False
-        if not tail.sync:
-            tail.sync = self._watcher.sync()
-        if now >= until or (tail.sync <= synced and earlier not in self._postponed):
+        if not tail.sync_number:
+            tail.sync_number = self._watcher.sync()
+        if now >= until or (tail.sync_number <= synced and earlier not in self._postponed):
             return False
         self._postponed[tail] = until
         return True
 
     def _scan_all(self, now: float) -> dict[Tail, os.stat_result | None]:
-        least = self.config.backoff_sleep_increment / 1000
-        self._pause = least if self._is_active else min(self._pause + least, self.config.max_backoff_sleep / 1000)
+        increment = self.config.backoff_sleep_increment / 1000
+        self._pause = (
+            increment if self._is_active else min(self._pause + increment, self.config.max_backoff_sleep / 1000)
+        )
         self._is_active = False
         self._next_scan = now + self._pause
         self._watch_directories()
-        self._table.relieve()
+        self._table.release_descriptors()
         statuses = self._discovery.scan().statuses
-        self._counters.settle()
+        self._counters.update_missed()
         self._discovery.close_idle(now)
         self._save()
         tracked = self._table.tracked
@@ -396,45 +401,47 @@ class TaildirSource(Source[TaildirConfig]):
         if missed := self._counters.missed:
             self.metrics.add("FileMissedCount", len(missed))
             text = (
-                "files were gone before they could be opened, and what they held is not read:"
+                "files were gone before they could be opened, and their content is not read:"
                 f" {self.metrics.get('FileMissedCount'):.0f} so far, the latest {missed[-1]}"
             )
             self.warn_rate_limited("missed", "%s", text)
-            self._show("missed", text)
+            self._show_degraded("missed", text)
             missed.clear()
 
-    def _show(self, kind: str, text: str) -> None:
+    def _show_degraded(self, kind: str, text: str) -> None:
         """Show a text in the agent's health for a while, in place of an earlier one of its kind."""
-        shown = {**self._shown, kind: (text, time.monotonic() + _MISSED_SECONDS)}
-        self._shown = shown
-        self.metrics.degraded = lambda: "; ".join(text for text, until in shown.values() if time.monotonic() < until)
+        shown = {**self._degraded_texts, kind: (text, time.monotonic() + _MISSED_SECONDS)}
+        self._degraded_texts = shown
+        self.metrics.degradation = lambda: "; ".join(
+            text for text, until in shown.values() if time.monotonic() < until
+        )
 
-    def _quiet(self, tail: Tail, now: float) -> bool:
+    def _is_quiet(self, tail: Tail, now: float) -> bool:
         """Return True if the file has not changed for `multiline.timeout`, so that its last event is complete."""
         return now - tail.changed_at >= self.config.multiline_timeout / 1000
 
     def _wait(self) -> None:
-        until = min(self._next_scan, self._next_poll) if self._watcher.busy else self._next_scan
-        if self._reader.holding:
-            quiet = min(tail.changed_at for tail in self._reader.holding) + self.config.multiline_timeout / 1000
+        until = min(self._next_scan, self._next_poll) if self._watcher.writes_unwatched else self._next_scan
+        if self._reader.buffering:
+            quiet = min(tail.changed_at for tail in self._reader.buffering) + self.config.multiline_timeout / 1000
             until = min(until, quiet)
         until = min(until, *self._postponed.values(), until)
-        while not self.stopping.is_set() and (left := until - time.monotonic()) > 0:
-            if self._watcher.wait(min(left, STOPPING_SECONDS)):
+        while not self.stopping.is_set() and (timeout := until - time.monotonic()) > 0:
+            if self._watcher.wait(min(timeout, STOPPING_SECONDS)):
                 # Linger, so that lines written one by one do not become batches of one event.
-                self.stopping.wait(self._pace.patience())
+                self.stopping.wait(self._batching.timeout())
                 return
 
     # --- yielding batches and committing offsets
 
-    def _offer(self, pieces: list[Events]) -> Iterator[Batch]:
+    def _yield_batch(self, pieces: list[Events]) -> Iterator[Batch]:
         while self._table.unsaved and not self._save():
             if self.stopping.wait(1):
                 return
-            self._table.relieve()
+            self._table.release_descriptors()
         batch = batch_of(pieces)
         self._yielded = pieces
-        self._pace.end()
+        self._batching.end_batch()
         yield batch
 
     def _save(self, *, final: bool = False) -> bool:
@@ -442,7 +449,7 @@ class TaildirSource(Source[TaildirConfig]):
         try:
             self._table.save(self._positions, final=final)
         except OSError as e:
-            self._troubles.unwritable(self._positions.unwritable(e))
+            self._file_errors.report_write(self._positions.write_error_text(e))
             return False
-        self._troubles.written()
+        self._file_errors.clear_write()
         return True

@@ -13,13 +13,13 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from flafka.plugins import Metrics
-from flafka.sources.descriptors import EXHAUSTED, exhausted, most_open
-from flafka.sources.taildir.cursors import CursorStore, FileCursor, Mark
-from flafka.sources.taildir.groups import Groups
-from flafka.sources.taildir.opener import ARRIVED, CREATED, DELETED
+from flafka.sources.descriptors import EXHAUSTED_ERRNOS, descriptors_exhausted, max_descriptors
+from flafka.sources.file_errors import FileErrors
+from flafka.sources.taildir.cursors import CursorStore, FileCheckpoint, FileCursor
+from flafka.sources.taildir.groups import FileGroups
+from flafka.sources.taildir.opener import CREATED, DELETED, MOVED_TO
 from flafka.sources.taildir.tail import ChangedError, FileLocation, Growth, Key, Tail
 from flafka.sources.taildir.watcher import FileCounters, Hints
-from flafka.sources.troubles import Troubles
 
 
 class FileTable:
@@ -28,9 +28,9 @@ class FileTable:
     def __init__(
         self,
         cursors: Iterable[FileCursor],
-        groups: Groups,
+        groups: FileGroups,
         counters: FileCounters,
-        troubles: Troubles,
+        file_errors: FileErrors,
         metrics: Metrics,
         log: logging.Logger,
         *,
@@ -38,10 +38,10 @@ class FileTable:
     ) -> None:
         """Begin with the files of the stored cursors. `file_header` names the header for the path of a file."""
         self._groups, self._counters, self._file_header = groups, counters, file_header
-        self._troubles, self._metrics, self._log = troubles, metrics, log
+        self._file_errors, self._metrics, self._log = file_errors, metrics, log
         self.by_key: dict[Key, Tail] = {}
         """Tracked files that were found since the start."""
-        self._unfound: dict[int, list[Tail]] = {}
+        self._unmatched: dict[int, list[Tail]] = {}
         """Files of stored cursors that were not found since the start, by inode.
 
         Inode 0 has the former states of truncated or replaced files.
@@ -49,10 +49,10 @@ class FileTable:
         last = 0
         for cursor in cursors:
             last = max(last, cursor.id)
-            self._add_unfound(Tail.of(cursor))
+            self._add_unmatched(Tail.of(cursor))
         self._ids = itertools.count(last + 1)
         self._paths = PathIndex()
-        self._opened = OpenFiles(self.forget, log)
+        self._opened = OpenFileCache(self.forget, log)
         self._latest: WeakValueDictionary[str, Tail] = WeakValueDictionary()
         """Index from the name of a log to the latest file with that name."""
         self.unsaved: set[Tail] = set()
@@ -61,7 +61,7 @@ class FileTable:
     def __iter__(self) -> Iterator[Tail]:
         """Iterate over all files that have a cursor, including files not found since the start."""
         yield from self.by_key.values()
-        for tails in self._unfound.values():
+        for tails in self._unmatched.values():
             yield from tails
 
     @property
@@ -78,20 +78,20 @@ class FileTable:
         tail = self.by_key.get(key)
         return tail is not None and tail.fd is not None
 
-    def at_path(self, path: str) -> Tail | None:
+    def find_by_path(self, path: str) -> Tail | None:
         """Return the file that has, or last had, that path; None where there is none. Thread-safe."""
         return self._paths.get(path)
 
     @property
-    def max_waiting(self) -> int:
+    def max_untracked_open(self) -> int:
         """Maximum number of files that the watcher may hold open until they are tracked."""
-        return max(16, self._opened.most // 2)
+        return max(16, self._opened.max_open // 2)
 
     def save(self, store: CursorStore, *, final: bool = False) -> None:
         """Save the outdated cursors. Raises OSError as `CursorStore.save` does; they stay outdated then."""
-        gone = {tail for tail in self.unsaved if tail.location is FileLocation.FORGOTTEN}
-        changed = self.unsaved - gone
-        store.save([tail.cursor() for tail in changed], [tail.id for tail in gone], final=final)
+        removed = {tail for tail in self.unsaved if tail.location is FileLocation.FORGOTTEN}
+        changed = self.unsaved - removed
+        store.save([tail.cursor() for tail in changed], [tail.id for tail in removed], final=final)
         self.unsaved.clear()
 
     # --- tracking and forgetting
@@ -103,17 +103,17 @@ class FileTable:
     def create(self, path: str, key: Key, *, name: str = "") -> Tail:
         """Return a new file, to be read from its start. `track` makes it a tracked file."""
         device, inode = key
-        return Tail(path, id=self.new_id(), inode=inode, device=device, proof=Mark(), name=name)
+        return Tail(path, id=self.new_id(), inode=inode, device=device, checkpoint=FileCheckpoint(), name=name)
 
     def track(self, key: Key, tail: Tail, fd: int | None = None) -> None:
-        """Track a file from now on, and open it, or take its open descriptor `fd`."""
+        """Track a file from now on; open it, or take ownership of its open descriptor `fd`."""
         self.by_key[key] = tail
         self._set_predecessor(tail)
         self._set_headers(tail)
-        # Open it at once, so that it can be read after a deletion. A failure is reported by the reader.
+        # Open the file at once, so that it can be read after a deletion. The reader reports a failure.
         if fd is not None:
             try:
-                self.hold(tail, fd)
+                self.attach(tail, fd)
             except OSError:
                 os.close(fd)
         else:
@@ -136,33 +136,35 @@ class FileTable:
         """Set the key and path of a file to those where it was found. `track` tracks it under the new key."""
         self._remove(tail)
         tail.device, tail.inode = key
-        tail.seen = None
+        tail.checked_state = None
         tail.location = FileLocation.RENAMED
         if path != tail.path:
-            self._log.info("reading of %s goes on from byte %d in %s", tail.path, tail.offset, path)
+            self._log.info("reading of %s continues at byte %d in %s", tail.path, tail.offset, path)
             tail.move(path)
 
     def _remove(self, tail: Tail) -> None:
         if self.is_tracked(tail):
             del self.by_key[tail.key]
-        elif tail in (unfound := self._unfound.get(tail.inode, [])):
-            unfound.remove(tail)
+        elif tail in (unmatched := self._unmatched.get(tail.inode, [])):
+            unmatched.remove(tail)
 
     def forget(self, tail: Tail) -> None:
         """Stop tracking the file; log a warning where data may be lost."""
-        read = tail.fd is not None
-        tracked = self.is_tracked(tail)
+        was_open = tail.fd is not None
+        was_tracked = self.is_tracked(tail)
         self.close(tail)
         tail.location = FileLocation.FORGOTTEN
         self.unsaved.add(tail)
-        self._troubles.over(tail.path)
+        self._file_errors.clear(tail.path)
         self._remove(tail)
         self._paths.remove(tail)
-        if read or (tracked and tail.growth is Growth.NONE) or not (tail.inode or tail.growth is Growth.SEEN):
+        if was_open or (was_tracked and tail.growth is Growth.NONE):
+            return
+        if not tail.inode and tail.growth is not Growth.WRITTEN:
             return
         if self._groups.headers(tail.name) is None:
-            return  # its group was taken out of the configuration
-        if tail.growth is Growth.SEEN:
+            return  # the configuration no longer has its group
+        if tail.growth is Growth.WRITTEN:
             self._counters.missed.append(tail.path)
         self._log.warning(
             "%s was not found again: what was written to it after byte %d, if anything, is lost",
@@ -172,15 +174,15 @@ class FileTable:
 
     def _set_predecessor(self, tail: Tail) -> None:
         """Set the predecessor of a file in its log, so that a rotated log is read in order."""
-        if tail.has_left is not None:
+        if tail.was_renamed_away is not None:
             return
-        tail.has_left = tail.unpacked or tail.path != tail.name
+        tail.was_renamed_away = tail.is_unpacked_copy or tail.path != tail.name
         other = self._latest.get(tail.name)
         if other is None or other.location is FileLocation.FORGOTTEN or other is tail:
             self._latest[tail.name] = tail
-        elif tail.has_left and not other.has_left:
+        elif tail.was_renamed_away and not other.was_renamed_away:
             # A file may be opened before inotify reports its predecessors: insert them before it.
-            while (earlier := other.predecessor) is not None and not earlier.has_left:
+            while (earlier := other.predecessor) is not None and not earlier.was_renamed_away:
                 other = earlier
             tail.predecessor, other.predecessor = earlier, tail
         else:
@@ -188,10 +190,7 @@ class FileTable:
             self._latest[tail.name] = tail
 
     def _set_headers(self, tail: Tail) -> None:
-        """Set the headers of the file's events.
-
-        They follow from the first name of the file, and so survive a rename.
-        """
+        """Set the headers of the file's events by the first name of the file, so that they survive a rename."""
         headers = self._groups.headers(tail.name)
         tail.headers = dict(self._groups.headers(tail.path) or {}) if headers is None else dict(headers)
         if self._file_header is not None:
@@ -199,47 +198,46 @@ class FileTable:
 
     # --- files of stored cursors
 
-    def recall(self, key: Key, path: str, fd: int | None = None) -> Tail | None:
-        """Return the file of the stored cursor for the file at `path`, and take it out of those not found.
+    def match_stored_cursor(self, key: Key, path: str, fd: int | None = None) -> Tail | None:
+        """Return the tail whose stored cursor matches the file at `path`, and remove it from the unmatched ones.
 
-        None where no cursor proves to be of that file. The content decides, unless path and device agree with the
-        only cursor of the inode. `fd` is a descriptor of the file, if it is open already. Raises OSError where its
-        content cannot be read.
+        None where no cursor matches. The content decides, unless path and device agree with the only cursor of the
+        inode. `fd` is a descriptor of the file, if it is open already. Raises OSError where its content cannot be
+        read.
         """
         device, inode = key
-        unfound = self._unfound.get(inode, [])
-        # A newer cursor comes first: where it was created, the inode of the older one had been reused.
-        ranked = sorted(unfound, key=lambda t: (t.path != path, t.device not in (None, device), -t.id))
-        # `Tail.open` compares the content, `Tail.hold` does not: compare it here if the file is open.
-        sure = fd is None and bool(ranked) and ranked[0].path == path and ranked[0].device in (None, device)
-        tail = ranked[0] if sure else None
+        unmatched = self._unmatched.get(inode, [])
+        # Newer cursors first: a newer one exists because the inode of the older one was reused.
+        ranked = sorted(unmatched, key=lambda t: (t.path != path, t.device not in (None, device), -t.id))
+        # `Tail.open` compares the content, `Tail.attach` does not: compare it here if the file is open.
+        is_sure = fd is None and bool(ranked) and ranked[0].path == path and ranked[0].device in (None, device)
+        tail = ranked[0] if is_sure else None
         if tail is None or len(ranked) > 1:
-            tail = next((t for t in ranked if t.is_at(path, fd)), tail)
+            tail = next((t for t in ranked if t.matches_path(path, fd)), tail)
         if tail is not None:
-            self.warn_unproved(tail, path)
-            unfound.remove(tail)
+            self.warn_unverified(tail, path)
+            unmatched.remove(tail)
             tail.device = device
             if tail.path != path:
                 tail.move(path)
         return tail
 
-    def unfound(self) -> list[Tail]:
+    def unmatched(self) -> list[Tail]:
         """Return a new list of the files of stored cursors that were not found since the start."""
-        return [tail for inode, tails in self._unfound.items() if inode for tail in tails]
+        return [tail for inode, tails in self._unmatched.items() if inode for tail in tails]
 
-    def missing(self) -> list[Tail]:
-        """Return files that are gone, and whose rotated copies can be identified by their content."""
-        closed = itertools.chain(*self._unfound.values(), (t for t in self.by_key.values() if t.fd is None))
-        gone = (tail for tail in closed if tail.location is FileLocation.DELETED or not tail.inode)
-        return [tail for tail in gone if tail.provable and tail.proof is not None]
+    def lost_files(self) -> list[Tail]:
+        """Return deleted files whose rotated copies can be identified by their content."""
+        closed = itertools.chain(*self._unmatched.values(), (t for t in self.by_key.values() if t.fd is None))
+        deleted = (tail for tail in closed if tail.location is FileLocation.DELETED or not tail.inode)
+        return [tail for tail in deleted if tail.has_known_content and tail.checkpoint is not None]
 
-    def warn_unproved(self, tail: Tail, path: str) -> None:
-        """Log a warning where little proves that the file now has the name `path`.
+    def warn_unverified(self, tail: Tail, path: str) -> None:
+        """Log a warning if the renamed file at `path` was identified without a fingerprint.
 
-        An offset that Flume wrote comes without a fingerprint: only the inode, and a line that ends at the offset,
-        agree.
+        Flume's offsets have none: only the inode, and a line that ends at the offset, agree.
         """
-        if tail.proof is None and tail.path != path and tail.offset:
+        if tail.checkpoint is None and tail.path != path and tail.offset:
             self._log.warning(
                 "%s is read from byte %d on: the position file has that for its inode, under the name %s;"
                 " nothing else proves that it is the same file",
@@ -248,24 +246,24 @@ class FileTable:
                 tail.path,
             )
 
-    def _add_unfound(self, tail: Tail) -> None:
-        self._unfound.setdefault(tail.inode, []).append(tail)
+    def _add_unmatched(self, tail: Tail) -> None:
+        self._unmatched.setdefault(tail.inode, []).append(tail)
 
     # --- opening and closing
 
     def open(self, tail: Tail) -> None:
-        """Open the file unless it is open; close others where too many are. Raises as `Tail.open` does."""
+        """Open the file unless it is open; close other files where too many are. Raises as `Tail.open` does."""
         try:
             if self._opened.open(tail):
                 self.unsaved.add(tail)
         except ChangedError:
             # The file changed while it was closed: its former content may be in a rotated copy.
-            self.keep_former(tail)
+            self.save_former_state(tail)
             raise
 
-    def hold(self, tail: Tail, fd: int) -> None:
-        """Take the open descriptor `fd` for the file. Raises OSError where the file cannot be read."""
-        self._opened.hold(tail, fd)
+    def attach(self, tail: Tail, fd: int) -> None:
+        """Take ownership of the open descriptor `fd` of the file. Raises OSError where the file cannot be read."""
+        self._opened.attach(tail, fd)
         self.unsaved.add(tail)
 
     def close(self, tail: Tail) -> None:
@@ -276,9 +274,9 @@ class FileTable:
         """Close all open files."""
         self._opened.close_all()
 
-    def relieve(self) -> None:
+    def release_descriptors(self) -> None:
         """Close files where the process is out of descriptors, which other components need too."""
-        self._opened.relieve()
+        self._opened.release_descriptors()
 
     def restart(self, tail: Tail) -> None:
         """Reset the file to offset 0: it was truncated or replaced."""
@@ -288,11 +286,11 @@ class FileTable:
         self.unsaved.add(tail)
         self._set_headers(tail)
 
-    def keep_former(self, tail: Tail) -> None:
+    def save_former_state(self, tail: Tail) -> None:
         """Save the former state of a truncated or replaced file, so that later scans search for its copy."""
-        if tail.proof is not None:
-            former = tail.former(self.new_id())
-            self._add_unfound(former)
+        if tail.checkpoint is not None:
+            former = tail.former_state(self.new_id())
+            self._add_unmatched(former)
             self.unsaved.add(former)
             tail.growth = Growth.NONE  # `forget` reports lost data for the former state
 
@@ -302,8 +300,8 @@ class ClosedFiles:
 
     def __init__(self, table: FileTable, log: logging.Logger) -> None:
         self._table, self._log = table, log
-        self.away: list[Tail] = []
-        """Files that were gone, and apparently read to their end, at the latest full scan."""
+        self.deleted_before: list[Tail] = []
+        """Files that were deleted, and apparently read to their end, at the latest full scan."""
         self._copied: list[dict[Tail, str]] = [{}, {}]
         """Former state of files now read in a rotated copy, with the path of that copy.
 
@@ -312,7 +310,7 @@ class ClosedFiles:
         self._written: set[Tail] = set()
         """Closed files that, as far as known, were written to."""
 
-    def note(self, hints: Hints) -> None:
+    def mark_written(self, hints: Hints) -> None:
         """Mark closed files that were written to.
 
         Such a file that is deleted before it is opened again has lost data, which `FileTable.forget` reports.
@@ -320,18 +318,18 @@ class ClosedFiles:
         self._written = {
             tail
             for tail in self._written
-            if tail.growth is Growth.SEEN and tail.location is not FileLocation.FORGOTTEN
+            if tail.growth is Growth.WRITTEN and tail.location is not FileLocation.FORGOTTEN
         }
         closed = self._by_path()
         for change in hints.changes:
-            for tail in closed(change.path) if change.kind in (ARRIVED, CREATED) else ():
+            for tail in closed(change.path) if change.kind in (MOVED_TO, CREATED) else ():
                 if change.key != (tail.device, tail.inode):
                     tail.replaced = True
-                    if tail.growth is Growth.SEEN:
+                    if tail.growth is Growth.WRITTEN:
                         # Names and writes come from two inotify instances, in no common order.
                         tail.growth = Growth.UNCERTAIN
-        for tail in [tail for path in hints.grown for tail in closed(path) if tail.growth is not Growth.SEEN]:
-            tail.growth = Growth.UNCERTAIN if tail.replaced else Growth.SEEN
+        for tail in [tail for path in hints.grown for tail in closed(path) if tail.growth is not Growth.WRITTEN]:
+            tail.growth = Growth.UNCERTAIN if tail.replaced else Growth.WRITTEN
             self._written.add(tail)
         for change in hints.changes:
             for tail in closed(change.path) if change.kind == DELETED else ():
@@ -341,12 +339,12 @@ class ClosedFiles:
         """Return a function from a path to the closed files that have, or last had, that path."""
         known = defaultdict[str, set[Tail | None]](set)
         copied, before = self._copied
-        for tail in (*self.away, *self._written, *copied, *before):
+        for tail in (*self.deleted_before, *self._written, *copied, *before):
             for path in (tail.path, tail.real):
                 known[path].add(tail)
 
         def closed(path: str) -> list[Tail]:
-            return [t for t in known[path] | {self._table.at_path(path)} if t is not None and t.fd is None]
+            return [t for t in known[path] | {self._table.find_by_path(path)} if t is not None and t.fd is None]
 
         return closed
 
@@ -357,19 +355,19 @@ class ClosedFiles:
         """
         if not self._table.is_tracked(tail):
             return  # its path has another file already, or inotify reported nothing about it since the start
-        was = Tail.of(msgspec.structs.replace(tail.cursor(), id=self._table.new_id(), proof=None))
-        was.growth, was.replaced = tail.growth, tail.replaced
-        self._copied[0][was] = copy
+        former = Tail.of(msgspec.structs.replace(tail.cursor(), id=self._table.new_id(), checkpoint=None))
+        former.growth, former.replaced = tail.growth, tail.replaced
+        self._copied[0][former] = copy
 
     def report_copied(self) -> None:
         """Log the files that were written to while closed, and that are now read in a copy.
 
-        The copy may lack what was written. A file waits for one full scan, as inotify may report its writes late.
+        The copy may lack these writes. A file waits for one full scan, as inotify may report its writes late.
         """
         copied, before = self._copied
         for tail, copy in before.items():
             tail.location = FileLocation.FORGOTTEN
-            if tail.growth is Growth.SEEN:
+            if tail.growth is Growth.WRITTEN:
                 self._log.warning(
                     "%s was not found again, but its copy %s was: what was written to it after it was copied, if"
                     " anything, is lost",
@@ -422,7 +420,7 @@ class PathIndex:
         self._tails[path] = tails
 
 
-class OpenFiles:
+class OpenFileCache:
     """Open files, which are closed in least-recently-used order where there are too many."""
 
     def __init__(self, forget: Callable[[Tail], None], log: logging.Logger) -> None:
@@ -431,8 +429,8 @@ class OpenFiles:
         self._log = log
         self._open: dict[Tail, None] = {}
         """Open files, the least recently used first."""
-        self._relieved = False
-        self.most = max(16, min(most_open() // 2, 16_384))
+        self._has_warned = False
+        self.max_open = max(16, min(max_descriptors() // 2, 16_384))
         """Maximum number of open files. It decreases when the process runs out of descriptors."""
 
     def open(self, tail: Tail) -> bool:
@@ -440,42 +438,42 @@ class OpenFiles:
 
         Raises as `Tail.open` does.
         """
-        known = tail.offset, tail.proof
+        known = tail.offset, tail.checkpoint
         if tail.fd is None:
             self._make_room()
             try:
                 tail.open()
             except OSError as e:
-                if e.errno not in EXHAUSTED or not self.relieve():
+                if e.errno not in EXHAUSTED_ERRNOS or not self.release_descriptors():
                     raise
                 tail.open()
         self._use(tail)
-        return (tail.offset, tail.proof) != known
+        return (tail.offset, tail.checkpoint) != known
 
-    def hold(self, tail: Tail, fd: int) -> None:
+    def attach(self, tail: Tail, fd: int) -> None:
         """Take the open descriptor `fd` for the file."""
         self._make_room()
-        tail.hold(fd)
+        tail.attach(fd)
         self._use(tail)
 
-    def relieve(self) -> bool:
+    def release_descriptors(self) -> bool:
         """Close files while the process is out of descriptors; return True if it can open files now.
 
         The maximum shrinks each time by a quarter, permanently.
         """
-        while exhausted():
+        while descriptors_exhausted():
             before = len(self._open)
-            self.most = min(self.most, before)
+            self.max_open = min(self.max_open, before)
             self._make_room()
             if len(self._open) == before:
                 return False
-            self.most = max(1, len(self._open))
-            if not self._relieved:
-                self._relieved = True
+            self.max_open = max(1, len(self._open))
+            if not self._has_warned:
+                self._has_warned = True
                 self._log.warning(
-                    "this process has all %d files open that it may have, so fewer are kept open here from now on,"
-                    " which costs time: raise `ulimit -n`, or LimitNOFILE in its systemd unit",
-                    most_open(),
+                    "this process has reached its limit of %d open files, so this source keeps fewer files open from"
+                    " now on, which costs time: raise `ulimit -n`, or LimitNOFILE in its systemd unit",
+                    max_descriptors(),
                 )
         return True
 
@@ -500,18 +498,18 @@ class OpenFiles:
         opened again. It is forgotten if it was read to its end, even though its writer may continue; else it stays
         open.
         """
-        if len(self._open) < self.most:
+        if len(self._open) < self.max_open:
             return
         for unread in (False, True):
             for tail in list(self._open):
-                if len(self._open) <= self.most * 3 // 4:
+                if len(self._open) <= self.max_open * 3 // 4:
                     return
                 assert tail.fd is not None
                 status = os.fstat(tail.fd)
-                if bool(tail.held) or status.st_size > tail.offset:
+                if bool(tail.buffered) or status.st_size > tail.offset:
                     if unread and status.st_nlink and tail.has_name:
                         self.close(tail)
-                        tail.growth = Growth.SEEN
+                        tail.growth = Growth.WRITTEN
                 elif status.st_nlink and tail.has_name:
                     self.close(tail)
                 elif not status.st_nlink:

@@ -7,35 +7,35 @@ import errno
 import os
 import time
 
-from flafka.sources.taildir.cursors import HEAD, TAIL, FileCursor, Mark, fingerprint
+from flafka.sources.taildir.cursors import HEAD_BYTES, TAIL_BYTES, FileCheckpoint, FileCursor, fingerprint
 
-MAX_LINE = 4 << 20
+MAX_LINE_BYTES = 4 << 20
 """Maximum size of a line, in bytes; a longer line becomes several events.
 
 Otherwise one line could exhaust memory, or exceed the size limit of a Kafka record.
 """
 
-_PIECE = 1 << 16
-_NOTHING = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+_READ_BYTES = 1 << 16
+_NOT_FOUND_ERRNOS = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
 Key = tuple[int, int]
 """Device and inode."""
 
 
-def nothing_there(error: OSError) -> bool:
-    """Return True if the error means that the file does not exist, rather than that it is unreadable."""
-    return error.errno in _NOTHING
+def is_not_found(error: OSError) -> bool:
+    """Return True if the error means that the file does not exist, rather than that the file is unreadable."""
+    return error.errno in _NOT_FOUND_ERRNOS
 
 
 def key_of(path: str) -> Key | None:
     """Return device and inode of the file at `path`; None where there is no file.
 
-    Raises OSError where that cannot be determined.
+    Raises OSError where the file cannot be accessed.
     """
     try:
         status = os.stat(path)
     except OSError as e:
-        if nothing_there(e):
+        if is_not_found(e):
             return None
         raise
     return status.st_dev, status.st_ino
@@ -64,7 +64,7 @@ class Growth(enum.Enum):
     """Growth of a file since it was closed."""
 
     NONE = enum.auto()
-    SEEN = enum.auto()
+    WRITTEN = enum.auto()
     """Written to."""
     UNCERTAIN = enum.auto()
     """Written to, unless that was another file of the same name."""
@@ -73,7 +73,7 @@ class Growth(enum.Enum):
 class Tail:
     """Tracked file with its committed offset. Device and inode identify it, whatever its name is.
 
-    `proof` shows that its content is still the same; None for an offset that Flume wrote.
+    `checkpoint` identifies the content that was read; None for an offset that Flume wrote.
     """
 
     def __init__(
@@ -84,7 +84,7 @@ class Tail:
         inode: int,
         device: int | None,
         offset: int = 0,
-        proof: Mark | None = None,
+        checkpoint: FileCheckpoint | None = None,
         name: str = "",
         real: str = "",
     ) -> None:
@@ -98,36 +98,36 @@ class Tail:
         self.name = name or path
         """First path of the file, which names the log that its events belong to."""
         self.offset = offset
-        self.proof = proof
+        self.checkpoint = checkpoint
         self.headers: dict[str, str] = {}
         self.fd: int | None = None
         self._before = b""
         """Bytes before `offset` at the latest read.
 
-        All bytes from the start of the file where `offset` is less than `HEAD`, else `TAIL` bytes.
+        All bytes from the start of the file where `offset` is less than `HEAD_BYTES`, else `TAIL_BYTES` bytes.
         """
-        self.held = b""
-        """Buffered whole lines behind `offset`, which wait for continuation lines."""
-        self.compressed = False
+        self.buffered = b""
+        """Whole lines behind `offset` that wait for continuation lines."""
+        self.is_compressed = False
         """True if the file is compressed, and therefore not read."""
-        self.blank = False
+        self.has_only_nuls = False
         """True if the file had nothing but NULs at the latest read."""
-        self.holed = False
+        self.has_skipped_nuls = False
         """True if NULs at the beginning of the file were skipped."""
         self.location = FileLocation.UNSEEN
         self.growth = Growth.NONE
         self.replaced = False
         """True if another file took the path since this file was last seen there."""
-        self.unpacked = False
+        self.is_unpacked_copy = False
         """True if `fd` is the uncompressed content of a compressed copy."""
-        self.refused: set[tuple[int, int, int]] = set()
+        self.rejected_copies: set[tuple[int, int, int]] = set()
         """Inode, modification time and size of files that proved not to be copies of this file."""
-        self.has_left: bool | None = None
+        self.was_renamed_away: bool | None = None
         """True if the file was renamed away from the name of its log, as far as inotify reported in order.
 
         None until the order of the file in its log is known.
         """
-        self.sync = 0
+        self.sync_number = 0
         """Number of the sync request after which all files before this one are reported.
 
         0 until the request is made.
@@ -137,21 +137,24 @@ class Tail:
 
         None once that order is ensured.
         """
-        self.seen: tuple[int, int] | None = None
+        self.checked_state: tuple[int, int] | None = None
         """Size and modification time (ns) when all whole lines had been read."""
         self.changed_at = time.monotonic()
         """Monotonic time of the latest change that was noticed."""
 
     @classmethod
     def of(cls, cursor: FileCursor) -> Tail:
-        """Return the file of a cursor, not found yet."""
+        """Return the file of a cursor, with its last known path and the offset to read from.
+
+        Its `location` is `UNSEEN` until a scan finds the file.
+        """
         return cls(
             cursor.path,
             id=cursor.id,
             inode=cursor.inode,
             device=cursor.device,
             offset=cursor.offset,
-            proof=cursor.proof,
+            checkpoint=cursor.checkpoint,
             name=cursor.name,
             real=cursor.real,
         )
@@ -166,7 +169,7 @@ class Tail:
             name=self.name,
             real=self.real,
             offset=self.offset,
-            proof=self.proof,
+            checkpoint=self.checkpoint,
             deleted=self.location is FileLocation.DELETED,
         )
 
@@ -176,9 +179,9 @@ class Tail:
         return self.device or 0, self.inode
 
     @property
-    def provable(self) -> bool:
+    def has_known_content(self) -> bool:
         """True if known content can distinguish this file from another one with the same inode."""
-        return self.offset > 0 or (self.proof is not None and self.proof.length > 0)
+        return self.offset > 0 or (self.checkpoint is not None and self.checkpoint.length > 0)
 
     @property
     def has_name(self) -> bool:
@@ -186,13 +189,13 @@ class Tail:
         return self.location is FileLocation.MATCHED or self.location is FileLocation.RENAMED
 
     @property
-    def rotated(self) -> bool:
+    def is_rotated(self) -> bool:
         """True if the writer has presumably switched to another file."""
         return not self.has_name or self.path != self.name
 
     def move(self, path: str) -> None:
         """Set the path of the file after a rename."""
-        if self.fd is None and not self.provable:
+        if self.fd is None and not self.has_known_content:
             self.name = path  # the inode may have been reused
         self.path, self.replaced = path, False
         self.real = os.path.realpath(path) if os.path.islink(path) else path
@@ -207,29 +210,31 @@ class Tail:
             status = os.fstat(fd)
             if (status.st_dev, status.st_ino) != (self.device, self.inode):
                 raise FileNotFoundError(f"{self.path} is another file by now")
-            if not self.is_in(fd, self.path):
+            if not self.matches(fd, self.path):
                 raise ChangedError
-            self.hold(fd)
+            self.attach(fd)
         except BaseException:
             os.close(fd)
             raise
 
-    def hold(self, fd: int) -> None:
-        """Take an open descriptor, whose content was compared already.
+    def attach(self, fd: int) -> None:
+        """Take ownership of an open descriptor, whose content was compared already.
 
-        An offset of Flume's position file counts if it is the end of a line, else the offset of the proof.
+        An offset of Flume's position file counts if it is the end of a line, else the offset of the checkpoint.
         """
-        offset, proof = self.offset, self.proof
-        if proof is not None and offset and os.pread(fd, 1, offset - 1) != b"\n":
-            offset = proof.offset
-        if proof is None or proof.offset != offset or not proof.length:
-            proof = Mark.at(fd, offset)
-        self.offset, self.proof = offset, proof
+        offset, checkpoint = self.offset, self.checkpoint
+        if checkpoint is not None and offset and os.pread(fd, 1, offset - 1) != b"\n":
+            offset = checkpoint.offset
+        if checkpoint is None or checkpoint.offset != offset or not checkpoint.length:
+            checkpoint = FileCheckpoint.of_file(fd, offset)
+        self.offset, self.checkpoint = offset, checkpoint
         self.fd, self.growth = fd, Growth.NONE
 
-    def former(self, id: int) -> Tail:
+    def former_state(self, id: int) -> Tail:
         """Return the former state of a truncated or replaced file: its offset, in a file yet to be found."""
-        former = Tail(self.path, id=id, inode=0, device=None, offset=self.offset, proof=self.proof, name=self.name)
+        former = Tail(
+            self.path, id=id, inode=0, device=None, offset=self.offset, checkpoint=self.checkpoint, name=self.name
+        )
         if self.replaced:  # otherwise the write was the truncation
             former.growth = self.growth
         return former
@@ -240,28 +245,28 @@ class Tail:
             os.close(self.fd)
             self.fd = None
 
-    def is_in(self, fd: int, path: str) -> bool:
+    def matches(self, fd: int, path: str) -> bool:
         """Return True if the open file, found at `path`, is the one that was read up to `offset`."""
         if os.fstat(fd).st_size < self.offset:
             return False
-        if self.proof is not None:
-            return self.proof.holds(fd)
+        if self.checkpoint is not None:
+            return self.checkpoint.matches_file(fd)
         # Flume left no fingerprint: trust its offset under the same name, else only at the end of a line.
         return path == self.path or not self.offset or os.pread(fd, 1, self.offset - 1) == b"\n"
 
-    def is_at(self, path: str, fd: int | None = None) -> bool:
-        """Return True if the path leads to this file, as `is_in` does.
+    def matches_path(self, path: str, fd: int | None = None) -> bool:
+        """Return True if the path leads to this file, as `matches` does.
 
         `fd` is a descriptor of the file at `path`, if it is open. Raises OSError where the file is unreadable.
         """
         if fd is not None:
-            return self.is_in(fd, path)
+            return self.matches(fd, path)
         try:
             fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except FileNotFoundError:
             return False
         try:
-            return self.is_in(fd, path)
+            return self.matches(fd, path)
         finally:
             os.close(fd)
 
@@ -283,40 +288,41 @@ class Tail:
             status = os.fstat(self.fd)
         except OSError:
             return False  # stale on a network file system (ESTALE): the file is opened again by its name
-        return self.seen != (status.st_size, status.st_mtime_ns)
+        return self.checked_state != (status.st_size, status.st_mtime_ns)
 
     def read(self, limit: int, until: int) -> bytes:
         """Return whole lines from `offset` up to offset `until` (exclusive).
 
-        The size is about `limit` bytes, but at least one line. Empty where no line is whole yet. A line longer than
-        `MAX_LINE` comes in parts without a newline. Raises ChangedError where the file was truncated or replaced.
+        The size is about `limit` bytes, but at least one line. Empty where no line is complete yet. A line longer
+        than `MAX_LINE_BYTES` is returned in parts without a newline. Raises ChangedError where the file was truncated
+        or replaced.
         """
-        want, end = limit, 0
+        size, end = limit, 0
         data = b""
-        while not end and len(data) <= MAX_LINE:
-            data = self._following(min(want, until - self.offset))
+        while not end and len(data) <= MAX_LINE_BYTES:
+            data = self._read_from_offset(min(size, until - self.offset))
             end = data.rfind(b"\n") + 1
-            if len(data) < want:
+            if len(data) < size:
                 break
-            want = min(want * 4, MAX_LINE + 1)
+            size = min(size * 4, MAX_LINE_BYTES + 1)
         self._check(data)
         if end:
             return data[:end]
-        return data[:MAX_LINE] if len(data) > MAX_LINE else b""
+        return data[:MAX_LINE_BYTES] if len(data) > MAX_LINE_BYTES else b""
 
     def read_unfinished(self, until: int) -> bytes:
         """Return the unfinished line from `offset` up to offset `until` (exclusive).
 
-        At most `MAX_LINE` bytes. Raises ChangedError where the file was truncated or replaced.
+        At most `MAX_LINE_BYTES` bytes. Raises ChangedError where the file was truncated or replaced.
         """
-        data = self._following(min(MAX_LINE, until - self.offset))
+        data = self._read_from_offset(min(MAX_LINE_BYTES, until - self.offset))
         self._check(data)
         return data
 
-    def _following(self, size: int) -> bytes:
+    def _read_from_offset(self, size: int) -> bytes:
         """Read `size` bytes from `offset`, and the bytes before it, which prove the identity of the file."""
         assert self.fd is not None
-        length = self.offset if self.offset < HEAD else TAIL
+        length = self.offset if self.offset < HEAD_BYTES else TAIL_BYTES
         data = os.pread(self.fd, length + max(0, size), self.offset - length)
         self._before = data[:length]
         return data[length:]
@@ -324,14 +330,14 @@ class Tail:
     def _check(self, data: bytes) -> None:
         """Check that `data`, which was just read, is of this file. Raises ChangedError where it is not.
 
-        The head is read with the data, or after them: data read before a truncation are good.
+        The head is read with the data or after them, so a check that passes proves data read before a truncation.
         """
         assert self.fd is not None
-        assert self.proof is not None
-        head = self._before + data[:HEAD] if self.offset < HEAD else b""
-        if len(head) < self.proof.length:  # also where the file grew between stat() and open()
-            head = os.pread(self.fd, self.proof.length, 0)
-        if not self.proof.stands(head, self._before[-TAIL:]):
+        assert self.checkpoint is not None
+        head = self._before + data[:HEAD_BYTES] if self.offset < HEAD_BYTES else b""
+        if len(head) < self.checkpoint.length:  # also where the file grew between stat() and open()
+            head = os.pread(self.fd, self.checkpoint.length, 0)
+        if not self.checkpoint.matches(head, self._before[-TAIL_BYTES:]):
             raise ChangedError
 
     def text_offset(self) -> int | None:
@@ -344,37 +350,37 @@ class Tail:
             except OSError as e:
                 if e.errno == errno.ENXIO:
                     return None
-            data = os.pread(self.fd, _PIECE, offset)
+            data = os.pread(self.fd, _READ_BYTES, offset)
             text = data.lstrip(b"\0")
             if text or not data:
                 return offset + len(data) - len(text) if text else None
             offset += len(data)
 
-    def mark_at(self, offset: int) -> Mark:
-        """Return a mark at an offset, to commit once all data before it are stored."""
+    def checkpoint_at(self, offset: int) -> FileCheckpoint:
+        """Return a checkpoint at an offset, to commit once all data before it are stored."""
         assert self.fd is not None
-        return Mark.at(self.fd, offset)
+        return FileCheckpoint.of_file(self.fd, offset)
 
-    def mark_behind(self, data: bytes) -> Mark:
-        """Return a mark behind `data`, which was just read from `offset`, to commit once it is stored.
+    def checkpoint_after(self, data: bytes) -> FileCheckpoint:
+        """Return a checkpoint behind `data`, which was just read from `offset`, to commit once it is stored.
 
-        The mark proves what was read, even if the file has changed since.
+        Its fingerprints are of the bytes that were read, even if the file has changed since.
         """
-        assert self.proof is not None
-        offset, length, head = self.offset + len(data), self.proof.length, self.proof.head
-        end = data if len(data) >= HEAD else self._before + data
-        if length < HEAD and self.offset < HEAD:
-            begin = (self._before + data[:HEAD])[:HEAD]
+        assert self.checkpoint is not None
+        offset, length, head = self.offset + len(data), self.checkpoint.length, self.checkpoint.head
+        end = data if len(data) >= HEAD_BYTES else self._before + data
+        if length < HEAD_BYTES and self.offset < HEAD_BYTES:
+            begin = (self._before + data[:HEAD_BYTES])[:HEAD_BYTES]
             length, head = len(begin), fingerprint(begin)
-        return Mark(offset, length, head, fingerprint(end[-TAIL:]))
+        return FileCheckpoint(offset, length, head, fingerprint(end[-TAIL_BYTES:]))
 
-    def advance(self, mark: Mark) -> None:
-        """Commit the offset of a mark: all data before it are stored."""
-        self.offset, self.proof = mark.offset, mark
+    def advance(self, checkpoint: FileCheckpoint) -> None:
+        """Commit the offset of a checkpoint: all data before it are stored."""
+        self.offset, self.checkpoint = checkpoint.offset, checkpoint
 
     def restart(self) -> None:
         """Reset the offset to 0: the file was truncated while open, or its inode was reused."""
         if self.fd is None or self.location is FileLocation.MATCHED:
             self.name = self.path
-        mark = Mark() if self.fd is None else Mark.at(self.fd, 0)
-        self.offset, self.proof, self.seen, self.held = 0, mark, None, b""
+        checkpoint = FileCheckpoint() if self.fd is None else FileCheckpoint.of_file(self.fd, 0)
+        self.offset, self.checkpoint, self.checked_state, self.buffered = 0, checkpoint, None, b""

@@ -32,7 +32,7 @@ from watchdog.observers.inotify_c import (
 
 from flafka.plugins.errors import ANY_FAILURE
 from flafka.sources.taildir import opener
-from flafka.sources.taildir.opener import ARRIVED, CREATED, LEFT
+from flafka.sources.taildir.opener import CREATED, MOVED_FROM, MOVED_TO
 from flafka.sources.taildir.tail import Key
 
 _NAMES = Mask(
@@ -56,7 +56,7 @@ _MAX_CHANGES = 1 << 16
 Further ones are dropped, and reported as an overflow, as of the kernel's own queue.
 """
 _MAX_MOVES = 1024
-"""Maximum number of renames whose second half is awaited."""
+"""Maximum number of renames without a second half that are remembered."""
 
 
 @dataclass(slots=True)
@@ -85,7 +85,7 @@ class Change(NamedTuple):
 
     The lookup follows the event, so the file may be a later one.
     """
-    opened: OpenDescriptor | None = None
+    descriptor: OpenDescriptor | None = None
 
 
 class Hints(NamedTuple):
@@ -95,15 +95,15 @@ class Hints(NamedTuple):
     """Paths of files that were written to."""
     changes: list[Change]
     """Changes of names, in the kernel's order."""
-    full_scan: bool
+    needs_full_scan: bool
     """True if a full scan is needed."""
-    busy: bool
+    writes_unwatched: bool
     """True if writes are not watched now, so any file may have grown."""
-    overflow: bool
+    has_overflowed: bool
     """True if changes of names were dropped."""
     synced: int
-    """Number of the latest `Watcher.sync` that is answered; changes before it are in `changes`."""
-    ended: str
+    """Number of the latest answered `Watcher.sync`; changes before that request are in `changes`."""
+    restart_reason: str
     """Reason for a restart of the opener process, empty where it did not restart.
 
     A restart may lose events.
@@ -111,7 +111,7 @@ class Hints(NamedTuple):
 
 
 class Watcher:
-    """Two inotify instances: one for names, always active, and one for writes, paused while many come.
+    """Two inotify instances: one for names, always active, and one for writes, paused while there are many.
 
     A separate process (`NameWatcher`) opens created and renamed files at once: an open file can be read after it was
     renamed and deleted. Writes come from watchdog's inotify instance itself, as its observer delays events by up to
@@ -140,15 +140,15 @@ class Watcher:
         self._changes: list[Change] = []
         self._opened: dict[Key, OpenDescriptor] = {}
         self._overflow = False
-        self._ended = ""
+        self._restart_reason = ""
         self._requested = self._synced = 0
         """Number of the latest request of `sync`, and of the latest that is answered."""
-        self._leaving: dict[int, str] = {}
+        self._moved_from: dict[int, str] = {}
         """Names of files by inotify cookie, for renames whose second half is not reported yet."""
-        self._moved: dict[str, str] = {}
+        self._renamed: dict[str, str] = {}
         """Names of renamed files by their new, untracked paths."""
         self._grown: set[str] = set()
-        self._count = 0
+        self._write_count = 0
         self._busy_until = 0.0
         """Monotonic time until which writes are not watched; 0 while they are watched."""
         self._names: NameWatcher | None = None
@@ -162,9 +162,7 @@ class Watcher:
             self._writes = WriteWatcher(self._on_write, self._hinted.set)
         except OSError as e:
             self.close()
-            log.warning(
-                "the kernel cannot report changes (%s): files are checked periodically instead", _explained(e)
-            )
+            log.warning("inotify is unavailable (%s): files are checked periodically instead", _explain(e))
 
     def add(self, directory: str, patterns: Sequence[str] | None) -> bool:
         """Watch a directory, if it exists; return True if its names were not watched before. Idempotent.
@@ -178,7 +176,7 @@ class Watcher:
         try:
             new = self._names.add(directory, patterns)
             with self._lock:
-                if not self.busy:
+                if not self.writes_unwatched:
                     self._writes.add(directory)
         except (FileNotFoundError, NotADirectoryError):
             pass
@@ -186,14 +184,14 @@ class Watcher:
             if not self._warned:
                 self._warned = True
                 self._log.warning(
-                    "%s cannot be watched (%s): its files are checked periodically instead", directory, _explained(e)
+                    "%s cannot be watched (%s): its files are checked periodically instead", directory, _explain(e)
                 )
         return new
 
-    def settle(self) -> None:
+    def wait_ready(self) -> None:
         """Block until the opener process is ready, at most 5 s."""
         if self._names is not None:
-            self._names.wait()
+            self._names.wait_ready()
 
     def sync(self) -> int:
         """Request all changes that the kernel has queued by now; return the number for `Hints.synced`.
@@ -208,7 +206,7 @@ class Watcher:
         return number
 
     @property
-    def busy(self) -> bool:
+    def writes_unwatched(self) -> bool:
         """True if writes are not watched now."""
         return self._busy_until > 0
 
@@ -224,15 +222,15 @@ class Watcher:
             changes, self._changes = self._changes, []
             self._opened = {}
             overflow, self._overflow = self._overflow, False
-            ended, self._ended = self._ended, ""
+            restart_reason, self._restart_reason = self._restart_reason, ""
             synced = self._synced
-            self._count = 0
-            full_scan = overflow or bool(ended)
-            if self.busy and time.monotonic() >= self._busy_until:
+            self._write_count = 0
+            needs_full_scan = overflow or bool(restart_reason)
+            if self.writes_unwatched and time.monotonic() >= self._busy_until:
                 self._busy_until = 0.0
-                full_scan = True
-            busy = self.busy
-        return Hints(grown, changes, full_scan, busy, overflow, synced, ended)
+                needs_full_scan = True
+            writes_unwatched = self.writes_unwatched
+        return Hints(grown, changes, needs_full_scan, writes_unwatched, overflow, synced, restart_reason)
 
     def close(self) -> None:
         """Stop watching, and close the descriptors that were not taken. Blocks until the threads have ended."""
@@ -241,7 +239,7 @@ class Watcher:
                 instance.close()
         self._names = self._writes = None
         for change in self.take().changes:
-            if change.opened is not None and (fd := change.opened.take()) is not None:
+            if change.descriptor is not None and (fd := change.descriptor.take()) is not None:
                 os.close(fd)
 
     # --- on the threads of the watcher
@@ -249,8 +247,8 @@ class Watcher:
     def _on_write(self, path: str) -> None:
         with self._lock:
             self._grown.add(path)
-            self._count += 1
-            if self._count > _BUSY_EVENTS and not self.busy and self._writes is not None:
+            self._write_count += 1
+            if self._write_count > _BUSY_EVENTS and not self.writes_unwatched and self._writes is not None:
                 self._writes.clear()
                 self._busy_until = time.monotonic() + _BUSY_SECONDS
         self._hinted.set()
@@ -262,7 +260,7 @@ class Watcher:
 
     def _on_end(self, reason: str) -> None:
         with self._lock:
-            self._ended = reason
+            self._restart_reason = reason
             self._synced = self._requested
         self._forget_moves()
 
@@ -272,33 +270,33 @@ class Watcher:
         self._hinted.set()
 
     def _forget_moves(self) -> None:
-        self._leaving.clear()
-        self._moved.clear()
+        self._moved_from.clear()
+        self._renamed.clear()
         self._hinted.set()
 
     def _on_name(self, event: NameEvent) -> None:
         path = event.path
         name = self._tracked_name(path)
-        own = name is not None
-        name = name or self._moved.pop(path, None)
-        if event.kind == LEFT:
+        is_tracked = name is not None
+        name = name or self._renamed.pop(path, None)
+        if event.kind == MOVED_FROM:
             if name is not None:
-                self._leaving[event.cookie] = name
-                if len(self._leaving) > _MAX_MOVES:  # files moved to unwatched directories have no second event
-                    del self._leaving[next(iter(self._leaving))]
-        elif event.kind == ARRIVED:
-            name = self._leaving.pop(event.cookie, name if own else None)
-            if name is not None and not own:
-                self._moved[path] = name
-        elif event.kind == CREATED and not own:
+                self._moved_from[event.cookie] = name
+                if len(self._moved_from) > _MAX_MOVES:  # files moved to unwatched directories have no second event
+                    del self._moved_from[next(iter(self._moved_from))]
+        elif event.kind == MOVED_TO:
+            name = self._moved_from.pop(event.cookie, name if is_tracked else None)
+            if name is not None and not is_tracked:
+                self._renamed[path] = name
+        elif event.kind == CREATED and not is_tracked:
             name = None
         if name is None:
             if event.fd is not None:
                 os.close(event.fd)
             return
-        self._note(Change(event.kind, path, name, event.cookie, event.key, self._keep(event)))
+        self._add_change(Change(event.kind, path, name, event.cookie, event.key, self._keep_descriptor(event)))
 
-    def _keep(self, event: NameEvent) -> OpenDescriptor | None:
+    def _keep_descriptor(self, event: NameEvent) -> OpenDescriptor | None:
         """Keep the descriptor of an event, unless the file is open already or too many files are."""
         key, fd = event.key, event.fd
         if key is None or fd is None:
@@ -310,13 +308,13 @@ class Watcher:
         os.close(fd)
         return None
 
-    def _note(self, change: Change) -> None:
+    def _add_change(self, change: Change) -> None:
         with self._lock:
             if len(self._changes) < _MAX_CHANGES:
                 self._changes.append(change)
             else:
                 self._overflow = True
-                if change.opened is not None and (fd := change.opened.take()) is not None:
+                if change.descriptor is not None and (fd := change.descriptor.take()) is not None:
                     os.close(fd)
         self._hinted.set()
 
@@ -369,7 +367,7 @@ class NameWatcher:
         self._ready = threading.Event()
         self._inotify = inotify_init()
         if self._inotify == -1:
-            raise _error()
+            raise _last_error()
         os.set_inheritable(self._inotify, False)
         os.set_blocking(self._inotify, False)
         self._thread = threading.Thread(target=self._run, name="taildir-names", daemon=True)
@@ -384,7 +382,7 @@ class NameWatcher:
         with self._lock:
             watch = inotify_add_watch(self._inotify, os.fsencode(directory), _NAMES)
             if watch == -1:
-                raise _error()
+                raise _last_error()
             known = self._watched.get(directory)
             new = known is None or known[0] != watch
             if new:
@@ -411,7 +409,7 @@ class NameWatcher:
                 pass
         return False
 
-    def wait(self) -> None:
+    def wait_ready(self) -> None:
         """Block until the opener process is ready, at most `_START_SECONDS`."""
         self._ready.wait(_START_SECONDS)
 
@@ -425,66 +423,66 @@ class NameWatcher:
         os.close(self._inotify)
 
     def _send_watches(self) -> None:
-        """Send new watches to the opener process; `_receive` sends the rest once its socket has room."""
+        """Send new watches to the opener process; `_receive` sends the rest once the socket accepts more."""
         by_watch: dict[WatchDescriptor, dict[str, list[str] | None]] = {watch: {} for watch in self._unsent}
         for directory, (watch, patterns) in self._watched.items() if self._unsent else ():
             if watch in by_watch:
                 by_watch[watch][directory] = patterns
         while by_watch and self._channel is not None:
-            some, size = [], 0
+            message, size = [], 0
             while by_watch and size < _TEXT_BYTES:
-                some.append(by_watch.popitem())
-                size += len(json.dumps(some[-1]))
+                message.append(by_watch.popitem())
+                size += len(json.dumps(message[-1]))
             try:
-                self._channel.send(json.dumps(some).encode(), socket.MSG_DONTWAIT)
+                self._channel.send(json.dumps(message).encode(), socket.MSG_DONTWAIT)
             except OSError:
                 return
-            self._unsent.difference_update(watch for watch, _ in some)
+            self._unsent.difference_update(watch for watch, _ in message)
 
     # --- on the thread
 
     def _run(self) -> None:
         pause = _RESTART_SECONDS
         while not self._closing.is_set():
-            began = time.monotonic()
+            started = time.monotonic()
             try:
                 self._start()
-                ended = self._receive()
+                reason = self._receive()
             except ANY_FAILURE as e:
-                ended = f"{type(e).__name__}: {e}"
+                reason = f"{type(e).__name__}: {e}"
             if not self._closing.is_set():
                 self._ready.set()
-                self._on_end(ended)
-            lived = time.monotonic() - began
-            self._closing.wait(pause - lived)
-            pause = _RESTART_SECONDS if lived > _MAX_RESTART_SECONDS else min(2 * pause, _MAX_RESTART_SECONDS)
+                self._on_end(reason)
+            uptime = time.monotonic() - started
+            self._closing.wait(pause - uptime)
+            pause = _RESTART_SECONDS if uptime > _MAX_RESTART_SECONDS else min(2 * pause, _MAX_RESTART_SECONDS)
 
     def _start(self) -> None:
         with self._lock:
             if self._closing.is_set():
                 return
-            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-            with theirs:
+            local, remote = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+            with remote:
                 try:
                     self._process = subprocess.Popen(
                         # Isolated and without site packages, so that the process starts fast.
-                        [sys.executable, "-I", "-S", opener.__file__, str(self._inotify), str(theirs.fileno())],
+                        [sys.executable, "-I", "-S", opener.__file__, str(self._inotify), str(remote.fileno())],
                         stdin=subprocess.DEVNULL,
                         stdout=subprocess.DEVNULL,
                         stderr=subprocess.PIPE,
                         cwd="/",
                         start_new_session=True,  # with autogroup scheduling, sched(7), it runs sooner
-                        pass_fds=(self._inotify, theirs.fileno()),
+                        pass_fds=(self._inotify, remote.fileno()),
                     )
                 except BaseException:
-                    ours.close()
+                    local.close()
                     raise
-            self._channel = ours
+            self._channel = local
             self._unsent = {watch for watch, _ in self._watched.values()}
             self._send_watches()
 
     def _receive(self) -> str:
-        """Pass on the messages of the opener process until it ends; return the reason."""
+        """Handle the messages of the opener process until it ends; return the reason of its end."""
         channel, process = self._channel, self._process
         if channel is None or process is None:
             return ""
@@ -500,7 +498,7 @@ class NameWatcher:
                         self._send_watches()
                 else:
                     self._ready.set()
-                for event in _decoded(data, iter(files)):
+                for event in _decode(data, iter(files)):
                     if event.kind == opener.OVERFLOW:
                         self._on_overflow()
                     elif event.kind == opener.SYNC:
@@ -515,8 +513,8 @@ class NameWatcher:
             channel.close()
             with suppress(OSError):
                 process.kill()
-            _, complaint = process.communicate()
-        reason = complaint.decode(errors="replace").strip().rpartition("\n")[2]
+            _, stderr = process.communicate()
+        reason = stderr.decode(errors="replace").strip().rpartition("\n")[2]
         return reason or f"exit code {process.returncode}"
 
 
@@ -528,7 +526,7 @@ class _Directory(WatchCallback):
     identity: Key
     on_write: Callable[[str], None]
     on_overflow: Callable[[], None]
-    gone: bool = False
+    is_removed: bool = False
 
     def on_event(self, event: InotifyEvent) -> None:
         """Report a write to a file in the directory."""
@@ -536,8 +534,8 @@ class _Directory(WatchCallback):
             self.on_write(os.path.join(self.path, os.fsdecode(event.name)))
 
     def on_watch_deleted(self, wd: WatchDescriptor) -> None:
-        """Mark the directory as gone; the next full scan watches the one that replaces it."""
-        self.gone = True
+        """Mark the directory as removed; the next full scan watches the one that replaces it."""
+        self.is_removed = True
 
     def on_queue_overflow(self) -> None:
         """Report that the kernel dropped events."""
@@ -559,7 +557,7 @@ class WriteWatcher:
         identity = (status.st_dev, status.st_ino)
         if directory in self._watched:
             known = self._watched[directory][1]
-            if known.identity == identity and not known.gone:
+            if known.identity == identity and not known.is_removed:
                 return
             self._remove(directory)  # the directory was replaced by another one
         callback = _Directory(directory, identity, self._on_write, self._on_overflow)
@@ -596,28 +594,28 @@ class FileCounters:
         self.missed: list[str] = []
         """One name for each missed file. The caller that reports the list clears it."""
         self._created = self._opened = self._reported = 0
-        self._before = 0
-        """CompatibilityNote of the two counters at the previous full scan."""
-        self._name = ""
-        self._away: dict[int, None] = {}
+        self._previous_difference = 0
+        """Difference of the two counters at the previous full scan."""
+        self._last_name = ""
+        self._moved_from: dict[int, None] = {}
         """Inotify cookies of renames whose second half is not reported yet."""
         self._excluded: set[Key] = set()
-        """Files that were there before their directory was watched."""
+        """Files that existed before their directory was watched."""
 
-    def note(self, change: Change, *, is_link: bool) -> None:
-        """Count the change of a name; `is_link` says that the name is another link to a tracked file."""
-        if change.kind == LEFT:
-            self._away[change.cookie] = None
-            if len(self._away) > _MAX_MOVES:
-                del self._away[next(iter(self._away))]
-        elif change.kind == CREATED or (change.kind == ARRIVED and change.cookie not in self._away):
+    def count_change(self, change: Change, *, is_link: bool) -> None:
+        """Count the change of a name. `is_link`: the name is another link to a tracked file."""
+        if change.kind == MOVED_FROM:
+            self._moved_from[change.cookie] = None
+            if len(self._moved_from) > _MAX_MOVES:
+                del self._moved_from[next(iter(self._moved_from))]
+        elif change.kind == CREATED or (change.kind == MOVED_TO and change.cookie not in self._moved_from):
             if not is_link:
                 self._created += 1
-                self._name = change.name
-        elif change.kind == ARRIVED:
-            del self._away[change.cookie]
+                self._last_name = change.name
+        elif change.kind == MOVED_TO:
+            del self._moved_from[change.cookie]
 
-    def opened(self, key: Key) -> None:
+    def count_opened(self, key: Key) -> None:
         """Count the opening of a file that is tracked from now on."""
         if key in self._excluded:
             self._excluded.remove(key)
@@ -625,40 +623,40 @@ class FileCounters:
             self._opened += 1
 
     def exclude(self, keys: Iterable[Key]) -> None:
-        """Exclude files from the counters: they were there before their directory was watched."""
+        """Exclude files from the counters: they existed before their directory was watched."""
         self._excluded.update(keys)
 
-    def settle(self) -> None:
+    def update_missed(self) -> None:
         """Compare the counters after a full scan, and list missed files.
 
         A file counts as missed if it was missing at the previous full scan, too.
         """
         difference = self._created - self._opened
-        missed = min(difference, self._before) - self._reported
+        missed = min(difference, self._previous_difference) - self._reported
         if missed > 0:
-            self.missed += [self._name] * missed
+            self.missed += [self._last_name] * missed
             self._reported += missed
-        self._before = difference
+        self._previous_difference = difference
 
     def reset(self) -> None:
         """Reset the counters, after inotify dropped events or the opener process ended."""
-        self._created = self._opened = self._reported = self._before = 0
-        self._away.clear()
+        self._created = self._opened = self._reported = self._previous_difference = 0
+        self._moved_from.clear()
         self._excluded.clear()
 
 
-def _decoded(data: bytes, files: Iterator[int]) -> Iterator[NameEvent]:
+def _decode(data: bytes, files: Iterator[int]) -> Iterator[NameEvent]:
     for kind, path, cookie, device, inode, opened in json.loads(data):
         # The kernel passes fewer descriptors where this process is out of them (unix(7), SCM_RIGHTS).
         yield NameEvent(kind, path, cookie, (device, inode) if inode else None, next(files, None) if opened else None)
 
 
-def _error() -> OSError:
+def _last_error() -> OSError:
     number = ctypes.get_errno()
     return OSError(number, os.strerror(number))
 
 
-def _explained(error: OSError) -> str:
+def _explain(error: OSError) -> str:
     """Return the text of an inotify error, with the kernel limit to raise if one is exhausted."""
     if error.errno == errno.ENOSPC:
         return "too many directories are watched on this host: raise fs.inotify.max_user_watches with sysctl"

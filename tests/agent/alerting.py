@@ -1,4 +1,4 @@
-"""What Prometheus would make of an agent's metrics: the alerts of conf/monitoring, by two looks at them."""
+"""Evaluation of the alerts of conf/monitoring on an agent's metrics, from two scrapes."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from prometheus_client.parser import text_string_to_metric_families
 RULES = Path(__file__).parents[2] / "conf" / "monitoring" / "alerts.yml"
 Labels = frozenset[tuple[str, str]]
 Vector = dict[Labels, float]
-Look = Mapping[str, Vector]
-"""By name of a metric: its series."""
+Scrape = Mapping[str, Vector]
+"""Series by name of a metric."""
 
 _COMPARISONS = {"==": operator.eq, "!=": operator.ne, ">": operator.gt, "<": operator.lt, ">=": operator.ge}
 _ARITHMETIC = {"*": operator.mul, "+": operator.add, "-": operator.sub, "/": operator.truediv}
 
 
 def rules() -> dict[str, str]:
-    """By alert: its expression."""
+    """Return the expression of each alert."""
     groups = yaml.safe_load(RULES.read_text())["groups"]
     return {rule["alert"]: rule["expr"] for group in groups for rule in group["rules"]}
 
 
-def patience() -> dict[str, int]:
-    """By alert: for how many minutes its expression has to hold."""
+def hold_minutes() -> dict[str, int]:
+    """Return for each alert the minutes for which its expression has to hold."""
     found = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
     return {rule["alert"]: int(rule.get("for", "0m").removesuffix("m")) for rule in found}
 
 
-def look(scraped: str | None) -> Look:
-    """The series of one scrape, or of one that failed."""
+def series(scraped: str | None) -> Scrape:
+    """Return the series of one scrape, or of a failed one."""
     found: dict[str, Vector] = {"up": {frozenset({("job", "flafka")}): float(scraped is not None)}}
     for family in text_string_to_metric_families(scraped or ""):
         for sample in family.samples:
@@ -42,8 +42,8 @@ def look(scraped: str | None) -> Look:
     return found
 
 
-def firing(before: Look, after: Look) -> dict[str, set[str]]:
-    """By alert: the components that it is about, once it has lasted."""
+def firing(before: Scrape, after: Scrape) -> dict[str, set[str]]:
+    """Return for each firing alert its components, once it has lasted long enough."""
     found = {}
     for alert, expression in rules().items():
         result = _evaluated(promql.parse(expression), before, after)
@@ -54,7 +54,7 @@ def firing(before: Look, after: Look) -> dict[str, set[str]]:
 
 
 def names(expression: str) -> set[str]:
-    """The metrics in it."""
+    """Return the metrics of an expression."""
     found: set[str] = set()
 
     def visit(one: Any) -> bool:
@@ -67,8 +67,8 @@ def names(expression: str) -> set[str]:
     return found
 
 
-def _evaluated(one: Any, before: Look, after: Look) -> Vector | float:
-    """Of PromQL what the rules need; a KeyError is what they should not."""
+def _evaluated(one: Any, before: Scrape, after: Scrape) -> Vector | float:
+    """Evaluate the part of PromQL that the rules need; a KeyError for any other."""
     if isinstance(one, promql.NumberLiteral):
         return float(one.val)
     if isinstance(one, promql.ParenExpr):
@@ -91,7 +91,7 @@ def _evaluated(one: Any, before: Look, after: Look) -> Vector | float:
     return {labels: value for labels, value in left.items() if labels in limits and holds(value, limits[labels])}
 
 
-def _selected(selector: Any, seen: Look) -> Vector:
+def _selected(selector: Any, seen: Scrape) -> Vector:
     wanted = {matcher.name: matcher.value for matcher in selector.matchers.matchers}
     return {
         labels: value

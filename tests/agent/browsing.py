@@ -1,4 +1,4 @@
-"""For tests of the page in a browser: it is opened, waited for, and measured."""
+"""Helpers of tests of the page in a browser: open it, wait for it, measure it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from flafka.agent.services.running import until
 from flafka.agent.topology import AgentSpec
 from flafka.plugins import Components
 from tests.agent.scenes import Scene
-from tests.fixtures.browser import PATIENCE
+from tests.fixtures.browser import TIMEOUT_MS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -23,18 +23,18 @@ def configured(path: Path) -> AgentSpec:
 
 
 def opened(browser: Browser, scene: Scene, width: int = 1400, **more: Any) -> Page:
-    """The page, once it has shown a state; without an error so far."""
+    """Yield the page once it has shown a state without an error."""
     page = browser.new_page(viewport={"width": width, "height": 900}, **more)
-    page.set_default_timeout(PATIENCE)
+    page.set_default_timeout(TIMEOUT_MS)
     page.goto(scene.url)
     turned(page)
     return page
 
 
 def turned(page: Page, turns: int = 1) -> None:
-    """Wait until it was brought up to date so often."""
-    before = int(page.evaluate("document.body.dataset.turns || 0"))
-    until(lambda: int(page.evaluate("document.body.dataset.turns || 0")) >= before + turns, "the page to be drawn")
+    """Wait until the page was updated this often."""
+    before = int(page.evaluate("document.body.dataset.updates || 0"))
+    until(lambda: int(page.evaluate("document.body.dataset.updates || 0")) >= before + turns, "the page to be drawn")
     assert page.locator("#stale").is_hidden()
 
 
@@ -43,7 +43,7 @@ def shown(page: Page, node: str) -> str:
 
 
 def boxes(page: Page, selector: str) -> list[dict[str, float]]:
-    """Of all these elements at one moment."""
+    """Return the boxes of all these elements at one moment."""
     found: list[dict[str, float]] = page.locator(selector).evaluate_all(
         "all => all.map((one) => one.getBoundingClientRect().toJSON())"
     )
@@ -57,7 +57,7 @@ def luminance(colour: str) -> float:
 
 
 def contrast(page: Page, selector: str) -> float:
-    """Of the text of the first such element against what is behind it, as WCAG 2 computes it."""
+    """Return the contrast of the first such element's text to its background, as WCAG 2 computes it."""
     colours = page.locator(selector).first.evaluate(
         """element => {
           let behind = element;

@@ -1,4 +1,4 @@
-"""What is made of a configuration's text, with the small components."""
+"""Agents read from a configuration's text, with the small components."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class TailConfig(Config):
 
 
 class Tail(Source[TailConfig]):
-    """Built, and Flume's own."""
+    """Source with a type of Flume's."""
 
     type_name = "TAILDIR"
     aliases = ("org.apache.flume.source.taildir.TaildirSource",)
@@ -47,7 +47,7 @@ class TicksConfig(Config):
 
 
 class Ticks(Source[TicksConfig]):
-    """A plugin's own: Flume has nothing like it."""
+    """Source of a plugin: Flume has no such type."""
 
     type_name = "ticks"
 
@@ -115,7 +115,7 @@ class FilesConfig(Config):
 class Files(CommittingSink[FilesConfig]):
     type_name = "hdfs"
     aliases = ("org.apache.flume.sink.hdfs.HDFSEventSink",)
-    resume = due = stage = commit = reset = write = NotImplemented
+    resume = due_partitions = stage = commit = reset = write = NotImplemented
 
 
 class IndexConfig(Config):
@@ -125,7 +125,7 @@ class IndexConfig(Config):
 
 
 ANSWERED = threading.Event()
-"""A probe of http://slow waits for it."""
+"""Event that a probe of http://slow waits for."""
 
 
 class Index(Sink[IndexConfig]):
@@ -185,7 +185,7 @@ class Host(Interceptor[HostConfig]):
 
 
 class Plugin:
-    """What stands in for a plugin module."""
+    """Stand-in for a plugin module."""
 
     @staticmethod
     @hookimpl

@@ -1,4 +1,4 @@
-"""Prometheus' own judgement of the rules in conf/monitoring: its `promtool`, where there is one."""
+"""Verdicts of Prometheus' own `promtool` on the rules in conf/monitoring, if it is installed."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import yaml
 
-from tests.agent.alerting import RULES, Look
+from tests.agent.alerting import RULES, Scrape
 
 
 def promtool(directory: Path) -> str:
-    """That of this host. A CI's machine, which is nobody's own, gets Debian's into that directory. Else skips."""
+    """Return this host's program, or Debian's, unpacked into that directory, on a CI machine; else skip."""
     if found := shutil.which("promtool"):
         return found
     if not os.environ.get("CI") or os.geteuid() != 0:
@@ -29,8 +29,8 @@ def promtool(directory: Path) -> str:
     return str(directory / "usr/bin/promtool")
 
 
-def judged(tool: str, directory: Path, before: Look, after: Look, firing: dict[int, set[tuple[str, str]]]) -> str:
-    """What promtool says where these alerts, and no others, are to fire at those minutes; empty where they do.
+def judged(tool: str, directory: Path, before: Scrape, after: Scrape, firing: dict[int, set[tuple[str, str]]]) -> str:
+    """Return promtool's messages if other alerts fire at those minutes; empty if exactly these do.
 
     `before` holds for ten minutes, `after` from then on. `firing` are pairs of an alert and a component's name.
     """
@@ -67,6 +67,6 @@ def _written(name: str, labels: frozenset[tuple[str, str]]) -> str:
     return f"{name}{{{', '.join(f'{key}={value!r}' for key, value in sorted(labels))}}}".replace("'", '"')
 
 
-def _of(look: Look, name: str, labels: frozenset[tuple[str, str]]) -> str:
+def _of(look: Scrape, name: str, labels: frozenset[tuple[str, str]]) -> str:
     value = look.get(name, {}).get(labels)
     return "_" if value is None else f"{value:f}+0"

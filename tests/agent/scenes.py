@@ -1,4 +1,4 @@
-"""The page of an agent with everything on it and nothing running: for a browser, without servers."""
+"""Page of an agent with every feature and no running component: for a browser, without servers."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from flafka.agent.graph import graph_of
+from flafka.agent.monitoring.kafkamonitor import KafkaMonitor
 from flafka.agent.monitoring.registry import Registry
 from flafka.agent.monitoring.server import MetricsServer
 from flafka.agent.monitoring.view import View
-from flafka.agent.monitoring.watch import KafkaWatch
 from flafka.agent.topology import AgentSpec
 from flafka.plugins import Metrics, TailedFile
 from flafka.plugins.kafka.backlog import Broker, ClusterState
 
 
 class Scene:
-    """An agent's registry and page; a test sets its figures by hand."""
+    """Registry and page of an agent; a test sets its figures by hand."""
 
     def __init__(self, spec: AgentSpec, files: list[TailedFile] | None = None) -> None:
         self.files = files or []
@@ -27,7 +27,7 @@ class Scene:
         self.registry = Registry(spec.name, lambda: self.rejecting)
         self.graph = graph_of(spec)
         self.metrics: dict[str, Metrics] = {}
-        self.watch = KafkaWatch({}, {})
+        self.kafka_monitor = KafkaMonitor({}, {})
         for node in self.graph.nodes:
             for one in (node, *node.interceptors):
                 kind, _, name = one.metrics.partition(".")
@@ -39,16 +39,16 @@ class Scene:
                 self.registry.add("ROUTE", edge.metrics.partition(".")[2], self.metrics[edge.metrics])
         command = f"agent dlq list -c {spec.file} -n {spec.name}"
         self.view = View(self.graph, self.registry, command)
-        self.view.show(self.graph, self.watch, {"files": lambda: self.files})
+        self.view.set_agent(self.graph, self.kafka_monitor, {"files": lambda: self.files})
 
     @property
     def url(self) -> str:
-        """Where it is served."""
+        """Address of the page."""
         return f"http://127.0.0.1:{self.server.port}/"
 
     @contextlib.contextmanager
     def served(self) -> Iterator[Scene]:
-        """While it is served."""
+        """Serve the page until the end of the block."""
         self.server = MetricsServer(self.registry, "127.0.0.1", 0, self.view)
         self.server.start()
         try:
@@ -56,17 +56,17 @@ class Scene:
         finally:
             self.server.stop()
 
-    def look(self, channel: str, seen: ClusterState) -> None:
-        """What the watch has seen."""
-        self.watch._seen[channel] = seen
+    def set_cluster(self, channel: str, seen: ClusterState) -> None:
+        """Set the results of the monitor."""
+        self.kafka_monitor._latest[channel] = seen
 
-    def say(self, level: int, component: str, text: str) -> None:
-        """A line of the log."""
+    def log(self, level: int, component: str, text: str) -> None:
+        """Add a line to the log."""
         self.view.recent.handle(logging.LogRecord(component, level, "", 0, text, (), None))
 
 
 def cluster(topic: str, down: int | None = None) -> ClusterState:
-    """Three brokers, of which one may be down."""
+    """Return three brokers, of which one may be down."""
     brokers = tuple(
         Broker(n, f"127.0.0.1:{19091 + n}", n != down, 0 if n == down else 1 + (down is not None and n == 1))
         for n in (1, 2, 3)
@@ -75,7 +75,7 @@ def cluster(topic: str, down: int | None = None) -> ClusterState:
 
 
 def at_work(scene: Scene) -> None:
-    """Figures as of a busy agent of conf/flafka.conf: a broker down, a sink that fails, dead letters, an hour."""
+    """Set figures of a busy agent of conf/flafka.conf: a broker down, a failing sink, dead letters, an hour."""
     history, now = scene.view.history, time.time()
     counters: Mapping[str, tuple[str, float]] = {
         "SOURCE": ("EventAcceptedCount", 1),
@@ -127,20 +127,20 @@ def at_work(scene: Scene) -> None:
                 (scene.metrics[key].add if counted else scene.metrics[key].set)(name, value)
     if "SINK.solr" in scene.metrics:
         text = "http://127.0.0.1:18983/solr/events does not answer: Connection refused; start it: agent sandbox up"
-        scene.metrics["SINK.solr"].error(text)
+        scene.metrics["SINK.solr"].set_error(text)
         scene.rejecting["flafka.sinks.hbase"] = (
             "17 events were rejected, the latest 12 s ago (17: header `key` is missing): "
             "agent dlq list -c conf/flafka.conf -n flafka --component flafka.sinks.hbase"
         )
-        drops = "the kernel dropped 1234 datagrams: they came faster than they were stored"
-        scene.say(logging.WARNING, "flafka.sources.udp", drops)
-        scene.say(logging.ERROR, "flafka.sinks.solr", text)
-        scene.look("events", cluster("flafka-events", down=2))
-        scene.look("counts", cluster("flafka-counts"))
+        drops = "the kernel dropped 1234 datagrams, which arrived faster than they were stored"
+        scene.log(logging.WARNING, "flafka.sources.udp", drops)
+        scene.log(logging.ERROR, "flafka.sinks.solr", text)
+        scene.set_cluster("events", cluster("flafka-events", down=2))
+        scene.set_cluster("counts", cluster("flafka-counts"))
 
 
 def some_files(directory: Path, number: int) -> list[TailedFile]:
-    """Files of different sizes, all but some read to their ends."""
+    """Return files of different sizes, most of them read to their ends."""
     found = []
     for n in range(number):
         path = directory / f"application-{n:05}.log"

@@ -1,4 +1,4 @@
-"""The alerts and the dashboard of conf/monitoring: on figures that agents have, and provoked."""
+"""Alerts and dashboard of conf/monitoring: on figures of real agents, and provoked."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from prometheus_client import CollectorRegistry, generate_latest
 from flafka.agent.config import load
 from flafka.agent.explain import KINDS
 from flafka.agent.monitoring import definitions
+from flafka.agent.monitoring.kafkamonitor import KafkaMonitor
 from flafka.agent.monitoring.registry import Registry
-from flafka.agent.monitoring.watch import KafkaWatch
 from flafka.agent.runner.agent import Agent
 from flafka.agent.services.running import until
 from flafka.plugins import Components, Metrics
 from flafka.plugins.kafka.backlog import Backlog, Broker, ClusterState
-from tests.agent.alerting import RULES, Look, firing, look, names, patience, rules
+from tests.agent.alerting import RULES, Scrape, firing, hold_minutes, names, rules, series
 from tests.agent.prometheus import judged, promtool
 from tests.fixtures.ports import free_port
-from tests.runner.test_notices import Plugin
+from tests.runner.test_dead_letter_alerts import Plugin
 from tests.system.running import small_disk
 
 CONFIGURATION = """
@@ -87,18 +87,18 @@ WATCHED = {
     "FlafkaUnderReplicated": {"c1"},
     "FlafkaPartitionsOffline": {"c1"},
 }
-"""What the watch of real brokers tells, in tests/system/test_watch.py too."""
+"""Components of each alert on brokers and backlogs, which tests/system/test_watch.py provokes on real brokers."""
 
 
-def scraped(registry: Registry) -> Look:
+def scraped(registry: Registry) -> Scrape:
     prometheus = CollectorRegistry()
     prometheus.register(registry)
-    return look(generate_latest(prometheus).decode())
+    return series(generate_latest(prometheus).decode())
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> Agent:
-    """One that was not started."""
+    """Agent that is not started."""
     days = ["-days", "3", "-subj", "/CN=localhost", "-keyout", "short.key", "-out", "short.crt"]
     new = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", *days]
     subprocess.run(new, check=True, capture_output=True, cwd=tmp_path)
@@ -111,8 +111,8 @@ def made(tmp_path: Path) -> Agent:
 
 
 @pytest.fixture
-def before(made: Agent) -> Look:
-    """Its figures before it was started, for which no alert fires."""
+def before(made: Agent) -> Scrape:
+    """Figures of the agent before its start, for which no alert fires."""
     found = scraped(made.registry)
     assert firing(found, found) == {}
     return found
@@ -120,12 +120,12 @@ def before(made: Agent) -> Look:
 
 @pytest.fixture
 def agent(made: Agent, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
-    """One that may be started, and is stopped then."""
+    """Agent that a test may start, and that is stopped afterwards."""
     monkeypatch.setattr("flafka.agent.runner.agent.DRAIN_SECONDS", 1.0)
     monkeypatch.setattr("flafka.agent.runner.agent.SINK_STOP_SECONDS", 1.0)
     made.start()
     yield made
-    for channel in made.channels.values():  # what nobody takes is not waited for
+    for channel in made.channels.values():  # no sink takes events, so the stop is not to wait for them
         channel.channel.stopping.set()
     for source in made.sources:
         source.give_up.set()
@@ -133,7 +133,7 @@ def agent(made: Agent, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]:
 
 
 @pytest.mark.usefixtures("lengthy")
-def test_each_alert_fires_for_what_it_is_about(before: Look, agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_alert_fires_for_its_cause(before: Scrape, agent: Agent, monkeypatch: pytest.MonkeyPatch) -> None:
     sources = {runner.spec.name: runner for runner in agent.sources}
     until(lambda: sources["tls"].was_open.is_set() and sources["udp"].was_open.is_set(), "the sources")
     with (
@@ -150,13 +150,13 @@ def test_each_alert_fires_for_what_it_is_about(before: Look, agent: Agent, monke
         until(dropped, "datagrams to be dropped")
         until(lambda: sources["tls"].metrics.get("OpenConnectionCount") == 1, "the connection")
         until(lambda: agent.channels["full"].metrics.get("ChannelFillPercentage") == 100, "the channel to be full")
-        until(lambda: sources["waiting"]._under_way, "a source to wait")
+        until(lambda: sources["waiting"]._in_flight, "a source to wait")
         until(lambda: agent.registry.failing().keys() >= {"SINK.down"}, "the sink to fail")
         until(lambda: agent.sinks[0].members[0].metrics.get("EventRejectedCount"), "dead letters")
         until(lambda: agent.channels["kafka"].metrics.get("Overflowing"), "the overflow to begin")
         later = SimpleNamespace(monotonic=lambda: time.monotonic() + 120)
         monkeypatch.setattr("flafka.agent.runner.local.sources.time", later)
-        monkeypatch.setattr("flafka.plugins.shared.disk.room", lambda _: 10**9)
+        monkeypatch.setattr("flafka.plugins.storage.free_bytes", lambda _: 10**9)
         found = firing(before, scraped(agent.registry))
     assert "down" in found.pop("FlafkaComponentFailing")
     assert "waiting" in found.pop("FlafkaNotAcknowledged")
@@ -169,13 +169,13 @@ def test_each_alert_fires_for_what_it_is_about(before: Look, agent: Agent, monke
         "FlafkaDiskNearlyFull": {"file", "lake"},
         "FlafkaCertificateExpires": {"tls"},
     }
-    assert firing(before, look(None)) == {"FlafkaAgentDown": {""}}
+    assert firing(before, series(None)) == {"FlafkaAgentDown": {""}}
     provoked = {*found, *WATCHED, "FlafkaComponentFailing", "FlafkaNotAcknowledged", "FlafkaAgentDown"}
     assert provoked == {*rules()}, "an alert that no test provokes"
 
 
 class Seen:
-    """What was seen of brokers at some time."""
+    """Monitor's result at some time."""
 
     def __init__(self, brokers: int, oldest: float) -> None:
         self._brokers, self._oldest = brokers, oldest
@@ -197,14 +197,14 @@ class Seen:
 def test_alerts_on_brokers_and_backlogs() -> None:
     channel, sink = Components().get("channel", "kafka"), Metrics()
     made = channel(channel.config_class.model_validate({"kafka.bootstrap.servers": "b1:9092"}), "c1")
-    watch = KafkaWatch({"c1": made}, {"c1": [(None, sink)]})
+    watch = KafkaMonitor({"c1": made}, {"c1": [(None, sink)]})
     registry = Registry("a1")
     registry.add("CHANNEL", "c1", made.metrics)
     registry.add("SINK", "k1", sink)
     before = scraped(registry)
     for seen, expected in ((Seen(3, 0), {}), (Seen(2, 700), WATCHED), (Seen(3, 0), {})):
         watch._monitors["c1"] = seen
-        watch._look("c1", backlogs=True)
+        watch._update("c1", with_backlogs=True)
         assert firing(before, scraped(registry)) == expected
 
 
@@ -215,7 +215,7 @@ NOT_YET = {
     | {"BrokersDown": 0, "UnderReplicatedPartitions": 0, "OfflinePartitions": 0},
     "SINK": {"LagSeconds": 600, "RetentionSecondsLeft": 6 * 3600, "EventRejectedCount": 7},
 }
-"""By kind: figures at the limits of what is well."""
+"""Figures by kind at the limits of normal operation."""
 WRONG = {
     "SOURCE": {"UnacknowledgedSeconds": 61, "OpenConnectionCount": 4, "CertificateSecondsLeft": 14 * 86400 - 1}
     | {"KernelDropCount": 8},
@@ -223,7 +223,7 @@ WRONG = {
     | {"BrokersDown": 1, "UnderReplicatedPartitions": 1, "OfflinePartitions": 1},
     "SINK": {"LagSeconds": 601, "RetentionSecondsLeft": 6 * 3600 - 1, "EventRejectedCount": 8},
 }
-"""Those that go beyond them."""
+"""Figures beyond these limits."""
 
 
 def test_prometheus_judges_as_these_tests_do(tmp_path: Path) -> None:
@@ -240,14 +240,14 @@ def test_prometheus_judges_as_these_tests_do(tmp_path: Path) -> None:
     assert firing(before, before) == {}
     for kind, figures in WRONG.items():
         metrics = shown[kind, "ill"]
-        metrics.error("it is away")
+        metrics.set_error("it is away")
         for figure, value in figures.items():
             metrics.add(figure) if figure in ("KernelDropCount", "EventRejectedCount") else metrics.set(figure, value)
     after = scraped(registry)
     found = firing(before, after)
     assert found == {alert: {"ill"} for alert in rules().keys() - {"FlafkaAgentDown"}}
     tool = promtool(tmp_path)
-    pairs, lasting = {(alert, name) for alert, names in found.items() for name in names}, patience()
+    pairs, lasting = {(alert, name) for alert, names in found.items() for name in names}, hold_minutes()
     rates = {alert for alert, expression in rules().items() if "rate(" in expression}
     expected = {
         10: set(),
@@ -256,7 +256,7 @@ def test_prometheus_judges_as_these_tests_do(tmp_path: Path) -> None:
         45: {(alert, name) for alert, name in pairs if alert not in rates},
     }
     assert judged(tool, tmp_path, before, after, expected) == ""
-    assert judged(tool, tmp_path, before, look(None), {10: set(), 14: {("FlafkaAgentDown", "")}}) == ""
+    assert judged(tool, tmp_path, before, series(None), {10: set(), 14: {("FlafkaAgentDown", "")}}) == ""
     expected[45].pop()
     assert "FAILED" in judged(tool, tmp_path, before, after, expected)
 
@@ -281,9 +281,11 @@ def test_alerts_and_dashboard_use_declared_metrics() -> None:
     dashboard = json.loads((RULES.parent / "grafana.json").read_text())
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", ())]
     assert len(expressions) > 10
-    declared = {definitions.series(metric) for group in definitions.GROUPS for metric in group.metrics}
+    declared = {definitions.series_name(metric) for group in definitions.GROUPS for metric in group.metrics}
     components = Components()
     for kind in KINDS:
-        declared |= {definitions.series(metric) for cls in components.all(kind) for metric in cls.declared_metrics}
+        declared |= {
+            definitions.series_name(metric) for cls in components.all(kind) for metric in cls.declared_metrics
+        }
     used = {name for one in [*expressions, *rules().values()] for name in names(re.sub(r"\$\w+", "5m", one))}
-    assert used - declared == {"up", definitions.series(definitions.UP)}
+    assert used - declared == {"up", definitions.series_name(definitions.UP)}

@@ -1,4 +1,4 @@
-"""`agent check`, and what all commands share: help, errors, the options that name a configuration."""
+"""`agent check`, and the features that all commands share: help, errors, options that name a configuration."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 
 import flafka.agent.cli
 from flafka.agent.cli import check as check_module
-from flafka.agent.cli import configured, main
-from flafka.agent.cli.configured import Chosen, configuration_options, load_or_exit
+from flafka.agent.cli import configuration, main
+from flafka.agent.cli.configuration import ChosenConfiguration, configuration_options, load_or_exit
 from flafka.plugins import FlafkaError
 from tests.agent.config_sample import ANSWERED, COMPONENTS
 from tests.agent.test_config_errors import GOOD, changed
@@ -26,8 +26,8 @@ Run = Callable[..., Result]
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Run `agent` in a directory with `good.conf`, `bad.conf` and a conf directory."""
-    monkeypatch.setattr(configured, "Components", lambda: COMPONENTS)
-    monkeypatch.setenv("FLUME_CONF_DIR", "")  # so that what -c DIR sets goes with the test
+    monkeypatch.setattr(configuration, "Components", lambda: COMPONENTS)
+    monkeypatch.setenv("FLUME_CONF_DIR", "")  # so that the value that -c DIR sets is removed after the test
     monkeypatch.chdir(tmp_path)
     Path("good.conf").write_text(GOOD)
     Path("warn.conf").write_text(changed("9 | a1.channels.c1.capacty = 1"))
@@ -79,13 +79,13 @@ def test_warnings_do_not_fail_but_for_strict(run: Run) -> None:
     [
         (
             "irc",
-            "Flume's 'irc' sink is not built yet; write a sink in Python: `agent template sink` prints one to start "
+            "Flume's 'irc' sink is not supported; write a sink in Python: `agent template sink` prints one to start "
             "from",
         ),
         ("hdfs", "hdfs.path is required: add a1.sinks.k1.hdfs.path = …"),
     ],
 )
-def test_no_agent_runs_without_a_sink_that_is_wrong(run: Run, type_name: str, message: str) -> None:
+def test_no_agent_runs_without_an_invalid_sink(run: Run, type_name: str, message: str) -> None:
     Path("bad.conf").write_text(changed(f"7 | a1.sinks.k1.type = {type_name}", "6 | a1.channels.c1.type = kafka"))
     for command, end in ("check", "it would not start"), ("start", "nothing was started"):
         result = run(command, "-c", "bad.conf")
@@ -170,7 +170,7 @@ def test_json(run: Run) -> None:
     assert (good["ok"], good["agent"], good["flow"]) == (True, "a1", ["s1 (ticks) → c1 (memory) → k1 (index)"])
 
 
-# --- how Flume is called
+# --- Flume's command lines
 
 
 def test_flumes_conf_directory_is_where_components_look_for_hadoops_files(run: Run) -> None:
@@ -215,38 +215,38 @@ def test_no_such_file_and_no_such_agent(run: Run) -> None:
         "none.conf: cannot be read: No such file or directory",
     )
     result = run("check", "-c", "good.conf", "-n", "a2")
-    assert result.output.splitlines()[0] == "good.conf: no agent 'a2' (the file has: a1)"
+    assert result.output.splitlines()[0] == "good.conf: no agent 'a2' (agents in the file: a1)"
 
 
 # --- --connect
 
 
 @pytest.mark.parametrize(("url", "said"), [("broken", "probe fell over"), ("ending", "there is no licence")])
-def test_connect_asks_every_component(run: Run, url: str, said: str) -> None:
+def test_connect_checks_every_component(run: Run, url: str, said: str) -> None:
     Path("good.conf").write_text(changed(f"9 | a1.sinks.k1.url = http://{url}"))
     result = run("check", "-c", "good.conf", "--connect", "-Dflume.monitoring.port=0")
     assert (result.exit_code, result.output) == (
         2,
         "good.conf:4: a1.sources.s1: the clock has stopped\n"
         f"good.conf:7: a1.sinks.k1: {said}\n"
-        "2 errors: it would start, and try again until these work: a1.sources.s1, a1.sinks.k1\n",
+        "2 errors: it would start, and retry these components: a1.sources.s1, a1.sinks.k1\n",
     )
     assert run("check", "-c", "good.conf").exit_code == 0
 
 
-def test_connect_says_that_servers_were_not_asked_where_the_file_is_wrong(run: Run) -> None:
+def test_connect_reports_that_servers_were_not_contacted_after_errors_in_the_file(run: Run) -> None:
     result = run("check", "-c", "bad.conf", "--connect")
     assert result.exit_code == 2
     assert result.output.splitlines()[-2:] == [
         "1 error, 1 warning: it would not start",
-        "  servers and directories were not checked: mend these errors first",
+        "  servers and directories were not checked: fix these errors first",
     ]
     told = json.loads(run("check", "-c", "bad.conf", "--connect", "--json").stdout)
     assert (told["ok"], told["starts"], told["asked"]) == (False, False, False)
 
 
 def test_connect_does_not_wait_for_ever(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(check_module, "PROBES_SECONDS", 0.2)
+    monkeypatch.setattr(check_module, "CONNECT_SECONDS", 0.2)
     Path("good.conf").write_text(changed("9 | a1.sinks.k1.url = http://slow"))
     try:
         result = run("check", "-c", "good.conf", "--connect", "-Dflume.monitoring.port=0")
@@ -261,11 +261,11 @@ def test_connect_does_not_wait_for_ever(run: Run, monkeypatch: pytest.MonkeyPatc
 def test_colours_on_a_terminal_only(
     run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, found = Chosen(Path("bad.conf"), None, "normal", {}).load()
-    configured.show(found, sys.stdout)
+    _, found = ChosenConfiguration(Path("bad.conf"), None, "normal", {}).load()
+    configuration.print_diagnostics(found, sys.stdout)
     assert "\x1b" not in capsys.readouterr().out
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    configured.show(found, sys.stdout)
+    configuration.print_diagnostics(found, sys.stdout)
     shown = capsys.readouterr().out.splitlines()
     assert [click.unstyle(line) for line in shown] == [
         "✗ bad.conf:9: a1.sinks.k1: unknown option 'limti', did you mean 'limit'?",
@@ -273,12 +273,12 @@ def test_colours_on_a_terminal_only(
     ]
 
 
-# --- what start shares
+# --- shared with start
 
 
 @click.command()
 @configuration_options
-def fake(chosen: Chosen) -> None:
+def fake(chosen: ChosenConfiguration) -> None:
     click.echo(f"runs {load_or_exit(chosen).name}")
 
 
@@ -293,7 +293,7 @@ def test_load_or_exit(run: Run) -> None:
 # --- the root command
 
 
-def test_every_command_is_there_and_says_what_it_does() -> None:
+def test_every_command_is_listed_with_its_purpose() -> None:
     context = click.Context(main)
     for name in flafka.agent.cli.COMMANDS:
         command = main.get_command(context, name)
@@ -307,17 +307,17 @@ def test_a_mistyped_command() -> None:
     assert result.output.splitlines()[-1] == "Error: no command 'chek', did you mean 'check'?"
 
 
-def test_errors_are_one_line_and_bugs_say_so(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_are_one_line_and_bugs_are_named_as_such(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     def raising(error: Exception) -> Callable[..., None]:
-        def load(self: Chosen, *, notes: bool) -> None:
+        def load(self: ChosenConfiguration, *, notes: bool) -> None:
             raise error
 
         return load
 
-    monkeypatch.setattr(Chosen, "load", raising(FlafkaError("Kafka is on fire: pour water on it")))
+    monkeypatch.setattr(ChosenConfiguration, "load", raising(FlafkaError("Kafka is on fire: pour water on it")))
     result = run("check", "-c", "good.conf")
     assert (result.exit_code, result.stderr) == (1, "error: Kafka is on fire: pour water on it\n")
-    monkeypatch.setattr(Chosen, "load", raising(KeyError("x")))
+    monkeypatch.setattr(ChosenConfiguration, "load", raising(KeyError("x")))
     result = run("check", "-c", "good.conf")
     assert result.exit_code == 1
     assert result.stderr.startswith("error: KeyError: 'x'\nThis is a bug. Please report it")

@@ -1,4 +1,4 @@
-"""Headers that paths, templates and selectors name: what nothing sets is told, at the option's line."""
+"""Headers in paths, templates and selectors: a header that nothing sets is reported at the option's line."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ def hdfs(path: str, *more: str) -> str:
     return ",".join(("type = hdfs", f"hdfs.path = webhdfs://nn:9870{path}", *more))
 
 
-def told(tmp_path: Path, source: str, channel: str, sink: str, mode: Mode = "normal", *, more: str = "") -> list[str]:
-    """What is said, each as `option at its line|severity|text`; nothing else may be wrong."""
+def messages(
+    tmp_path: Path, source: str, channel: str, sink: str, mode: Mode = "normal", *, more: str = ""
+) -> list[str]:
+    """Return the messages, each as `option at its line|severity|text`; fail on others."""
     parts = {"sources.s1": f"{source},channels = c1", "channels.c1": channel, "sinks.k1": f"{sink},channel = c1"}
     lines = ["a1.sources = s1", "a1.channels = c1", "a1.sinks = k1"]
     lines += [f"a1.{part}.{option}" for part, options in parts.items() for option in options.split(",")]
@@ -68,46 +70,48 @@ def told(tmp_path: Path, source: str, channel: str, sink: str, mode: Mode = "nor
         ),
     ],
 )
-def test_what_is_no_escape_is_an_error_at_its_line(tmp_path: Path, sink: str, option: str, says: str) -> None:
-    found = told(tmp_path, AVRO, FILE, sink)
+def test_an_unknown_escape_is_an_error_at_its_line(tmp_path: Path, sink: str, option: str, says: str) -> None:
+    found = messages(tmp_path, AVRO, FILE, sink)
     assert [text for text in found if "|error|" in text] == found[:1]
     assert found[0].startswith(f"a1.sinks.k1.{option}|error|{says}")
 
 
 def test_a_suffix_has_no_escapes(tmp_path: Path) -> None:
-    (found,) = told(tmp_path, AVRO, FILE, hdfs("/h", "hdfs.fileSuffix = .%Y"))
-    assert found.startswith("a1.sinks.k1.hdfs.fileSuffix|warning|hdfs.fileSuffix has no escapes")
+    (found,) = messages(tmp_path, AVRO, FILE, hdfs("/h", "hdfs.fileSuffix = .%Y"))
+    assert found.startswith("a1.sinks.k1.hdfs.fileSuffix|warning|hdfs.fileSuffix has no escape sequences")
 
 
-WAY = "; an interceptor such as static or regex_extractor sets one"
+WAY = "; add an interceptor such as static or regex_extractor"
 NO_TIME = (
-    "needs an event's time, its header 'timestamp', which nothing sets: add an interceptor of type timestamp to "
+    "needs the time of an event, header 'timestamp', which nothing sets: add an interceptor of type timestamp to "
     "a1.sources.s1, or set hdfs.useLocalTimeStamp = true"
 )
 
 
-def test_a_time_that_no_event_can_have_is_an_error_where_nobody_else_fills_the_channel(tmp_path: Path) -> None:
+def test_a_time_that_no_event_can_have_is_an_error_if_no_other_agent_fills_the_channel(tmp_path: Path) -> None:
     sink = hdfs("/h/%Y-%m-%d")
-    assert told(tmp_path, NETCAT, FILE, sink) == [f"a1.sinks.k1.hdfs.path|error|hdfs.path {NO_TIME}"]
-    assert told(tmp_path, NETCAT, KAFKA, sink) == [f"a1.sinks.k1.hdfs.path|warning|hdfs.path {NO_TIME}"]
-    assert told(tmp_path, NETCAT, KAFKA, sink, "strict") == [f"a1.sinks.k1.hdfs.path|error|hdfs.path {NO_TIME}"]
+    assert messages(tmp_path, NETCAT, FILE, sink) == [f"a1.sinks.k1.hdfs.path|error|hdfs.path {NO_TIME}"]
+    assert messages(tmp_path, NETCAT, KAFKA, sink) == [f"a1.sinks.k1.hdfs.path|warning|hdfs.path {NO_TIME}"]
+    assert messages(tmp_path, NETCAT, KAFKA, sink, "strict") == [f"a1.sinks.k1.hdfs.path|error|hdfs.path {NO_TIME}"]
     prefix = hdfs("/h", "hdfs.filePrefix = %H")
-    assert told(tmp_path, TAILDIR, FILE, prefix) == [f"a1.sinks.k1.hdfs.filePrefix|error|hdfs.filePrefix {NO_TIME}"]
+    assert messages(tmp_path, TAILDIR, FILE, prefix) == [
+        f"a1.sinks.k1.hdfs.filePrefix|error|hdfs.filePrefix {NO_TIME}"
+    ]
 
 
-def test_nothing_is_said_where_an_interceptor_that_cannot_be_read_may_set_it(tmp_path: Path) -> None:
+def test_nothing_is_reported_if_an_unreadable_interceptor_may_set_the_header(tmp_path: Path) -> None:
     for interceptor in ("interceptors = i,interceptors.i.type = com.example.Own$Builder", "interceptors = i"):
-        found = told(tmp_path, f"{NETCAT},{interceptor}", FILE, hdfs("/h/%Y/%{host}"))
+        found = messages(tmp_path, f"{NETCAT},{interceptor}", FILE, hdfs("/h/%Y/%{host}"))
         assert len(found) == 1
         assert "hdfs.path" not in found[0]
 
 
-def test_a_time_that_events_of_one_source_have_not_is_a_warning(tmp_path: Path) -> None:
+def test_a_time_that_events_of_one_source_lack_is_a_warning(tmp_path: Path) -> None:
     sink, text = hdfs("/h/%Y"), NO_TIME.replace("which nothing sets", "which events of a1.sources.s1 do not have")
     said = [f"a1.sinks.k1.hdfs.path|warning|hdfs.path {text}"]
     for other in (AVRO, SYSLOG):  # which may set it, and which does
         more = "".join(f"a1.sources.s2.{option}\n" for option in (*other.split(","), "channels = c1"))
-        found = told(tmp_path, NETCAT, FILE, sink, more=f"a1.sources = s1 s2\n{more}")
+        found = messages(tmp_path, NETCAT, FILE, sink, more=f"a1.sources = s1 s2\n{more}")
         assert [one for one in found if "hdfs.path" in one] == said
 
 
@@ -126,12 +130,12 @@ def test_a_time_that_events_of_one_source_have_not_is_a_warning(tmp_path: Path) 
         (NETCAT, hdfs("/h/%{x}"), "a1.sources = s1 s2\na1.sources.s2.type = avro\n"),
     ],
 )
-def test_what_something_sets_or_may_set_is_no_cause_for_a_word(
+def test_a_header_that_something_sets_or_may_set_is_not_reported(
     tmp_path: Path, source: str, sink: str, more: str
 ) -> None:
     if more:
         more += "a1.sources.s2.bind = x\na1.sources.s2.port = 4545\na1.sources.s2.channels = c1\n"
-    found = told(tmp_path, source, FILE, sink, more=more)
+    found = messages(tmp_path, source, FILE, sink, more=more)
     assert [text for text in found if "a1.sources = s1" not in text and "a1.sources|" not in text] == []
 
 
@@ -153,8 +157,8 @@ def test_what_something_sets_or_may_set_is_no_cause_for_a_word(
         (
             f"{NETCAT},interceptors = i,interceptors.i.type = static,interceptors.i.key = app",
             "type = solr,url = http://h:8983/solr/c,documentId = %[id],field.where_s = %{place}",
-            "field.where_s|warning|field.where_s names header 'place', which nothing in this configuration sets (set "
-            f"are: app){WAY}",
+            "field.where_s|warning|field.where_s names header 'place', which nothing in this configuration sets "
+            f"(headers that are set: app){WAY}",
         ),
         (
             NETCAT,
@@ -164,11 +168,11 @@ def test_what_something_sets_or_may_set_is_no_cause_for_a_word(
     ],
 )
 def test_a_header_that_nothing_sets_is_a_warning(tmp_path: Path, source: str, sink: str, said: str) -> None:
-    found = told(tmp_path, source, FILE, sink)
+    found = messages(tmp_path, source, FILE, sink)
     assert f"a1.sinks.k1.{said}" in found
 
 
-def test_nothing_is_said_where_other_agents_fill_the_channel(tmp_path: Path) -> None:
+def test_nothing_is_reported_if_other_agents_fill_the_channel(tmp_path: Path) -> None:
     file = tmp_path / "agent.conf"
     sink = hdfs("/%Y/%{app}").replace(",", "\na1.sinks.k1.")
     file.write_text(
@@ -181,8 +185,8 @@ def test_nothing_is_said_where_other_agents_fill_the_channel(tmp_path: Path) -> 
 
 def test_a_selector_by_a_header_that_nothing_sets_is_a_warning(tmp_path: Path) -> None:
     selector = "selector.type = multiplexing,selector.header = hots,selector.mapping.x = c1,selector.default = c1"
-    assert told(tmp_path, f"{SYSLOG},{selector}", MEMORY, "type = null") == [
-        "a1.sources.s1.selector.header|warning|selector.header goes by header 'hots', which nothing sets, did you "
+    assert messages(tmp_path, f"{SYSLOG},{selector}", MEMORY, "type = null") == [
+        "a1.sources.s1.selector.header|warning|selector.header needs header 'hots', which nothing sets, did you "
         "mean 'host'?"
     ]
-    assert told(tmp_path, f"{AVRO},{selector}", MEMORY, "type = null") == []
+    assert messages(tmp_path, f"{AVRO},{selector}", MEMORY, "type = null") == []

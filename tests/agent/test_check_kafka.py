@@ -1,4 +1,4 @@
-"""What `agent check` says of Kafka components that do not fit together."""
+"""Messages of `agent check` about Kafka components that do not fit together."""
 
 import pytest
 from click.testing import CliRunner
@@ -34,10 +34,10 @@ APART = "\na1.sources.s1.setTopicHeader = false"
             KAFKA.format(read="more", channel=IN_KAFKA, write="out"),
             ["puts the topic of an event into header"],
         ),
-        (KAFKA.format(read="out", channel=IN_KAFKA, write="out") + APART, ["reads topic out, which a1.sinks.k1"]),
+        (KAFKA.format(read="out", channel=IN_KAFKA, write="out") + APART, ["reads topic out, to which a1.sinks.k1"]),
         (
             KAFKA.format(read="events", channel=IN_KAFKA, write="out") + APART,
-            ["reads topic events, which a1.c"],
+            ["reads topic events, to which a1.c"],
         ),
         (KAFKA.format(read="more", channel="memory", write="out") + APART, ["delivers at least once: channel c1"]),
         (KAFKA.format(read="more", channel=IN_KAFKA, write="out") + APART + "\na1.audit.topic = audit", []),
@@ -124,7 +124,7 @@ def test_nothing_is_to_be_written_to_a_topic_of_the_brokers_themselves(tmp_path,
     _, diagnostics = load(file, None, components=Components(), mode="normal", system={})
     (said,) = [f"{one.place.line} {one.message}" for one in diagnostics if one.severity == "error"]
     assert said.startswith(f"{len(file.read_text().splitlines())} ")
-    assert "must not be '__consumer_offsets', a topic of the brokers themselves: name a topic of your own" in said
+    assert "must not be '__consumer_offsets', an internal topic of the brokers: name another topic" in said
 
 
 @pytest.mark.parametrize(("brokers", "refused"), [("h1:9092,h2:9092", True), ("h9:9092", False)])
@@ -135,7 +135,7 @@ def test_a_sink_that_writes_into_its_own_channel_is_an_error(tmp_path, brokers, 
     _, diagnostics = load(file, None, components=Components(), mode="normal", system={})
     said = [(one.severity, one.place.line, one.message) for one in diagnostics]
     line = next(at for at, one in enumerate(file.read_text().splitlines(), 1) if "k1.kafka.topic" in one)
-    why = "writes to topic events, which is that of its own channel: it would read its own events again without end"
+    why = "writes to topic events, which is the topic of its own channel: its events would circulate without end"
     assert said == ([("error", line, why)] if refused else [])
 
 
@@ -167,17 +167,17 @@ a1.sinks.k2.hdfs.path = {path}
         ("hdfs://name:8020/other", "a1.channels.c1.type = memory", False),
     ],
 )
-def test_two_places_of_one_group_s_commit_log_are_warned_of(tmp_path, path, more, warned):
-    """The one that starts first moves the commit logs of all partitions, and the other is refused."""
+def test_two_locations_of_one_group_s_commit_log_are_warned_of(tmp_path, path, more, warned):
+    """The agent that starts first moves the commit logs of all partitions, and the other is refused."""
     file = tmp_path / "a.conf"
     text = SHARED.format(path=path, more="")
     file.write_text(text.replace("a1.channels.c1.type = kafka", more) if "memory" in more else text + more)
     _, diagnostics = load(file, None, components=Components(), mode="normal", system={})
     said = [one.message for one in diagnostics if "commit log" in one.message and one.severity == "warning"]
     why = (
-        "has its commit log in /other/.flafka, and k1 of the same consumer group in /logs/.flafka: from the next "
-        "start on one of them delivers all events and the other none; give each sink a group of its own, so that "
-        "each gets all events, or both the same path, so that they share them"
+        "has its commit log in /other/.flafka, and k1 of the same consumer group in /logs/.flafka: after the next "
+        "start, one of them delivers all events and the other none; give each sink its own group, so that each gets "
+        "all events, or give both the same path, so that they share the events"
     )
     assert said == ([why] if warned else [])
 
@@ -188,5 +188,5 @@ def test_a_move_to_two_paths_at_once_is_refused(tmp_path):
     done = CliRunner().invoke(main, ["group", "move", "flafka", "-c", str(file), "--yes"])
     assert (done.exit_code, done.stderr) == (
         1,
-        "Error: sinks of group flafka have different paths: say which one with --to PATH\n",
+        "Error: sinks of group flafka have different paths: name one with --to PATH\n",
     )

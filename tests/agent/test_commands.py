@@ -1,7 +1,8 @@
-"""The command `agent` itself: first steps, help that comes at once, completion, JSON."""
+"""Command `agent` itself: first steps, quick help, completion, JSON."""
 
 from __future__ import annotations
 
+import importlib
 import json
 import re
 import subprocess
@@ -13,8 +14,9 @@ import pytest
 from click.shell_completion import BashComplete
 from click.testing import CliRunner
 
-from flafka.agent.cli import COMMANDS, FIRST_STEPS, main
-from flafka.agent.runner.deadletters.letters import DeadLetter, FileDeadLetters
+from flafka.agent import cli
+from flafka.agent.cli import COMMAND_GROUPS, COMMANDS, FIRST_STEPS, main
+from flafka.agent.runner.deadletters.store import DeadLetter, FileDeadLetterStore
 from flafka.plugins import Event, EventId
 
 CONF = """
@@ -29,12 +31,27 @@ a1.sinks.k1.channel = c1
 """
 
 
-def test_without_a_command_it_says_what_to_do_next() -> None:
+def test_without_a_command_the_first_steps_are_shown() -> None:
     shown = CliRunner().invoke(main, [], prog_name="agent", terminal_width=80)
     lines = [line.strip() for line in shown.output.splitlines()]
     first = lines.index("First steps:") + 1
     assert [" ".join(line.split()) for line in lines[first : first + 5]] == [" ".join(step) for step in FIRST_STEPS]
-    assert first < lines.index("Commands:")
+    assert first < lines.index("Every day:")
+
+
+def test_help_lists_each_command_once_under_one_of_four_headings() -> None:
+    shown = CliRunner().invoke(main, ["--help"], prog_name="agent", terminal_width=80).output
+    assert not [line for line in shown.splitlines() if len(line) > 80]
+    _, *sections = re.split(r"^(\S.*):\n", shown.partition("First steps:")[2], flags=re.MULTILINE)
+    listed = {
+        heading: [line.split()[0] for line in text.splitlines() if line]
+        for heading, text in zip(sections[::2], sections[1::2], strict=True)
+    }
+    assert listed == {heading: [*names] for heading, names in COMMAND_GROUPS.items()}
+    assert len(listed) == 4
+    modules = {file.stem for file in Path(cli.__path__[0]).glob("*.py")}
+    assert {name for name in modules if isinstance(command_in(name), click.Command)} == {*COMMANDS}
+    assert sum(map(len, listed.values())) == len(COMMANDS)
 
 
 def test_every_first_step_is_a_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -66,6 +83,11 @@ def test_completion_knows_options() -> None:
     assert [one.value for one in found] == ["--interval"]
 
 
+def command_in(name: str) -> object:
+    """Return the command of a module's own name, or None."""
+    return getattr(importlib.import_module(f"flafka.agent.cli.{name}"), name, None)
+
+
 def top_command(name: str) -> click.Command:
     found = main.get_command(click.Context(main), name)
     assert found is not None
@@ -90,7 +112,7 @@ def test_the_help_of_every_command_fits_a_terminal_and_needs_no_server(
 
 
 @pytest.mark.parametrize("group", [name for name in COMMANDS if isinstance(top_command(name), click.Group)])
-def test_what_a_verb_does_is_said_to_the_end(group: str) -> None:
+def test_the_purpose_of_a_verb_is_not_cut_off(group: str) -> None:
     listed = CliRunner().invoke(main, [group, "--help"], terminal_width=80).output.partition("Commands:")[2]
     assert listed
     assert "..." not in listed
@@ -99,10 +121,10 @@ def test_what_a_verb_does_is_said_to_the_end(group: str) -> None:
 VERBS = dict(one for top in COMMANDS for one in commands(top_command(top), top))
 SILENT = {
     *("start", "template"),  # a log, with --log-format json; a program
-    *("cluster stop", "sandbox down", "topic create", "topic delete"),  # they do it, and that is all
+    *("cluster stop", "sandbox down", "topic create", "topic delete"),  # they act without output
     *("sandbox hdfs", "sandbox hbase"),  # another program's own output
 }
-"""Verbs that print no facts of ours on standard output."""
+"""Verbs that print no data of ours on standard output."""
 HERE = {
     "check": "-c agent.conf",
     "cluster status": "--dir cluster",
@@ -120,7 +142,7 @@ HERE = {
     "test": "agent.test.toml",
     "trace": "-c agent.conf c1-0-1-0",
 }
-"""What needs no server, with arguments; `cluster status` of a cluster that never was has nothing to show."""
+"""Verbs without servers, with arguments; `cluster status` of a cluster that never ran prints nothing."""
 ELSEWHERE = {
     "audit": "system/test_audit.py",
     "cluster start": "system/test_cluster_cli.py",
@@ -139,7 +161,7 @@ ELSEWHERE = {
     "topic describe": "system/test_cluster_cli.py",
     "topic list": "system/test_cluster_cli.py",
 }
-"""What needs servers, and the tests that read its JSON."""
+"""Verbs with servers, and the tests that read their JSON."""
 
 
 def test_every_verb_that_prints_prints_json_too() -> None:
@@ -152,9 +174,7 @@ def test_every_verb_that_prints_prints_json_too() -> None:
 
 
 @pytest.mark.parametrize("called", HERE)
-def test_what_it_prints_is_json_and_nothing_else(
-    called: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_output_is_json_and_nothing_else(called: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
     monkeypatch.setattr("flafka.agent.jvm.jars.bundle", lambda *_: 5)
@@ -162,7 +182,7 @@ def test_what_it_prints_is_json_and_nothing_else(
     conf = f"{CONF}a1.deadletters.directory = {tmp_path}\n"
     (tmp_path / "agent.conf").write_text(conf)
     (tmp_path / "agent.test.toml").write_text("")
-    letters = FileDeadLetters(tmp_path / "a1.c1.deadletters.jsonl")
+    letters = FileDeadLetterStore(tmp_path / "a1.c1.deadletters.jsonl")
     letters.put([DeadLetter("a1.sinks.k1", EventId("c1", 0, 1, 0), Event(b"body"), "it was refused")])
     letters.close()
     shown = CliRunner().invoke(main, [*called.split(), *HERE[called].split(), "--json"])
@@ -180,7 +200,7 @@ def test_the_graph_in_json() -> None:
 
 @pytest.mark.parametrize(("ended", "code"), [("sys.exit(3)", 3), ("sys.exit('told')", 1), ("None", 0), ("1 / 0", 1)])
 def test_a_process_with_a_kafka_client_ends_without_the_exit_handlers_of_c(ended, code):
-    """OpenSSL has one, which frees what a client's thread uses in a TLS handshake."""
+    """OpenSSL has a handler that frees memory which a client's thread uses in a TLS handshake."""
     program = f"""
 import atexit, ctypes, sys
 import flafka.__main__, flafka.agent.cli, confluent_kafka

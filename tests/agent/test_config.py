@@ -1,4 +1,4 @@
-"""The agent that is made of a configuration, whatever its file holds."""
+"""Agent of a configuration, whatever its file contains."""
 
 from __future__ import annotations
 
@@ -134,7 +134,7 @@ def test_a_file_in_latin_1_as_java_would_read_it(tmp_path: Path) -> None:
     assert spec.sinks[0].properties["url"] == "/zürich"
 
 
-# --- whatever it holds
+# --- arbitrary contents
 
 NAMES = (
     "a1 a2 sources channels sinks sinkgroups configfilters s1 c1 k1 type channel interceptors i1 selector optional"
@@ -151,7 +151,7 @@ WORDS = st.sampled_from([*f"{NAMES} {TYPES} {SIGNS}".split(" "), *BLANK])
     mode=st.sampled_from(["normal", "strict"]),
     name=st.sampled_from([None, "a1"]),
 )
-def test_no_text_makes_it_fall_over(text: str, mode: Any, name: str | None, tmp_path_factory: Any) -> None:
+def test_no_text_raises_an_exception(text: str, mode: Any, name: str | None, tmp_path_factory: Any) -> None:
     file = tmp_path_factory.getbasetemp() / "any.conf"
     file.write_bytes(text.encode("utf-8", "surrogatepass"))
     spec, found = load(file, name, components=COMPONENTS, mode=mode, environment={"A": "${env:A}"})
@@ -164,7 +164,9 @@ def test_no_text_makes_it_fall_over(text: str, mode: Any, name: str | None, tmp_
 
 @settings(max_examples=examples(200))
 @given(lines=st.lists(st.tuples(st.integers(1, 12), st.lists(WORDS, max_size=8).map("".join)), max_size=6))
-def test_no_change_to_a_good_one_makes_it_fall_over(lines: list[tuple[int, str]], tmp_path_factory: Any) -> None:
+def test_no_change_to_a_valid_configuration_raises_an_exception(
+    lines: list[tuple[int, str]], tmp_path_factory: Any
+) -> None:
     file = tmp_path_factory.getbasetemp() / "any.conf"
     file.write_bytes(changed(*(f"{n} | {line}" for n, line in lines)).encode("utf-8", "surrogatepass"))
     for mode in ("normal", "strict"):
@@ -242,7 +244,7 @@ def test_a_relative_path_begins_at_the_working_directory_or_beside_the_configura
     messages = [one.message for one in found if "trust" in one.message]
     assert len(messages) == 2
     assert all(f"is {work}/trust.pem, which does not exist" in text for text in messages)
-    assert all(text.endswith(f"write {home}/trust.pem for the one there") for text in messages)
+    assert all(text.endswith(f"if you mean {home}/trust.pem, write that path") for text in messages)
     shown = CliRunner().invoke(main, ["check", "-c", "../home/agent.conf"])
     assert all(f"  {option} is {path}\n" in shown.output for option, path in spec.paths.items()), shown.output
     told = json.loads(CliRunner().invoke(main, ["check", "-c", "../home/agent.conf", "--json"]).stdout)

@@ -25,18 +25,19 @@ a1.sinks.k1.channel = c1
 """
 
 
-def told(text: str, tmp_path: Path, name: str | None = None, mode: Mode = "normal", **more: object) -> list[str]:
-    """What is said of a file `agent.conf` with that text, directories cut off."""
+def messages(text: str, tmp_path: Path, name: str | None = None, mode: Mode = "normal", **more: object) -> list[str]:
+    """Return the messages about a file `agent.conf` with that text, without directories."""
     file = tmp_path / "agent.conf"
     file.write_text(text, "utf-8")
     spec, diagnostics = load(file, name, components=COMPONENTS, mode=mode, environment={}, notes=True, **more)
     assert (spec is None) == any(diagnostic.severity == "error" for diagnostic in diagnostics)
     shown = [str(diagnostic).replace(f"{tmp_path}/", "") for diagnostic in diagnostics]
-    return [re.sub(r"\(\S*/(\w+\.py):\d+\)", r"(\1)", text) for text in shown]  # a class's place
+    return [re.sub(r"\(\S*/(\w+\.py):\d+\)", r"(\1)", text) for text in shown]  # location of a class
 
 
 def changed(*changes: str) -> str:
-    """The good configuration with lines replaced or, beyond its last, added: `9 | …`, and `+ | …` for the next."""
+    """Return the good configuration with lines replaced or, beyond its last, added: `9 | …`, and `+ | …` for the
+    next."""
     lines = dict(enumerate(GOOD.splitlines(), 1))
     number = 0.0
     for change in changes:
@@ -47,7 +48,7 @@ def changed(*changes: str) -> str:
 
 
 def cases() -> Iterator[Any]:
-    """What stands in `config_errors.txt`."""
+    """Return the cases of `config_errors.txt`."""
     number = 1
     for block in Path(__file__).with_name("config_errors.txt").read_text("utf-8").split("\n\n"):
         lines = [line for line in block.splitlines() if not line.startswith("#")]
@@ -60,13 +61,13 @@ def cases() -> Iterator[Any]:
         number += block.count("\n") + 2
 
 
-def test_a_good_one_says_nothing(tmp_path: Path) -> None:
-    assert told(GOOD, tmp_path) == []
+def test_a_valid_configuration_has_no_messages(tmp_path: Path) -> None:
+    assert messages(GOOD, tmp_path) == []
 
 
 @pytest.mark.parametrize(("text", "expected"), list(cases()))
 def test_message(text: str, expected: list[str], tmp_path: Path) -> None:
-    assert told(text, tmp_path) == expected
+    assert messages(text, tmp_path) == expected
 
 
 def test_all_errors_at_once(tmp_path: Path) -> None:
@@ -79,12 +80,12 @@ def test_all_errors_at_once(tmp_path: Path) -> None:
         "+ | a1.sinks.k1.channel = c3",
         "+ | a1.sinks.k1.url = ${nope}",
     )
-    assert told(text, tmp_path) == [
+    assert messages(text, tmp_path) == [
         "agent.conf:4: a1.sources.s1: unknown source type 'tiks', did you mean 'ticks'?",
         "agent.conf:7: a1.channels.c1: capacity must be a whole number, not 'many'",
         "agent.conf:9: a1.sinks.k1: limit must be at least 1, not '-1'",
         "agent.conf:10: a1.sinks.k1: unknown option 'colour'",
-        "agent.conf:11: a1.sinks.k1: channel 'c3' is not declared; write one that is: c1",
+        "agent.conf:11: a1.sinks.k1: channel 'c3' is not declared; declared channels: c1",
         "agent.conf:12: a1.sinks.k1: ${nope} has no value: the file has no property 'nope'",
     ]
 
@@ -92,19 +93,19 @@ def test_all_errors_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        (None, "agent.conf: which agent? the file has: a1, tier2; choose with -n"),
-        ("teir2", "agent.conf: no agent 'teir2', did you mean 'tier2'? (the file has: a1, tier2)"),
-        ("x", "agent.conf: no agent 'x' (the file has: a1, tier2)"),
+        (None, "agent.conf: the file has several agents: choose one with -n (a1, tier2)"),
+        ("teir2", "agent.conf: no agent 'teir2', did you mean 'tier2'? (agents in the file: a1, tier2)"),
+        ("x", "agent.conf: no agent 'x' (agents in the file: a1, tier2)"),
         ("a1", None),
     ],
 )
 def test_which_agent(name: str | None, expected: str | None, tmp_path: Path) -> None:
     text = GOOD + GOOD.replace("a1.", "tier2.").replace("index", "indx")
-    assert told(text, tmp_path, name) == ([expected] if expected else [])
+    assert messages(text, tmp_path, name) == ([expected] if expected else [])
 
 
-def test_what_is_wrong_with_another_agent_is_not_told(tmp_path: Path) -> None:
-    assert told(GOOD + "a2.sources = x\na2.foo = ${nope}", tmp_path, "a1") == []
+def test_mistakes_of_another_agent_are_not_reported(tmp_path: Path) -> None:
+    assert messages(GOOD + "a2.sources = x\na2.foo = ${nope}", tmp_path, "a1") == []
 
 
 def test_no_file(tmp_path: Path) -> None:
@@ -116,7 +117,7 @@ def test_no_file(tmp_path: Path) -> None:
 def test_a_huge_file_is_refused(tmp_path: Path) -> None:
     spec, found = load("/dev/zero", components=COMPONENTS)
     assert spec is None
-    assert [str(d) for d in found] == ["/dev/zero: is larger than 16 MiB, the largest that a configuration may be"]
+    assert [str(d) for d in found] == ["/dev/zero: is larger than 16 MiB, the maximum size of a configuration"]
 
 
 # --- modes
@@ -124,7 +125,7 @@ def test_a_huge_file_is_refused(tmp_path: Path) -> None:
 
 def test_strict_makes_warnings_errors(tmp_path: Path) -> None:
     text = changed("9 | a1.channels.c1.capacty = 1")
-    assert told(text, tmp_path, mode="strict") == [
+    assert messages(text, tmp_path, mode="strict") == [
         "agent.conf:9: a1.channels.c1: unknown option 'capacty', did you mean 'capacity'? (ignored)",
     ]
 
@@ -145,23 +146,23 @@ def test_each_line_that_flume_skips_is_an_error(tmp_path: Path) -> None:
         "16 | a1.sinks.k4.channel = none",
         "+ | a1.sinks.k1.url = ${nope}",
     )
-    assert told(text, tmp_path) == [
-        "agent.conf:3: a1.sinks.k3: is listed but has no properties; add a1.sinks.k3.type = …, or take it out of "
-        "a1.sinks",
-        "agent.conf:5: a1.sources.s1: channel 'nope' is not declared; write one that is: c1, c2",
-        "agent.conf:10: a1.sources.s2: a source has 'channels', not 'channel'",
+    assert messages(text, tmp_path) == [
+        "agent.conf:3: a1.sinks.k3: is listed but has no properties; add a1.sinks.k3.type = …, or remove k3 "
+        "from a1.sinks",
+        "agent.conf:5: a1.sources.s1: channel 'nope' is not declared; declared channels: c1, c2",
+        "agent.conf:10: a1.sources.s2: a source has the option 'channels', not 'channel': rename it",
         "agent.conf:12: a1.channels.c2: capacity must be a whole number, not 'x'",
-        "agent.conf:14: a1.sinks.k2: a sink drains one channel, not 2: make one sink for each",
-        "agent.conf:14: a1.sinks.k2: channel 'c3' is not declared; write one that is: c1, c2",
-        "agent.conf:15: a1.sinks.k4: Flume's 'irc' sink is not built yet; write a sink in Python: `agent template "
+        "agent.conf:14: a1.sinks.k2: a sink drains one channel, not 2: configure one sink for each",
+        "agent.conf:14: a1.sinks.k2: channel 'c3' is not declared; declared channels: c1, c2",
+        "agent.conf:15: a1.sinks.k4: Flume's 'irc' sink is not supported; write a sink in Python: `agent template "
         "sink` prints one to start from",
-        "agent.conf:16: a1.sinks.k4: channel 'none' is not declared; write one that is: c1, c2",
+        "agent.conf:16: a1.sinks.k4: channel 'none' is not declared; declared channels: c1, c2",
         "agent.conf:17: a1.sinks.k1: ${nope} has no value: the file has no property 'nope'",
     ]
 
 
 def group(tmp_path: Path, *more: str) -> tuple[Any, list[str]]:
-    """The only sink group of three sinks, and the sinks that run."""
+    """Return the only sink group of three sinks, and the sinks that run."""
     text = changed(
         "3 | a1.sinks = k1 k2 k3",
         *(
@@ -192,24 +193,24 @@ def test_a_group(tmp_path: Path) -> None:
     assert sinks == ["k1", "k2", "k3"]
     assert failover.sinks == ("k1", "k2", "k3")
     assert failover.processor.priorities == {"k1": 7, "k2": -1, "k3": 9}
-    assert failover.processor.longest_penalty == 5
+    assert failover.processor.max_penalty_seconds == 5
     balance, _ = group(
         tmp_path, "type = load_balance", "selector = RANDOM", "selector.maxTimeOut = 4000", "backoff = TRUE"
     )
-    assert (balance.processor.policy, balance.processor.backoff, balance.processor.longest_penalty) == (
+    assert (balance.processor.policy, balance.processor.backoff, balance.processor.max_penalty_seconds) == (
         "random",
         True,
         4,
     )
     plain, _ = group(tmp_path, "type = load_balance")
-    assert (plain.processor.policy, plain.processor.backoff, plain.processor.longest_penalty) == (
+    assert (plain.processor.policy, plain.processor.backoff, plain.processor.max_penalty_seconds) == (
         "round_robin",
         False,
         30,
     )
 
 
-def test_priorities_that_are_missing_are_flumes(tmp_path: Path) -> None:
+def test_missing_priorities_are_flumes(tmp_path: Path) -> None:
     ordered, _ = group(tmp_path, "type = failover")
     assert ordered.processor.priorities == {"k1": -1, "k2": -2, "k3": -3}
 

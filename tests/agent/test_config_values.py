@@ -1,4 +1,4 @@
-"""Values of a configuration: what `${…}` stands for, and that secrets are never told."""
+"""Values of a configuration: results of `${…}`, and secrets, which no message has."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.agent.test_config_errors import changed
 
 
 def url(value: str, tmp_path: Path, *lines: str, **more: Any) -> str:
-    """The sink's url, written so in the file."""
+    """Return the sink's url, written so in the file."""
     spec = agent("\n".join((changed(f"9 | a1.sinks.k1.url = {value}"), *lines)), tmp_path, **more)
     config: Any = spec.sinks[0].config
     return config.url
@@ -23,7 +23,7 @@ def url(value: str, tmp_path: Path, *lines: str, **more: Any) -> str:
 # --- ${…}
 
 
-def test_values_from_elsewhere(tmp_path: Path) -> None:
+def test_values_from_variables_and_files(tmp_path: Path) -> None:
     (tmp_path / "pw").write_text("hush\n")
     more: dict[str, Any] = {"environment": {"HOST": "h1", "STAGE": "dev"}, "system": {"port": "80"}}
     lines = "DEV_PATH = /d", "dev_path = /${DEV_PATH}/x"
@@ -65,7 +65,7 @@ def test_a_file_is_taken_as_it_is(tmp_path: Path) -> None:
     assert url("${file:pw}", tmp_path) == "${env:HOST}$${x}"
 
 
-def test_plain_names_from_the_environment_where_flume_is_told_so(tmp_path: Path) -> None:
+def test_plain_names_come_from_the_environment_where_flume_is_so_configured(tmp_path: Path) -> None:
     java = {"propertiesImplementation": "org.apache.flume.node.EnvVarResolverProperties"}
     assert url("${NC_PORT}", tmp_path, environment={"NC_PORT": "6667"}, system=java) == "6667"
 
@@ -87,7 +87,7 @@ def test_config_filters(tmp_path: Path) -> None:
         assert url(written, tmp_path, *lines, **given) == value
 
 
-def test_what_is_a_shells_stays_as_it_is(tmp_path: Path) -> None:
+def test_shell_variables_stay_unchanged(tmp_path: Path) -> None:
     for written in (
         "for f in *; do cat $f > ${f%.log}; done",
         "${file%.log} ${f##*/} ${f/a/b} ${f^^} ${f,,} ${#f} ${!f} ${a[@]} ${#a[*]}",
@@ -110,30 +110,30 @@ def test_a_plain_name_stays_where_it_may_be_a_variable_of_its_own(option: str, t
 @pytest.mark.parametrize(
     ("value", "reason"),
     [
-        ("${env:NONE}", "${env:NONE} has no value: the environment has no NONE"),
-        ("${sys:none}", "${sys:none} has no value: give it with -Dnone=…"),
-        ("${java:version}", "${java:version} has no value: there is no Java in this agent to ask"),
+        ("${env:NONE}", "${env:NONE} has no value: there is no environment variable NONE"),
+        ("${sys:none}", "${sys:none} has no value: set it with -Dnone=…"),
+        ("${java:version}", "${java:version} has no value: this agent does not run in Java"),
         ("${none}", "${none} has no value: the file has no property 'none'"),
-        ("${NC_PORT}", "no property 'NC_PORT'; for the environment's write ${env:NC_PORT}, or start with -Dprop"),
-        ("${SELF}", "no property 'SELF'; for the environment's write ${env:SELF}, or start with -Dprop"),
+        ("${NC_PORT}", "no property 'NC_PORT'; for an environment variable write ${env:NC_PORT}, or start with -D"),
+        ("${SELF}", "no property 'SELF'; for an environment variable write ${env:SELF}, or start with -D"),
         ("${}", "${} has no value: the file has no property ''"),
-        ("${f9['K']}", "${f9['K']} has no value: no config filter of that name is listed"),
+        ("${f9['K']}", "${f9['K']} has no value: no config filter has this name"),
         ("${e['K']}", "${e['K']} has no value: config filter e has no K"),
-        ("${x['K']}", "${x['K']} has no value: the command 'false' did not give it (CalledProcessError)"),
+        ("${x['K']}", "${x['K']} has no value: the command 'false' fails (CalledProcessError)"),
         ("${bad['K']}", "${bad['K']} has no value: its config filter cannot be used"),
         ("${file:none}", "${file:none} has no value: 'none' cannot be read: No such file or directory"),
         ("${file:.}", "${file:.} has no value: '.' cannot be read: Is a directory"),
-        ("${date:qq}", "${date:qq} has no value: 'qq' is not built for dates; built are: "),
+        ("${date:qq}", "${date:qq} has no value: 'qq' is not supported in dates; supported are "),
         (
             "${a1.sinks.k1.url}",
             "${a1.sinks.k1.url} has no value: it refers to itself: a1.sinks.k1.url → a1.sinks.k1.url",
         ),
-        ("${env:SELF}", "more than 50 expressions lie within one another"),
-        ("${" * 60 + "}" * 60, "more than 50 expressions lie within one another"),
-        ("${a_${env:INNER}}", "${env:INNER} has no value: the environment has no INNER"),
+        ("${env:SELF}", "more than 50 expressions are nested"),
+        ("${" * 60 + "}" * 60, "more than 50 expressions are nested"),
+        ("${a_${env:INNER}}", "${env:INNER} has no value: there is no environment variable INNER"),
     ],
 )
-def test_what_has_no_value(value: str, reason: str, tmp_path: Path) -> None:
+def test_a_variable_without_a_value_is_an_error(value: str, reason: str, tmp_path: Path) -> None:
     lines = [
         "a1.configfilters = e x bad",
         "a1.configfilters.e.type = env",
@@ -150,7 +150,7 @@ def test_what_has_no_value(value: str, reason: str, tmp_path: Path) -> None:
     assert reason in told[0]
 
 
-def test_properties_that_refer_to_one_another_in_a_ring(tmp_path: Path) -> None:
+def test_properties_with_circular_references_are_an_error(tmp_path: Path) -> None:
     _, found = read("\n".join([changed("9 | a1.sinks.k1.url = ${b}"), "b = ${c}", "c = ${b}"]), tmp_path)
     assert [str(d).removeprefix(f"{tmp_path}/") for d in found] == [
         "agent.conf:11: c: ${b} has no value: it refers to itself: b → c → b"
@@ -160,7 +160,7 @@ def test_properties_that_refer_to_one_another_in_a_ring(tmp_path: Path) -> None:
 def test_a_few_lines_cannot_fill_the_memory(tmp_path: Path) -> None:
     bomb = ["p0 = " + "x" * 1000, *(f"p{n} = " + f"${{p{n - 1}}}" * 10 for n in range(1, 40))]
     _, found = read("\n".join([changed("9 | a1.sinks.k1.url = ${p39}"), *bomb]), tmp_path)
-    assert any("the text would grow beyond 1 MiB" in diagnostic.message for diagnostic in found)
+    assert any("the value would be larger than 1 MiB" in diagnostic.message for diagnostic in found)
 
 
 # --- secrets
@@ -185,7 +185,7 @@ def test_a_few_lines_cannot_fill_the_memory(tmp_path: Path) -> None:
         ["a1.sinks.k1.limit = ${e['PW']}", "a1.configfilters = e", "a1.configfilters.e.type = env"],
     ],
 )
-def test_secrets_are_never_told(lines: list[str], tmp_path: Path) -> None:
+def test_secrets_are_never_shown(lines: list[str], tmp_path: Path) -> None:
     (tmp_path / "pw").write_text("Tr0ub4dor3\n")
     text = "\n".join([changed(), *lines])
     for mode in ("normal", "strict"):

@@ -42,7 +42,7 @@ def test_one_setting_moves_ports_and_directories(home: Path, monkeypatch: pytest
         assert {cluster.directory.parent for cluster in clusters} == {
             home / (f"flafka-{number}" if number else "flafka")
         }
-        ports += [port for cluster in clusters for port in cluster.usual_ports().values()]
+        ports += [port for cluster in clusters for port in cluster.preferred_ports().values()]
     assert len(ports) == len(set(ports))
     assert max(ports) < 32_768, "no ports of outgoing connections"
     monkeypatch.setenv("FLAFKA_INSTANCE", "ten")
@@ -81,14 +81,14 @@ def test_the_demo_names_the_extras_it_needs_before_anything_starts(monkeypatch: 
         return None if module in ("pyspark", "pysolr") else module
 
     monkeypatch.setattr("importlib.util.find_spec", find)
-    monkeypatch.setattr(demo_module, "_show", None)
+    monkeypatch.setattr(demo_module, "_run", None)
     refused = CliRunner().invoke(main, ["demo"])
     assert (refused.exit_code, refused.output) == (
         1,
-        "error: the demo needs more than is installed, nothing was started: pip install 'flafka[solr,spark]'\n",
+        "error: the demo needs extras that are not installed: pip install 'flafka[solr,spark]'\n",
     )
 
 
-def test_what_others_import_is_typed_for_them() -> None:
+def test_public_modules_are_typed_for_importers() -> None:
     root = Path(demo_module.__file__).parents[2]
     assert (root / "py.typed").exists()

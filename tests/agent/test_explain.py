@@ -1,4 +1,4 @@
-"""`agent explain`: what components declare, in words; the documentation is made of the same facts."""
+"""`agent explain`: declarations of components, as text; the documentation has the same source."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from click.testing import CliRunner
 
 from flafka.agent import explain as facts
 from flafka.agent.cli import main
-from flafka.agent.cli.explain import text
+from flafka.agent.cli.explain import component_lines
 from flafka.plugins import Component, Components
 
 ALL = [(kind, cls) for kind in facts.KINDS for cls in Components().all(kind)]
@@ -23,15 +23,15 @@ def run(*words: str) -> Any:
 
 @pytest.mark.parametrize(("kind", "cls"), ALL, ids=[f"{kind}-{cls.type_name}" for kind, cls in ALL])
 def test_every_option_of_every_component_is_in_one_section(kind: str, cls: type[Component]) -> None:
-    found = facts.explained(Components(), kind, cls.type_name)
-    named = [one.name.removesuffix("*") for one in found.facts()]
+    found = facts.describe_component(Components(), kind, cls.type_name)
+    named = [one.name.removesuffix("*") for one in found.options()]
     own = [one for one in named if not (kind == "sink" and one.startswith("errors."))]
     assert sorted(own) == sorted(o.name for o in cls.config_class.options() if not o.without_effect)
     assert {one.name.removesuffix("*") for one in found.sections.get(facts.REQUIRED, ())} == {
-        o.name for o in cls.config_class.options() if o.required and not o.without_effect
+        o.name for o in cls.config_class.options() if o.is_required and not o.without_effect
     }
-    shown = "\n".join(text(found, 80))
-    assert all(one.name in shown for one in found.facts())
+    shown = "\n".join(component_lines(found, 80))
+    assert all(one.name in shown for one in found.options())
     assert all(one.name in shown for one in (*found.metrics, *found.metrics_of_every))
     assert not [line for line in shown.splitlines() if len(click.unstyle(line)) > 80]
 
@@ -95,24 +95,24 @@ def test_one_option_shows_its_line_of_a_configuration() -> None:
         (["hdfs"], "did you mean `agent explain sink hdfs`?"),
         (["sink", "hdfss"], "unknown sink type 'hdfss', did you mean 'hdfs'?"),
         (["sink", "hdfs", "hdfs.rolInterval"], "has no option 'hdfs.rolInterval', did you mean 'hdfs.rollInterval'?"),
-        (["sink", "qqqqqq"], "unknown sink type 'qqqqqq'; `agent explain sink` lists those there are"),
+        (["sink", "qqqqqq"], "unknown sink type 'qqqqqq'; `agent explain sink` lists all"),
         (["processor", "qqqqqq"], "unknown sink processor 'qqqqqq'; there are default, failover, load_balance"),
         (["source", "jms"], "Flume's source jms is not built: carry the queue into a Kafka topic"),
         (["processor", "failovr"], "unknown sink processor 'failovr', did you mean 'failover'?"),
         (["agent", "monitoring.prt"], "has no option 'monitoring.prt', did you mean 'monitoring.port'?"),
     ],
 )
-def test_mistyped_names_are_answered_with_near_ones(words: list[str], told: str) -> None:
+def test_mistyped_names_get_suggestions(words: list[str], told: str) -> None:
     shown = run(*words)
     assert shown.exit_code == 1
     assert told in " ".join(shown.output.split())
 
 
 def test_where_an_interceptor_may_stand() -> None:
-    why = "an event that comes again may get another result"
+    why = "a redelivered event may get another result"
     for name, note in (
         ("mask", "On sources and sinks."),
         ("uuid", f"On sources only: {why}."),
         ("sample", f"On sources, and with `by` on sinks too: without it {why}."),
     ):
-        assert facts.explained(Components(), "interceptor", name).notes == (note,)
+        assert facts.describe_component(Components(), "interceptor", name).notes == (note,)

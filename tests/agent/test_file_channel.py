@@ -1,4 +1,4 @@
-"""A file channel in a running agent: killed, started again, drained."""
+"""File channel in a running agent: killed, restarted, drained."""
 
 import shlex
 import shutil
@@ -14,7 +14,7 @@ from click.testing import CliRunner
 from flafka.agent.cli import main
 from flafka.agent.config import load, storage
 from flafka.agent.services.running import RunningAgent
-from flafka.agent.topology import ComponentSpec, Place
+from flafka.agent.topology import ComponentSpec, ConfigLocation
 from flafka.plugins import Batch, Components, Config, Source
 from tests.fixtures.ports import free_port
 
@@ -73,30 +73,30 @@ def test_two_components_that_would_write_the_same_files_are_named(tmp_path: Path
     assert spec is None
     state = Path.home() / ".flume"
     assert [str(one).partition(": ")[2] for one in diagnostics] == [
-        f"a1.sources.t: positionFile {state}/taildir_position.json is that of a1.sources.s: each needs its own; "
-        "write a1.sources.t.positionFile = …",
-        f"a1.channels.d: dataDirs {state}/file-channel/data is that of a1.channels.c: each needs its own; "
-        "write a1.channels.d.dataDirs = …",
+        f"a1.sources.t: positionFile {state}/taildir_position.json is in use by a1.sources.s: each "
+        "component needs its own; set a1.sources.t.positionFile = … to another path",
+        f"a1.channels.d: dataDirs {state}/file-channel/data is in use by a1.channels.c: each component "
+        "needs its own; set a1.channels.d.dataDirs = … to another path",
     ]
 
 
 @pytest.mark.parametrize("kept", [[Path("/y/here")], (Path("/y/here"),), {Path("/y/here"): ""}])
-def test_of_a_plugin_that_names_no_options_the_files_are_told(kept: Any) -> None:
+def test_files_of_a_plugin_that_names_no_options_are_reported(kept: Any) -> None:
     class Kept(Source[Config]):
         def batches(self) -> Iterator[Batch]:
             raise NotImplementedError
 
         def exclusive_resources(self) -> Any:
-            """As plugins had it before there were options to name."""
+            """Return resources as plugins do that name no options."""
             return kept
 
-    one, other = (ComponentSpec(n, f"a1.sources.{n}", Kept, Config(), {}, Place("a", 1)) for n in ("s", "t"))
-    told = "/y/here is that of a1.sources.s: each needs its own"
-    assert [*storage.shared([one, other, one])] == [(other, told)]
+    one, other = (ComponentSpec(n, f"a1.sources.{n}", Kept, Config(), {}, ConfigLocation("a", 1)) for n in ("s", "t"))
+    told = "/y/here is in use by a1.sources.s: each component needs its own"
+    assert [*storage.shared_resources([one, other, one])] == [(other, told)]
 
 
 @pytest.mark.usefixtures("servers")
-def test_what_a_killed_agent_held_is_drained_by_the_next_one(tmp_path: Path) -> None:
+def test_events_of_a_killed_agent_are_drained_by_the_next_one(tmp_path: Path) -> None:
     away = CONFIGURATION.format(directory=tmp_path, port=free_port(), sinks="away", roll=0)
     lines = [f"line {n}" for n in range(500)]
     with RunningAgent(tmp_path / "killed", away) as agent:
@@ -105,19 +105,19 @@ def test_what_a_killed_agent_held_is_drained_by_the_next_one(tmp_path: Path) -> 
             assert [answers.readline() for _ in lines] == [b"OK\n"] * len(lines)
         assert agent.count("CHANNEL.c", "ChannelSize") == len(lines)
         agent.process.kill()
-        agent.ended()
+        agent.wait_for_exit()
 
     (tmp_path / "out").mkdir()
     out = CONFIGURATION.format(directory=tmp_path, port=free_port(), sinks="out", roll=0)
     directory = tmp_path / "drained"
     with RunningAgent(directory, out, "-c", str(directory / "agent.conf"), "--drain") as agent:
-        assert agent.ended() == 0, agent.log
+        assert agent.wait_for_exit() == 0, agent.log
     delivered = [line for file in (tmp_path / "out").iterdir() for line in file.read_text().splitlines()]
     assert delivered == lines
 
 
 def put(agent: RunningAgent, name: str, count: int) -> list[str]:
-    """Send so many lines, and return them once all are acknowledged."""
+    """Send this many lines, and return them once all are acknowledged."""
     lines = [f"{name} {n}" for n in range(count)]
     with socket.create_connection(("127.0.0.1", agent.port("s"))) as client, client.makefile("rb") as answers:
         client.sendall("".join(line + "\n" for line in lines).encode())
@@ -132,12 +132,12 @@ def delivered(directory: Path) -> list[str]:
 
 @pytest.mark.usefixtures("servers")
 def test_a_channel_that_is_restored_from_a_backup_delivers_each_event_once(tmp_path: Path) -> None:
-    """The commit log on HDFS is ahead of the files by then, and has the numbers that new events get."""
+    """The commit log on HDFS is ahead of the restored files, and has the numbers that new events get."""
     never, soon = (CONFIGURATION.format(directory=tmp_path, port=1, sinks="hdfs", roll=roll) for roll in (0, 1))
     with RunningAgent(tmp_path / "agent", never) as agent:
         sent = put(agent, "before the backup", 5)
         agent.process.kill()
-        agent.ended()
+        agent.wait_for_exit()
     for name in ("checkpoint", "data"):
         shutil.copytree(tmp_path / name, tmp_path / f"{name}-backup")
     with RunningAgent(tmp_path / "agent", soon) as agent:
@@ -156,7 +156,7 @@ def test_a_channel_that_is_restored_from_a_backup_delivers_each_event_once(tmp_p
 
 
 @pytest.mark.usefixtures("servers")
-def test_a_missing_file_is_named_in_the_health_until_a_person_decides_and_a_stop_waits_for_no_broken_disk(
+def test_a_missing_file_is_named_in_the_health_until_its_loss_is_accepted_and_does_not_delay_a_stop(
     tmp_path: Path,
 ) -> None:
     text = CONFIGURATION.format(directory=tmp_path, port=free_port(), sinks="away", roll=0)
@@ -168,14 +168,14 @@ def test_a_missing_file_is_named_in_the_health_until_a_person_decides_and_a_stop
     with RunningAgent(tmp_path / "agent", text) as agent:
         agent.until(lambda: "CHANNEL.c" in agent.failing(), "the channel to fail")
         told = agent.failing()["CHANNEL.c"]
-        assert told.startswith(f"{path} is missing, with 7 events that were stored and not delivered")
+        assert told.startswith(f"{path} is missing, with 7 undelivered events")
         checked = CliRunner().invoke(main, ["check", "--connect", "-c", str(agent.file)])
         assert told in checked.output
         command = shlex.split(told[told.index("agent group reset") :])
         agent.until(lambda: CliRunner().invoke(main, [*command[1:], "--yes"]).exit_code == 0, "the reset")
         agent.port("s")
         assert agent.count("CHANNEL.c", "EventLostCount") == 7
-        assert f"{path} is lost, as an operator has accepted" in agent.degraded()["CHANNEL.c"]
+        assert f"{path} is lost with 7 events, as accepted by an operator" in agent.degraded()["CHANNEL.c"]
 
         shutil.rmtree(tmp_path / "data")
         with socket.create_connection(("127.0.0.1", agent.port("s"))) as client:

@@ -1,4 +1,4 @@
-"""What Flume's file channel has left: all of it is imported, once, and what cannot be read is named."""
+"""Import of Flume's file channel: every event once, and each unreadable one named."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 
 from flafka.agent.flumechannel import files as flume
-from flafka.agent.flumechannel.importing import Imported, foreseen, import_events
-from flafka.channels.file import FileChannel, loading
-from flafka.channels.file.log import drop_from
+from flafka.agent.flumechannel.importing import Imported, describe_undelivered, import_events
+from flafka.channels.file import FileChannel, bulkload
+from flafka.channels.file.log import delete_from
 from flafka.plugins import ConnectivityWarning, FlafkaError, Retry
 from tests.channels.file_running import channel, consumer, events, opened, segments
 
@@ -24,8 +24,8 @@ RECORDED = Path(__file__).parents[1] / "data/flume_file_channel"
 NAMES = ("records", "checkpoint")
 
 
-def left(directory: Path, name: str) -> list[bytes]:
-    """A copy of what a Flume has left, in the directories of `channel`; the bodies that it would deliver."""
+def copy_recorded(directory: Path, name: str) -> list[bytes]:
+    """Copy a recorded channel of Flume into the directories of `channel`; return its undelivered bodies."""
     for source, target in (("checkpoint", "c"), ("a", "a"), ("b", "b"), ("backup", "backup")):
         if (RECORDED / name / source).exists():
             shutil.copytree(RECORDED / name / source, directory / target, dirs_exist_ok=True)
@@ -41,12 +41,12 @@ def plain(body: bytes) -> bytes:
 
 
 def imported(directory: Path, **more: str) -> Imported:
-    """The import into a channel that nobody uses."""
+    """Import into a channel that no process uses."""
     return import_events(channel(directory, **more))
 
 
 def delivered(of: FileChannel) -> list[bytes]:
-    """All that it holds, and its sink has it."""
+    """Deliver all events of the channel, and return them."""
     owner = consumer(of)
     bodies = [plain(body) for body in owner.take_all()]
     owner.commit()
@@ -56,8 +56,8 @@ def delivered(of: FileChannel) -> list[bytes]:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_was_put_and_not_taken_is_read(memory: Path, name: str) -> None:
-    bodies = left(memory, name)
+def test_events_that_were_put_and_not_taken_are_read(memory: Path, name: str) -> None:
+    bodies = copy_recorded(memory, name)
     found = read(memory)
     got = [*found.events()]
     assert [plain(event.body) for event in got] == bodies
@@ -65,26 +65,24 @@ def test_what_was_put_and_not_taken_is_read(memory: Path, name: str) -> None:
     assert found.damages == []
 
 
-def test_what_is_there_is_told_before_anything_is_done(memory: Path) -> None:
+def test_the_contents_are_reported_before_any_change(memory: Path) -> None:
     of = channel(memory)
-    assert [*foreseen(of, "import")] == []
-    left(memory, "records")
+    assert [*describe_undelivered(of, "import")] == []
+    copy_recorded(memory, "records")
     names = sorted(path for path in memory.rglob("*"))
-    (said,) = foreseen(of, "import")
+    (said,) = describe_undelivered(of, "import")
     assert isinstance(said, ConnectivityWarning)
-    assert said.startswith(
-        "dataDirs holds 3 events that Flume has not delivered: run `import` before the agent starts"
-    )
+    assert said.startswith("dataDirs has 3 events that Flume has not delivered: run `import` before the agent starts")
     log = next((memory / "a").glob("log-?"))
-    with log.open("r+b"):  # as a Flume has it
-        (said,) = foreseen(of, "import")
+    with log.open("r+b"):  # as a Flume locks it
+        (said,) = describe_undelivered(of, "import")
         assert isinstance(said, ConnectivityWarning)
-        assert said.startswith("dataDirs belongs to a Flume that runs: stop it")
+        assert said.startswith("dataDirs is in use by a running Flume: stop it")
     assert sorted(path for path in memory.rglob("*")) == names
 
 
-def test_a_checkpoint_that_was_not_completed_is_not_believed(memory: Path) -> None:
-    bodies = left(memory, "checkpoint")
+def test_an_incomplete_checkpoint_is_ignored(memory: Path) -> None:
+    bodies = copy_recorded(memory, "checkpoint")
     shutil.copytree(memory, memory / "whole")
     for damage in (
         lambda: (memory / "c/checkpoint").write_bytes(b""),
@@ -95,12 +93,12 @@ def test_a_checkpoint_that_was_not_completed_is_not_believed(memory: Path) -> No
         lambda: shutil.rmtree(memory / "backup"),
     ):
         damage()
-        # Without any checkpoint it is in the order of the commits: what was being taken is not given back first.
+        # Without a checkpoint the order is that of the commits: an open take does not put its event first.
         assert sorted(plain(event.body) for event in read(memory).events()) == sorted(bodies)
 
 
 def test_a_checkpoint_knows_of_takes_that_were_in_deleted_files(memory: Path) -> None:
-    bodies = left(memory, "taken")
+    bodies = copy_recorded(memory, "taken")
     (takes,) = (log for log in memory.glob("?/log-?") if "schön".encode() not in log.read_bytes())
     takes.unlink()
     assert [plain(event.body) for event in read(memory).events()] == bodies
@@ -113,12 +111,12 @@ def write(path: Path, at: int, data: bytes) -> None:
 
 
 def place_of(log: Path, text: bytes) -> int:
-    """The byte at which these bytes are."""
+    """Return the offset of these bytes."""
     return log.read_bytes().index(text)
 
 
-def test_an_event_that_is_damaged_is_named_and_the_others_are_read(memory: Path) -> None:
-    left(memory, "records")
+def test_a_damaged_event_is_named_and_the_others_are_read(memory: Path) -> None:
+    copy_recorded(memory, "records")
     log = memory / "a/log-1"
     begin = log.read_bytes().rindex(b"\x7f", 0, place_of(log, b"2" + b"_" * 50))
     write(log, place_of(log, b"2" + b"_" * 50) + 3, b"X")
@@ -130,21 +128,21 @@ def test_an_event_that_is_damaged_is_named_and_the_others_are_read(memory: Path)
     files.close()
 
 
-def test_records_behind_a_damaged_one_are_found(memory: Path) -> None:
-    left(memory, "records")
+def test_records_after_a_damaged_one_are_read(memory: Path) -> None:
+    copy_recorded(memory, "records")
     log = memory / "a/log-1"
     begin = log.read_bytes().rindex(b"\x7f", 0, place_of(log, b"2" + b"_" * 50))
-    write(log, begin + 1, b"\x70")  # its length: nothing says where the next one is
+    write(log, begin + 1, b"\x70")  # its length, so the next record is at an unknown offset
     found = read(memory)
-    # 1 alone is in the transaction then, and is taken.
+    # Only event 1 is in the transaction then, and is taken.
     assert [plain(event.body) for event in found.events()] == [b"4", b"5"]
     assert len(found.damages) == 1
     assert f"log-1 is damaged from byte {begin} to " in found.damages[0]
 
 
 @pytest.mark.parametrize("cut", range(1, 9, 3))
-def test_a_torn_end_is_an_uncommitted_one(memory: Path, cut: int) -> None:
-    bodies = left(memory, "records")
+def test_a_torn_end_counts_as_uncommitted(memory: Path, cut: int) -> None:
+    bodies = copy_recorded(memory, "records")
     log = memory / "a/log-1"
     log.write_bytes(log.read_bytes().rstrip(b"\x80")[:-cut])
     found = read(memory)
@@ -152,8 +150,8 @@ def test_a_torn_end_is_an_uncommitted_one(memory: Path, cut: int) -> None:
     assert "ends at byte" in found.damages[0]
 
 
-def test_what_flumes_tool_has_taken_out_is_passed_over(memory: Path) -> None:
-    left(memory, "records")
+def test_records_removed_by_flumes_tool_are_skipped(memory: Path) -> None:
+    copy_recorded(memory, "records")
     log = memory / "a/log-1"
     write(log, log.read_bytes().rindex(b"\x7f", 0, place_of(log, b"2" + b"_" * 50)), b"\0")
     found = read(memory)
@@ -162,14 +160,14 @@ def test_what_flumes_tool_has_taken_out_is_passed_over(memory: Path) -> None:
 
 
 def test_a_file_that_is_missing_is_named(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    bodies = left(memory, "checkpoint")
+    bodies = copy_recorded(memory, "checkpoint")
     for log in memory.glob("?/log-?"):
         log.unlink()
     found = read(memory)
     assert [*found.events()] == []
     assert found.lost == len(found.damages) >= 1
     assert re.match(r"log-[12] is missing: the event at its byte \d+ is lost", found.damages[0])
-    monkeypatch.setattr(flume, "_SENTENCES", 0)
+    monkeypatch.setattr(flume, "_MAX_LOSS_MESSAGES", 0)
     found = read(memory)
     assert [*found.events()] == found.damages == []
     assert 1 <= found.lost <= len(bodies)
@@ -179,28 +177,30 @@ def test_a_file_that_is_missing_is_named(memory: Path, monkeypatch: pytest.Monke
     ("file", "data", "message"),
     [
         ("log-1.meta", b"\x04\x2a\x02\x0a\x00", "is encrypted, which only Flume can read: let Flume deliver"),
-        ("log-1", b"\0\0\0\2\0\0\0\1", "is of a Flume before 1.3: start Flume 1.11 with it once"),
+        ("log-1", b"\0\0\0\2\0\0\0\1", "is of a Flume before 1.3: start Flume 1.11 on it once"),
     ],
 )
-def test_what_cannot_be_read_is_not_imported(memory: Path, file: str, data: bytes, message: str) -> None:
-    left(memory, "records")
+def test_an_unreadable_channel_is_not_imported(memory: Path, file: str, data: bytes, message: str) -> None:
+    copy_recorded(memory, "records")
     (memory / "a" / file).write_bytes(data)
     files = channel(memory)
     with pytest.raises(FlafkaError, match=message):
         import_events(files)
     assert (memory / "a" / "log-1").exists()
-    (said,) = foreseen(files, "import")
+    (said,) = describe_undelivered(files, "import")
     assert message in said
     assert not isinstance(said, ConnectivityWarning)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_flume_left_is_delivered_before_anything_else(memory: Path, name: str) -> None:
+def test_events_of_flume_are_delivered_first(memory: Path, name: str) -> None:
     files = opened(memory)
     files.put(events(7))
     files.close()
-    bodies = left(memory, name)
-    refused = f"{memory}/a holds events of Flume's file channel: `agent migrate --import-channel files FILE`"
+    bodies = copy_recorded(memory, name)
+    refused = (
+        f"{memory}/a has events of Flume's file channel: import them by `agent migrate --import-channel files FILE`"
+    )
     assert any(problem.startswith(refused) for problem in channel(memory).check_connectivity())
     files = channel(memory)
     with pytest.raises(FlafkaError, match=re.escape(refused)):
@@ -223,16 +223,16 @@ def test_what_flume_left_is_delivered_before_anything_else(memory: Path, name: s
     owner.commit()
     files.close()
     for directory in (memory / "a", memory / "b", memory / "c", memory / "backup"):
-        assert flume.files(directory) == []
+        assert flume.channel_files(directory) == []
     kept = {path.name for path in memory.glob("*/flume-*/*")}
     assert {path.name for path in (RECORDED / name).glob("*/*")} == kept
     assert [*channel(memory).check_connectivity()] == []
 
 
 def test_a_second_flume_channel_is_imported_too(memory: Path) -> None:
-    bodies = left(memory, "records")
+    bodies = copy_recorded(memory, "records")
     imported(memory)
-    again = left(memory, "records")
+    again = copy_recorded(memory, "records")
     imported(memory)
     files = opened(memory)
     assert delivered(files) == bodies + again
@@ -240,9 +240,9 @@ def test_a_second_flume_channel_is_imported_too(memory: Path) -> None:
     files.close()
 
 
-def test_without_room_flumes_files_stay(memory: Path) -> None:
-    bodies = left(memory, "records")
-    with pytest.raises(Retry, match="less room than minimumRequiredSpace"):
+def test_without_free_space_flumes_files_stay(memory: Path) -> None:
+    bodies = copy_recorded(memory, "records")
+    with pytest.raises(Retry, match="less free space than minimumRequiredSpace"):
         imported(memory, minimumRequiredSpace=str(1 << 60))
     imported(memory)
     files = opened(memory)
@@ -251,11 +251,12 @@ def test_without_room_flumes_files_stay(memory: Path) -> None:
 
 
 class Killed(BaseException):
-    """The process is gone."""
+    """Death of the process."""
 
 
 def dying(monkeypatch: pytest.MonkeyPatch, calls: int) -> Callable[[], bool]:
-    """Let the process die at its `calls`-th call that changes the disk; whether it has."""
+    """Let the process die at its `calls`-th call that changes the disk; yield a function that returns True after
+    that."""
     done = iter(range(calls))
     dead = False
 
@@ -290,7 +291,7 @@ def steps(directory: Path) -> Iterator[Path]:
 @pytest.mark.parametrize("first", [0, 1])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_kill_at_any_moment_loses_and_repeats_nothing(memory: Path, name: str, first: int) -> None:
-    """Killed at every call that changes the disk, and again a little later, and then left in peace."""
+    """Killed at every call that changes the disk, again a little later, and then run to the end."""
     kills = 0
     for number, place in enumerate(steps(memory)):
         place.mkdir()
@@ -298,7 +299,7 @@ def test_a_kill_at_any_moment_loses_and_repeats_nothing(memory: Path, name: str,
         if first:
             before.put(events(7))
         before.close()
-        bodies = [b"7"] * first + left(place, name)
+        bodies = [b"7"] * first + copy_recorded(place, name)
         for calls in (number, 5):
             with pytest.MonkeyPatch.context() as patch:
                 died = dying(patch, calls)
@@ -312,7 +313,7 @@ def test_a_kill_at_any_moment_loses_and_repeats_nothing(memory: Path, name: str,
                         files.close()
             if not died():
                 break
-            if loading.refusal([place / "a", place / "b"], "c"):
+            if bulkload.import_error([place / "a", place / "b"], "c"):
                 files = channel(place)
                 with pytest.raises(FlafkaError, match="--import-channel"):
                     files.open()
@@ -336,5 +337,5 @@ def test_segments_from_an_entry_on_are_dropped(memory: Path) -> None:
         files.put(events(n, size=300_000))
     firsts = [int(path.name[7:27]) for path in segments(memory)]
     files.close()
-    drop_from([memory / "a", memory / "b"], firsts[2])
+    delete_from([memory / "a", memory / "b"], firsts[2])
     assert [int(path.name[7:27]) for path in segments(memory)] == firsts[:2]

@@ -1,4 +1,4 @@
-"""The graph of a configuration: nodes, edges, and every form of it."""
+"""Graph of a configuration: nodes, edges, and every output form."""
 
 from __future__ import annotations
 
@@ -64,12 +64,12 @@ def drawn(tmp_path: Path) -> tuple[Path, Graph]:
     return file, graph_of(spec)
 
 
-def test_each_way_of_an_event_is_an_edge(tmp_path: Path) -> None:
+def test_each_path_of_an_event_is_an_edge(tmp_path: Path) -> None:
     _, graph = drawn(tmp_path)
     edges = {(e.start.removeprefix("a1."), e.end.removeprefix("a1."), e.kind, e.label) for e in graph.edges}
     assert edges == {
         ("sources.s1", "channels.c1", "events", "kind = one"),
-        ("sources.s1", "channels.c2", "events", "otherwise"),
+        ("sources.s1", "channels.c2", "events", "default"),
         ("sources.s2", "channels.c1", "events", ""),
         ("sources.s2", "channels.c2", "optional", ""),
         ("channels.c1", "sinks.k1", "events", ""),

@@ -1,4 +1,4 @@
-"""Imports that wait until they are needed: what a command loads decides how soon it is there, and what it takes."""
+"""Imports that wait until they are needed: a command's imports decide its start time and its memory."""
 
 from __future__ import annotations
 
@@ -74,13 +74,13 @@ LIBRARIES = {
     "thriftpy2",
     "uvicorn",
 }
-"""What some component at work needs, or the agent's HTTP server, and a check does not."""
+"""Libraries that running components or the agent's HTTP server need, and a check does not."""
 APART = {"flafka.agent.services", "flafka.agent.sizing", "flafka.agent.yarn", "flafka.plugins.morphline.morphline"}
-"""Parts that stand apart: their own commands import them, or a configuration that asks for them."""
+"""Separate parts: only their own commands import them, or a configuration that needs them."""
 
 
 def loaded(*arguments: str) -> set[str]:
-    """The modules that this command of `agent` has imported when it ends."""
+    """Return the modules that this command of `agent` has imported when it ends."""
     script = (
         "import json, sys\n"
         "from flafka.__main__ import main\n"
@@ -94,20 +94,22 @@ def loaded(*arguments: str) -> set[str]:
     return set(json.loads(done.stderr.splitlines()[-1]))
 
 
-def test_a_check_loads_no_library_that_only_work_needs(tmp_path: Path) -> None:
+def test_a_check_imports_no_library_that_only_running_components_need(tmp_path: Path) -> None:
     (tmp_path / "agent.conf").write_text(EVERYTHING.format(home=tmp_path))
     found = loaded("check", "-c", str(tmp_path / "agent.conf"))
-    assert {"pyarrow", "flafka.sources", "flafka.sinks"} <= found  # it was a check
+    assert {"pyarrow", "flafka.sources", "flafka.sinks"} <= found  # the check has run
     assert not found & (LIBRARIES | APART)
 
 
-def test_a_start_loads_nothing_that_stands_apart() -> None:
+def test_a_start_imports_no_separate_part() -> None:
     found = loaded("start", "--help")
-    assert "flafka.agent.runner.agent" in found  # it was a start
+    assert "flafka.agent.runner.agent" in found  # the start has run
     assert not found & APART
 
 
-def test_what_stands_apart_is_loaded_by_who_asks_for_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_separate_parts_are_imported_by_the_commands_that_need_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert APART & loaded("size", "--help") == {"flafka.agent.sizing"}
     (tmp_path / "yarn-site.xml").write_text("<configuration/>")
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
@@ -115,20 +117,20 @@ def test_what_stands_apart_is_loaded_by_who_asks_for_it(tmp_path: Path, monkeypa
     assert APART & loaded("check", "-c", str(tmp_path / "agent.conf")) == {"flafka.agent.yarn"}
 
 
-def test_help_loads_next_to_nothing() -> None:
+def test_help_imports_few_modules() -> None:
     heavy = {*LIBRARIES, "confluent_kafka", "flafka.plugins", "numpy", "pyarrow", "pydantic", "rich"}
     assert not loaded("--help") & heavy
 
 
-@pytest.mark.parametrize("plugins", ["[]", "[SimpleNamespace(built_in=False)]"])
-def test_an_agent_without_plugins_does_without_pandas(plugins: str) -> None:
+@pytest.mark.parametrize("plugins", ["[]", "[SimpleNamespace(is_built_in=False)]"])
+def test_an_agent_without_plugins_does_not_import_pandas(plugins: str) -> None:
     pytest.importorskip("pandas")
     script = f"""
 import sys
 from types import SimpleNamespace
-from flafka.agent import withoutpandas
-withoutpandas.plugins = lambda: {plugins}
-withoutpandas.do_without_pandas()
+from flafka.agent import pandasimport
+pandasimport.read_plugins = lambda: {plugins}
+pandasimport.block_pandas_import()
 from flafka.plugins import Batch, Event
 import pyarrow as pa
 assert pa.array(["x"]).equals(pa.array(["x"], pa.string()))

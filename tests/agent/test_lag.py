@@ -13,7 +13,7 @@ from click.testing import CliRunner
 from flafka.agent.cli import main
 from flafka.agent.config import load
 from flafka.agent.graph import graph_of
-from flafka.agent.runner.held import MOST_SAMPLES, Held
+from flafka.agent.runner.lag import MAX_SAMPLES, ChannelLag
 from flafka.agent.services.running import RunningAgent
 from flafka.plugins import Components, Metrics
 from tests.fixtures.ports import free_port
@@ -42,7 +42,7 @@ a1.monitoring.port = {port}
 
 
 def sinks(agent: RunningAgent) -> dict[str, tuple[Any, str, Any]]:
-    """Lag, its unit, and seconds of each sink, as `agent top` tells them."""
+    """Return lag, unit and seconds of each sink from `agent top`."""
     told = json.loads(CliRunner().invoke(main, ["top", "-c", str(agent.file), "--json"]).stdout)
     return {
         one["name"]: (one["lag"], one["lag_unit"], one["lag_seconds"])
@@ -85,14 +85,14 @@ def test_sinks_that_fail_have_the_lag_in_events_of_memory_and_file(tmp_path: Pat
 
 def test_the_age_is_that_of_the_oldest_event() -> None:
     metrics, clock = Metrics(), [100.0]
-    held = Held(metrics, lambda: clock[0])
+    held = ChannelLag(metrics, lambda: clock[0])
     assert (held.events(), held.seconds()) == (None, None), "of a channel that is not open"
     metrics.set("ChannelSize", 0)
     assert (held.events(), held.seconds()) == (0, 0.0)
     for at, put, size, seconds in (
         (102, 10, 10, 0),
         (104, 10, 5, 2),
-        (106, 30, 25, 4),  # five of the first are left
+        (106, 30, 25, 4),  # the events that came at 106
         (108, 30, 20, 2),  # those that came at 106
         (110, 30, 1, 4),
         (112, 30, 0, 0),
@@ -104,15 +104,15 @@ def test_the_age_is_that_of_the_oldest_event() -> None:
         assert held.seconds() == seconds
 
 
-def test_an_age_is_told_however_long_the_outage_is() -> None:
+def test_an_age_is_reported_however_long_the_outage_is() -> None:
     metrics, clock = Metrics(), [0.0]
-    held = Held(metrics, lambda: clock[0])
-    for number in range(2 * MOST_SAMPLES):
+    held = ChannelLag(metrics, lambda: clock[0])
+    for number in range(2 * MAX_SAMPLES):
         clock[0] = 2.0 * number
         metrics.add("EventPutSuccessCount")
         metrics.set("ChannelSize", number + 1)
         held.seconds()
-    assert len(held._samples) <= MOST_SAMPLES
+    assert len(held._samples) <= MAX_SAMPLES
     assert clock[0] - 10 <= (held.seconds() or 0) <= clock[0]
 
 

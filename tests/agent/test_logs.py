@@ -1,4 +1,4 @@
-"""The agent's log: its forms, how components are named in it, and how little there is of it while all is well."""
+"""Log of the agent: its forms, names of components in it, and its brevity in normal operation."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def begin(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
     """Log as a process does whose root logger has no handlers yet."""
     monkeypatch.setattr(logging.root, "handlers", [])
     monkeypatch.setattr(logging.root, "level", logging.WARNING)
-    for name in (logs.FORM, logs.LEVEL):
+    for name in (logs.FORMAT_VARIABLE, logs.LEVEL_VARIABLE):
         monkeypatch.setenv(name, "")
     logs.log_to_stderr(*arguments)
 
@@ -56,8 +56,8 @@ def test_json_has_one_object_a_line(monkeypatch: pytest.MonkeyPatch, capsys: pyt
     assert (first["level"], first["component"], first["message"]) == ("DEBUG", "a1.sources.s1", "a\nb ü")
     assert datetime.fromisoformat(first["time"]).tzinfo is not None
     assert second["traceback"].endswith("ValueError: x")
-    # What the agent starts goes by the same.
-    assert (os.environ[logs.LEVEL], os.environ[logs.FORM]) == ("DEBUG", "json")
+    # Processes that the agent starts have the same format.
+    assert (os.environ[logs.LEVEL_VARIABLE], os.environ[logs.FORMAT_VARIABLE]) == ("DEBUG", "json")
 
 
 def test_an_answer_that_ends_within_its_headers_is_not_logged_by_urllib3(
@@ -92,7 +92,7 @@ def test_a_component_is_named_by_its_path(tmp_path: Path) -> None:
 def test_a_run_in_which_all_is_well_is_short(servers: None, tmp_path: Path) -> None:
     start = (sys.executable, "-m", "flafka", "start", "--log-format", "json")
     with RunningAgent(tmp_path, configuration(0), command=start) as agent:
-        agent.healthy()
+        agent.wait_until_healthy()
         agent.until(lambda: agent.log.count("listening on") == 2, "both sources to listen", 60)
         assert agent.stop() == 0
     lines = [json.loads(line) for line in agent.log.splitlines()]

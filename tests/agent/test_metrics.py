@@ -1,4 +1,4 @@
-"""Metrics and their declarations: what is counted, shown and asked for is declared."""
+"""Metrics and their declarations: every counted, shown or requested metric is declared."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from flafka.agent import explain
-from flafka.agent.monitoring import definitions, watch
+from flafka.agent.monitoring import definitions, kafkamonitor
 from flafka.agent.monitoring.history import CHARTED, RATED
 from flafka.agent.monitoring.registry import UNDECLARED, Registry
 from flafka.agent.runner import retries
 from flafka.agent.runner.local import outage
 from flafka.agent.runner.spark.progress import gauges_of
 from flafka.plugins import Component, Components, Metric, Metrics, Source
-from flafka.plugins.mistakes import mistakes
+from flafka.plugins.contractcheck import find_contract_violations
 
 ROOT = Path(__file__).parents[2]
 COMPONENTS = [(kind, cls) for kind in explain.KINDS for cls in Components().all(kind)]
 DECLARED = [
-    *((f"{group.kind} {group.where}", metric) for group in definitions.GROUPS for metric in group.metrics),
+    *((f"{group.kind} {group.condition}", metric) for group in definitions.GROUPS for metric in group.metrics),
     *((f"{kind} {cls.type_name}", metric) for kind, cls in COMPONENTS for metric in cls.declared_metrics),
 ]
 NAMES = {metric.name for _, metric in DECLARED}
@@ -35,7 +35,7 @@ CALLS = {"add", "set", "set_function", "timed"}
 UNUSED = {"CheckpointBackupWriteErrorCount", "Closed", "EventTakeErrorCount"}
 """Metrics of Flume's file channel that are always 0."""
 WITH_TLS = {"CertificateSecondsLeft"}
-"""Metrics that every listening source asks for, and that only a source with TLS knows."""
+"""Metrics that every listening source sets, and that only a source with TLS declares."""
 
 
 def calls(tree: ast.AST) -> Iterator[ast.expr]:
@@ -51,7 +51,7 @@ def calls(tree: ast.AST) -> Iterator[ast.expr]:
 
 
 def counted(source: str) -> set[str]:
-    """Names that this code counts or sets."""
+    """Return the names that this code counts or sets."""
     texts = (one for name in calls(ast.parse(source)) for one in ast.walk(name))
     return {one.value for one in texts if isinstance(one, ast.Constant) and isinstance(one.value, str)}
 
@@ -68,19 +68,19 @@ def file_of(module: str) -> Path | None:
 
 @functools.cache
 def imported(file: Path) -> set[Path]:
-    """Files of components, and of what they share, that this one imports."""
+    """Return the files of components, and of their shared modules, that this one imports."""
     modules = []
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
             modules += [node.module, *(f"{node.module}.{one.name}" for one in node.names)]
-    shared = ("flafka.plugins.kafka", "flafka.plugins.shared")
+    shared = ("flafka.plugins.kafka", "flafka.plugins.java", "flafka.plugins.net", "flafka.plugins.wire")
     starts = ("flafka.sources", "flafka.channels", "flafka.interceptors", "flafka.sinks", *shared)
     return {found for one in modules if one.startswith(starts) and (found := file_of(one)) is not None}
 
 
 @functools.cache
 def files_of(cls: type[Component]) -> set[Path]:
-    """Files with the code of a component."""
+    """Return the files with the code of a component."""
     found: set[Path] = set()
     due = {file for base in cls.__mro__ if (file := file_of(base.__module__)) is not None}
     while due:
@@ -96,20 +96,23 @@ def own(cls: type[Component]) -> set[str]:
 
 @pytest.mark.parametrize(("kind", "cls"), COMPONENTS, ids=[f"{kind}-{cls.type_name}" for kind, cls in COMPONENTS])
 def test_a_component_declares_what_it_counts_and_nothing_else(kind: str, cls: type[Component]) -> None:
-    known = own(cls) | {metric.name for metric in definitions.of_every(kind.upper())}
+    known = own(cls) | {metric.name for metric in definitions.common_metrics(kind.upper())}
     bases = [base for base in cls.__mro__ if base.__module__.startswith("flafka.") and base is not Component]
     in_classes = {name for base in bases for name in counted(textwrap.dedent(inspect.getsource(base)))}
     assert in_classes - known <= WITH_TLS
     assert own(cls) - UNUSED <= {name for file in files_of(cls) for name in counted_in(file)}
 
 
-def test_whatever_the_code_of_components_counts_is_declared_by_one_that_uses_it() -> None:
+def test_every_counted_metric_is_declared_by_a_component_that_uses_it() -> None:
     files = [one for kind in explain.KINDS for one in (ROOT / f"{kind}s").rglob("*.py")]
     found = 0
-    for file in [*files, *(one for name in ("kafka", "shared") for one in (ROOT / "plugins" / name).glob("*.py"))]:
+    for file in [
+        *files,
+        *(one for name in ("kafka", "java", "net", "wire") for one in (ROOT / "plugins" / name).glob("*.py")),
+    ]:
         users = [(kind, cls) for kind, cls in COMPONENTS if file in files_of(cls)]
         declared = {name for _, cls in users for name in own(cls)}
-        declared |= {metric.name for kind, _ in users for metric in definitions.of_every(kind.upper())}
+        declared |= {metric.name for kind, _ in users for metric in definitions.common_metrics(kind.upper())}
         assert counted_in(file) <= declared, file
         found += len(counted_in(file))
         names = calls(ast.parse(file.read_text("utf-8")))
@@ -117,7 +120,7 @@ def test_whatever_the_code_of_components_counts_is_declared_by_one_that_uses_it(
     assert found > 80
 
 
-def test_an_undeclared_metric_is_found() -> None:
+def test_an_undeclared_metric_is_detected() -> None:
     code = """
     self._source.metrics.add("OneCount" if well else "OtherCount", 1)
     with metrics.timed("SomeTimer"):
@@ -130,7 +133,7 @@ def test_the_agent_declares_what_it_counts() -> None:
     declared = {metric.name for group in definitions.GROUPS for metric in group.metrics}
     files = [*(ROOT / "agent").rglob("*.py")]
     assert {name for file in files for name in counted_in(file)} <= declared
-    assert {*retries.RETRY, *watch.BACKLOG, *watch.CLUSTER, *outage.COUNTED} <= declared
+    assert {*retries.RETRY, *kafkamonitor.BACKLOG, *kafkamonitor.CLUSTER, *outage.COUNTERS} <= declared
     assert {*RATED, *(name for names in CHARTED.values() for name in names)} <= NAMES
     state = SimpleNamespace(numRowsTotal=1, memoryUsedBytes=1)
     progress = SimpleNamespace(batchDuration=1, processedRowsPerSecond=1.0, sources=[], stateOperators=[state])
@@ -190,12 +193,12 @@ def test_prometheus_has_help_and_type_of_the_declaration() -> None:
 
 def test_names_that_are_not_declarations_are_a_mistake_of_the_author() -> None:
     class Wrong(Source[Any]):
-        """A source."""
+        """Source with undeclared metrics."""
 
         declared_metrics = ("SomeCount",)  # type: ignore[assignment]
 
         def batches(self) -> Any:
             return iter(())
 
-    ((sentence, _),) = mistakes(Wrong)
+    ((sentence, _),) = find_contract_violations(Wrong)
     assert sentence == 'has other declared_metrics than a tuple of Metric(name, "counter", unit, help)'

@@ -1,4 +1,4 @@
-"""`agent migrate`: what it says of each line, and what it writes."""
+"""`agent migrate`: its notes on each line, and the file that it writes."""
 
 from __future__ import annotations
 
@@ -64,8 +64,8 @@ shop.channels.memory.keep-alive = 3
 
 shop.sinks.search.type = elasticsearch
 shop.sinks.search.channel = memory
-  # agent migrate: hostNames port 9300 is the one of a protocol that is spoken no more: port 9200,
-  #   that of HTTP, is used in place of it
+  # agent migrate: hostNames port 9300 is for a protocol that servers no longer speak: port 9200, for
+  #   HTTP, is used instead
   # shop.sinks.search.hostNames : es1:9300, es2:9300
   shop.sinks.search.hostNames = es1:9200, es2:9200
 # agent migrate: ttl has no effect: servers have removed it with Elasticsearch 5: their policies for
@@ -106,7 +106,7 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 
 def notes_of(file: str) -> set[str]:
-    """Every note on any line, whatever becomes of the line."""
+    """Return every note on any line of the file."""
     found = migrate(Path(file), None, components=COMPONENTS)
     return {note.message for line in found.lines for note in line.notes()}
 
@@ -117,7 +117,7 @@ def migrated(text: str | bytes, tmp_path: Path, name: str | None = None) -> Migr
     return migrate(file, name, components=COMPONENTS, system={}, environment={})
 
 
-def test_what_differs_is_written_beside_what_was_there(run: Run) -> None:
+def test_differing_lines_are_shown_beside_the_old_ones(run: Run) -> None:
     result = run("flume.conf")
     assert result.exit_code == 0, result.output
     assert Path("flume-flafka.conf").read_text() == WRITTEN
@@ -126,25 +126,22 @@ def test_what_differs_is_written_beside_what_was_there(run: Run) -> None:
         "Differs from Flume:",
         "  line 8: shop.sources.orders: zookeeperConnect does not lead to the brokers here: they are looked for at "
         "zk1:9092,zk2:9092; name them with kafka.bootstrap.servers = host:9092",
-        "  line 18: shop.sinks.search: hostNames port 9300 is the one of a protocol that is spoken no more: port "
-        "9200, "
-        "that of HTTP, is used in place of it",
+        "  line 18: shop.sinks.search: hostNames port 9300 is for a protocol that servers no longer speak: port "
+        "9200, for HTTP, is used instead",
         "  line 19: shop.sinks.search: ttl has no effect: servers have removed it with Elasticsearch 5: their "
         "policies for the life of an index delete old documents",
         "  line 20: shop.sinks.files: Flume: files are named by prefix, time and counter, and end in `.tmp` while "
-        "they "
-        "grow, some for ever. Here: by prefix, topic, partition, first and last offset: the same after a crash; "
-        "files "
-        "appear finished, unfinished ones lie hidden below `.flafka`",
-        "  line 20: shop.sinks.files: leaves its events to a channel of type memory until a file is closed, after up "
-        "to 30 s, which loses them where the agent is killed (Flume has them in a .tmp file): write type = file for "
+        "they grow, some forever. Here: by prefix, topic, partition, first and last offset, which are the same after "
+        "a crash; files appear when they are complete, and are hidden below `.flafka` until then",
+        "  line 20: shop.sinks.files: leaves its events in a channel of type memory until a file is closed, after up "
+        "to 30 s, which loses them if the agent is killed (Flume has them in a .tmp file): write type = file for "
         "that channel",
         "Notes:",
         "  line 20: shop.sinks.files: search, files compete for the events of channel memory: each event goes to one "
-        "of them, as in Flume; if all of them are to get every event, give each a channel of its own",
+        "of them, as in Flume; for each sink to get every event, give each its own channel",
         "flume.conf, agent shop: 4 lines differ, 14 lines run",
         f"--all shows every line, and {len(notes_of('flume.conf')) - 1} more notes.",
-        "written: flume-flafka.conf, 3 lines changed; flume.conf stays as it is",
+        "written: flume-flafka.conf, 3 lines changed; flume.conf is unchanged",
         "start it with: agent start -c flume-flafka.conf",
     ]
     assert "    written: shop.sinks.search.hostNames = es1:9200, es2:9200" in result.output.splitlines()
@@ -153,12 +150,12 @@ def test_what_differs_is_written_beside_what_was_there(run: Run) -> None:
     assert Path("flume-flafka-flafka.conf").read_text() == WRITTEN
 
 
-def test_all_shows_every_line_and_why_nothing_is_to_be_done(run: Run) -> None:
+def test_all_shows_every_line_and_the_reason_if_it_stays(run: Run) -> None:
     told = run("flume.conf", "--all").output
     assert "  line 2: shop.sources\n" in told
     assert "  line 14: shop.channels.memory.keep-alive\n" in told
     assert "  line 14: shop.channels.memory: keep-alive has no effect: a put waits until" in told
-    assert "shop.sources.orders: topic is a former name of kafka.topics\n" in told
+    assert "shop.sources.orders: topic is a deprecated alias of kafka.topics\n" in told
     assert "shop.sinks.files: hdfs.writeFormat has no effect with DataStream, as in Flume\n" in told
     assert "shop.sinks.files: Flume: files are written with Hadoop's libraries, by RPC. Here: WebHDFS" in told
     assert all(f": {note}\n" in told for note in notes_of("flume.conf"))
@@ -176,20 +173,20 @@ def test_on_a_terminal_no_line_is_longer_than_it_is_wide(run: Run, monkeypatch: 
 
 
 def test_commands_that_are_shown_can_be_copied_into_a_shell(run: Run) -> None:
-    """To which `$Builder` is a variable, and a blank an end."""
+    """`$Builder` is a variable in a shell, and a blank ends a word."""
     Path("flume.conf").write_text(NETCAT.replace("type = netcat", "type = com.acme.Ours$Builder"))
     assert "`agent template source 'com.acme.Ours$Builder'` prints one" in run("flume.conf").output
     Path("our flume.conf").write_text(NETCAT)
     assert "start it with: agent start -c 'our flume-flafka.conf'" in run("our flume.conf").output
 
 
-def test_what_needs_porting_is_marked_once(run: Run) -> None:
+def test_a_class_to_port_is_marked_once(run: Run) -> None:
     Path("flume.conf").write_text(NETCAT.replace("type = netcat", "type = org.keedio.flume.source.SQLSource"))
     result = run("flume.conf")
     assert result.exit_code == 2
     assert result.output.splitlines()[:2][0] == "Needs porting:"
     assert "`agent template source org.keedio.flume.source.SQLSource` prints one" in result.output
-    assert "written: flume-flafka.conf, no line changed, 1 marked; flume.conf stays" in result.output
+    assert "written: flume-flafka.conf, no line changed, 1 marked; flume.conf is unchanged" in result.output
     assert "start it with" not in result.output
     text = Path("flume-flafka.conf").read_text()
     assert "\n# agent migrate: needs porting: the source org.keedio.flume.source.SQLSource is a Java class" in text
@@ -198,7 +195,7 @@ def test_what_needs_porting_is_marked_once(run: Run) -> None:
     assert Path("flume-flafka-flafka.conf").read_text() == text
 
 
-def test_what_flume_leaves_out_in_silence_is_named(run: Run) -> None:
+def test_components_that_flume_omits_silently_are_named(run: Run) -> None:
     text = NETCAT.replace("a1.sinks = k1", "a1.sinks = k1 k2 k3").replace("type = netcat", "type = seq")
     text = re.sub(".*(bind|port) = .*\n", "", text)
     text += "a1.sinks.k2.type = null\na1.sinks.k2.channel = c7\na1.sources.r1.batchSize = 500\n"
@@ -209,36 +206,35 @@ def test_what_flume_leaves_out_in_silence_is_named(run: Run) -> None:
         2,
         [
             "Needs porting:",
-            "  line 3: a1.sinks.k3: is listed but has no properties; add a1.sinks.k3.type = …, or take it out of "
-            "a1.sinks",
-            "  line 10: a1.sinks.k2: channel 'c7' is not declared; write one that is: c1",
+            "  line 3: a1.sinks.k3: is listed but has no properties; add a1.sinks.k3.type = …, or remove k3 "
+            "from a1.sinks",
+            "  line 10: a1.sinks.k2: channel 'c7' is not declared; declared channels: c1",
             "  line 13: a1.sources.r1.interceptors.i: the interceptor com.acme.Mask$Builder is a Java class, which "
             "cannot run here; an interceptor in Python may have its name: `agent template interceptor "
             "'com.acme.Mask$Builder'` prints one to start from; docs/migrating-from-flume.md says more",
             "Differs from Flume:",
-            "  line 11: a1.sources.r1: Flume 1.11: batchSize = 500 is more than a transaction of channel c1 holds, "
-            "100, so that the source does not run. Here: it runs",
+            "  line 11: a1.sources.r1: Flume 1.11: batchSize = 500 is larger than the transactionCapacity of channel "
+            "c1, 100, so that the source does not run. Here: it runs",
             "flume.conf, agent a1: 3 lines need porting, 1 line differs, 9 lines run",
             "--all shows every line, and 2 more notes.",
-            "written: flume-flafka.conf, no line changed, 3 marked; flume.conf stays as it is",
-            "nothing starts while a line needs porting: change it as its comment says, or take its component out of "
+            "written: flume-flafka.conf, no line changed, 3 marked; flume.conf is unchanged",
+            "the agent does not start while a line needs porting: change it as its comment says, or remove its "
+            "component from "
             "a1.sinks (k3 k2), a1.sources (r1)",
         ],
     )
 
 
-# --- the file that is written
+# --- the written file
 
 
-def test_no_file_is_written_over(run: Run) -> None:
+def test_no_file_is_overwritten(run: Run) -> None:
     assert run("netcat.conf", "-o", "netcat.conf", "--force").exit_code == 1
     assert run("netcat.conf", "-o", "./netcat.conf").exit_code == 1
     Path("mine.conf").write_text("mine")
     refused = run("netcat.conf", "-o", "mine.conf")
     assert (refused.exit_code, Path("mine.conf").read_text()) == (1, "mine")
-    assert refused.output.splitlines()[-1] == (
-        "error: mine.conf is there already: --force replaces it, -o names another file"
-    )
+    assert refused.output.splitlines()[-1] == ("error: mine.conf exists: --force replaces it, -o names another file")
     assert run("netcat.conf", "-o", "mine.conf", "--force").exit_code == 0
     assert Path("mine.conf").read_text() == Path("netcat.conf").read_text() == NETCAT
     assert run("netcat.conf", "-o", "mine.conf").exit_code == 0, "it is the same already"
@@ -246,7 +242,7 @@ def test_no_file_is_written_over(run: Run) -> None:
     assert run("netcat.conf", "-o", "/dev/null", "--force").exit_code == 1
 
 
-def test_nobody_may_read_it_who_may_not_read_the_old_one(run: Run) -> None:
+def test_the_new_file_is_not_readable_by_more_users_than_the_old_one(run: Run) -> None:
     Path("netcat.conf").chmod(0o640)
     run("netcat.conf")
     assert stat.S_IMODE(Path("netcat-flafka.conf").stat().st_mode) == 0o640
@@ -255,7 +251,7 @@ def test_nobody_may_read_it_who_may_not_read_the_old_one(run: Run) -> None:
 
 @pytest.mark.parametrize("ending", ["\n", "\r\n", "\r"])
 @pytest.mark.parametrize(("encoding", "start"), [("utf-8", ""), ("latin-1", ""), ("utf-8", "\ufeff")])
-def test_bytes_that_are_not_changed_stay(tmp_path: Path, ending: str, encoding: str, start: str) -> None:
+def test_unchanged_bytes_stay(tmp_path: Path, ending: str, encoding: str, start: str) -> None:
     text = start + "# grüße, Straße\n" + FLUME
     expected = start + "# grüße, Straße\n" + WRITTEN
     found = migrated(text.replace("\n", ending).encode(encoding), tmp_path)
@@ -276,20 +272,20 @@ def test_a_line_that_cannot_be_replaced_safely_stays(tmp_path: Path, lines: str,
     text = re.sub(r"shop\.sources\.orders\.zookeeperConnect.*\\\n.*\n", lines + "\n", FLUME)
     found = migrated(text, tmp_path)
     (line,) = [one for one in found.lines if one.name == "shop.sources.orders.zookeeperConnect"]
-    assert (line.verdict, line.written) == ("differs", None), why
+    assert (line.verdict, line.replacement) == ("differs", None), why
     assert found.content is not None
     assert f"\n{lines}\n" in found.content.decode()
 
 
-# --- which agent
+# --- selection of the agent
 
 
-def test_of_several_agents_the_one_that_is_named(run: Run) -> None:
+def test_of_several_agents_only_the_named_one_is_migrated(run: Run) -> None:
     Path("two.conf").write_text(NETCAT + FLUME)
     result = run("two.conf")
     assert (result.exit_code, result.output.splitlines()) == (
         2,
-        ["two.conf: which agent? the file has: a1, shop; choose with -n"],
+        ["two.conf: the file has several agents: choose one with -n (a1, shop)"],
     )
     assert not Path("two-flafka.conf").exists()
     result = run("two.conf", "-n", "a1")
@@ -320,7 +316,7 @@ def test_json(run: Run) -> None:
     assert (nobody["ok"], nobody["agent"], nobody["output"]) == (False, None, None)
 
 
-def test_the_written_file_is_one_that_check_accepts(tmp_path: Path) -> None:
+def test_check_accepts_the_written_file(tmp_path: Path) -> None:
     found = migrated(FLUME, tmp_path)
     assert found.content is not None
     new = tmp_path / "new.conf"
@@ -332,7 +328,7 @@ def test_the_written_file_is_one_that_check_accepts(tmp_path: Path) -> None:
 
 
 def with_flumes_files(tmp_path: Path) -> Path:
-    """A configuration with a channel `c` in whose directories Flume has left three events."""
+    """Write a configuration with a channel `c` in whose directories Flume has left three events."""
     recorded = Path(__file__).parents[1] / "data/flume_file_channel/records"
     for source, target in (("a", "data"), ("checkpoint", "checkpoint")):
         shutil.copytree(recorded / source, tmp_path / target)
@@ -344,36 +340,36 @@ def with_flumes_files(tmp_path: Path) -> Path:
     return file
 
 
-def test_what_flumes_file_channel_still_holds_is_told(tmp_path: Path) -> None:
+def test_events_of_flumes_file_channel_are_reported(tmp_path: Path) -> None:
     file = with_flumes_files(tmp_path)
     found = migrate(file, None, components=Components())
-    (line,) = found.of("differs")
-    assert (line.number, found.ok) == (6, True)
-    assert "holds 3 events that Flume has not delivered" in line.reasons()[0].message
+    (line,) = found.lines_with("differs")
+    assert (line.number, found.is_complete) == (6, True)
+    assert "has 3 events that Flume has not delivered" in line.reasons()[0].message
     assert "`agent migrate --import-channel c FILE`" in line.reasons()[0].message
     assert found.content == file.read_bytes()
 
 
-def test_a_command_imports_what_flumes_file_channel_still_holds(tmp_path: Path, run: Run) -> None:
+def test_a_command_imports_the_events_of_flumes_file_channel(tmp_path: Path, run: Run) -> None:
     file = str(with_flumes_files(tmp_path))
     done = run(file, "--import-channel", "c")
     assert done.exit_code == 0, done.output
-    assert "channel c: imported what Flume had not delivered, 3 events now" in done.stdout
+    assert "channel c: imported 3 undelivered events in this run" in done.stdout
     assert (tmp_path / "data/flume-0/log-1").exists()
     assert not Path("flume-flafka.conf").exists()
     again = run(file, "--import-channel", "c", "--json")
     assert json.loads(again.stdout) == {"channel": "c", "events": 0, "lost": 0, "damages": [], "moved_to": ""}
-    assert "nothing to import" in run(file, "--import-channel", "c").stdout
+    assert "no files of Flume to import" in run(file, "--import-channel", "c").stdout
 
 
 def test_only_a_file_channel_of_the_configuration_can_be_imported_into(run: Run) -> None:
-    assert "flume.conf has no channel c" in run("flume.conf", "--import-channel", "c").stderr
+    assert "flume.conf has no valid channel c" in run("flume.conf", "--import-channel", "c").stderr
     refused = run("flume.conf", "--import-channel", "memory")
     assert refused.exit_code == 1
-    assert "channel memory is of another type than Flume's file channel" in refused.stderr
+    assert "channel memory is not a file channel, the only type with an import from Flume" in refused.stderr
 
 
-def test_an_import_names_what_it_could_not_read(tmp_path: Path, run: Run) -> None:
+def test_an_import_names_unreadable_records(tmp_path: Path, run: Run) -> None:
     file = with_flumes_files(tmp_path)
     for log in (tmp_path / "data").glob("log-?"):
         data = log.read_bytes()
@@ -381,18 +377,18 @@ def test_an_import_names_what_it_could_not_read(tmp_path: Path, run: Run) -> Non
     done = run(str(file), "--import-channel", "c")
     assert done.exit_code == 2, done.output
     assert "is damaged at byte" in done.stderr
-    assert "events that could not be read, and are lost: 1" in done.stderr
+    assert "1 events are lost: they could not be read" in done.stderr
 
 
-def test_interceptors_of_a_sink_which_flume_ignores_are_told(tmp_path: Path) -> None:
+def test_interceptors_of_a_sink_which_flume_ignores_are_reported(tmp_path: Path) -> None:
     file = tmp_path / "flume.conf"
     lines = ["a.sources = s", "a.channels = c", "a.sinks = k", "a.sources.s.type = seq", "a.sources.s.channels = c"]
     lines += ["a.channels.c.type = memory", "a.sinks.k.type = null", "a.sinks.k.channel = c"]
     lines += ["a.sinks.k.interceptors = i", "a.sinks.k.interceptors.i.type = static"]
     file.write_text("\n".join(lines))
     found = migrate(file, None, components=Components())
-    (line,) = found.of("differs")
-    assert (line.number, found.ok) == (9, True)
+    (line,) = found.lines_with("differs")
+    assert (line.number, found.is_complete) == (9, True)
     assert "a sink has no interceptors, and these lines have no effect. Here: they run" in line.reasons()[0].message
 
 
@@ -400,7 +396,7 @@ def test_interceptors_of_a_sink_which_flume_ignores_are_told(tmp_path: Path) -> 
     ("encoding", "value", "differs"),
     [("utf-8", "Köln", [9]), ("latin-1", "Köln", []), ("utf-8", r"K\u00f6ln", []), ("utf-8", "a \\\n  ß", [9])],
 )
-def test_lines_that_flume_reads_in_another_encoding_are_told(
+def test_lines_that_flume_reads_in_another_encoding_are_reported(
     encoding: str, value: str, differs: list[int], tmp_path: Path
 ) -> None:
     file = tmp_path / "flume.conf"
@@ -413,8 +409,8 @@ def test_lines_that_flume_reads_in_another_encoding_are_told(
     lines += [f"a.sources.s.interceptors.i.value = {value}", "a.sources.s.interceptors.i.key = city"]
     file.write_text("\n".join(lines), encoding)
     found = migrate(file, None, components=Components())
-    assert [line.number for line in found.of("differs")] == differs
-    assert found.ok
+    assert [line.number for line in found.lines_with("differs")] == differs
+    assert found.is_complete
     assert found.content == file.read_bytes()
 
 
@@ -427,5 +423,5 @@ def test_an_interceptor_that_is_listed_twice_differs(tmp_path: Path) -> None:
         "a.sources.s.interceptors.i.type = host",
     ]
     file.write_text("\n".join(lines))
-    (line,) = migrate(file, None, components=Components()).of("differs")
+    (line,) = migrate(file, None, components=Components()).lines_with("differs")
     assert "'i' is listed twice: Flume runs it twice; here it runs once" in line.reasons()[0].message

@@ -1,4 +1,4 @@
-"""The HTTP server of an agent, and a port that it cannot have at once."""
+"""HTTP server of an agent, and a port that is busy at first."""
 
 from __future__ import annotations
 
@@ -21,9 +21,7 @@ from flafka.agent.services.running import RunningAgent, until
 from tests.fixtures.ports import free_port
 
 
-def test_a_port_that_is_taken_is_tried_again(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_busy_port_is_retried(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     monkeypatch.setattr(server_module, "RETRY_SECONDS", 0.01, raising=False)
     caplog.set_level(logging.INFO, "flafka.agent.monitoring.server")
     with closing(socket.create_server(("127.0.0.1", 0))) as other:
@@ -31,7 +29,7 @@ def test_a_port_that_is_taken_is_tried_again(
         server = MetricsServer(Registry("a1"), "127.0.0.1", port)
         server.start()
         assert [record.levelname for record in caplog.records] == ["WARNING"]
-        assert f"127.0.0.1:{port}: Address already in use; it is tried again" in caplog.text
+        assert f"127.0.0.1:{port}: Address already in use; the agent retries" in caplog.text
     try:
         until(lambda: "metrics on" in caplog.text, "the port", 30)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=30) as answer:
@@ -78,7 +76,7 @@ def configuration(port: int, *more: str) -> str:
     )
 
 
-def test_check_connect_says_that_it_is_taken(tmp_path: Path) -> None:
+def test_check_connect_reports_a_busy_port(tmp_path: Path) -> None:
     file = tmp_path / "agent.conf"
     with closing(socket.create_server(("127.0.0.1", 0))) as other:
         port = other.getsockname()[1]
@@ -87,7 +85,7 @@ def test_check_connect_says_that_it_is_taken(tmp_path: Path) -> None:
     assert (result.exit_code, result.output) == (
         2,
         f"{file}:4: a1: monitoring.port: cannot listen on 127.0.0.1:{port} (TCP): another program listens there; "
-        "stop it or choose another port\n1 error: it would start, and try again until these work: a1\n",
+        "stop it or choose another port\n1 error: it would start, and retry these components: a1\n",
     )
 
 
@@ -101,7 +99,7 @@ def test_check_connect_beside_the_agent_itself(tmp_path: Path, monkeypatch: pyte
         result = CliRunner().invoke(main, ["check", "-c", "agent.conf", "--connect"])
         assert result.exit_code == 0, result.output
         assert f"it runs already, as process {agent.process.pid}" in result.output
-        # Another configuration, and another program on a port of this one, are errors as ever.
+        # Another configuration, and another program on a port of this one, are still errors.
         other = tmp_path / "other.conf"
         other.write_text(text)
         result = CliRunner().invoke(main, ["check", "-c", str(other), "--connect"])

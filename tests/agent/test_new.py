@@ -1,4 +1,4 @@
-"""`agent new`: what it makes works as it is, and passes its own test."""
+"""`agent new`: its output works unchanged, and passes its own test."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_a_processor_passes_its_test(tmp_path: Path) -> None:
     assert json.loads(line) == {"output": "found", "row": {"body": body, "headers": {"bytes": "8"}}}
 
 
-def test_an_agent_is_whole(tmp_path: Path) -> None:
+def test_a_new_agent_is_complete(tmp_path: Path) -> None:
     shown = run("agent", "mine", "--directory", str(tmp_path / "new"))
     assert shown.output.splitlines()[-1] == f"  agent start -c {tmp_path / 'new'}/agent.conf", shown.output
     with (tmp_path / "new/agent.conf").open("a") as file:  # another agent of this host may have the usual port
@@ -125,10 +125,10 @@ def test_json_names_the_files(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["source", "My Source"], "'My Source' is no name for a source"),
-        (["source", "json"], "there is a Python module json already"),
-        (["sink", "file_roll"], "there is a sink of the type file_roll already"),
-        (["source", "class"], "there is a Python module class already"),
+        (["source", "My Source"], "'My Source' is not a valid name of a source"),
+        (["source", "json"], "a Python module json exists"),
+        (["sink", "file_roll"], "a sink of type file_roll exists"),
+        (["source", "class"], "a Python module class exists"),
     ],
 )
 def test_names_that_cannot_work_are_refused(words: list[str], told: str, tmp_path: Path) -> None:

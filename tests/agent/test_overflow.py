@@ -1,4 +1,4 @@
-"""What `agent check` says of a channel with an overflow."""
+"""Messages of `agent check` about a channel with a disk overflow."""
 
 from pathlib import Path
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from flafka.agent.config import Mode, load
-from flafka.agent.graph import graph_of, ways
+from flafka.agent.graph import graph_of, text_lines
 from flafka.agent.topology import AgentSpec
 from flafka.plugins import Components
 
@@ -31,11 +31,11 @@ def loaded(tmp_path: Path, text: str, mode: Mode = "normal") -> tuple[AgentSpec 
 
 @pytest.mark.parametrize("cls", ["kafka", "org.apache.flume.channel.kafka.KafkaChannel"])
 @pytest.mark.parametrize("mode", ["normal", "strict"])
-def test_one_that_is_right_is_not_spoken_of(tmp_path: Path, cls: str, mode: Any) -> None:
+def test_a_valid_overflow_has_no_messages(tmp_path: Path, cls: str, mode: Any) -> None:
     spec, said = loaded(tmp_path, CONFIGURATION.replace("= kafka\n", f"= {cls}\n"), mode)
     assert said == []
     assert spec is not None
-    assert ways(graph_of(spec)) == [
+    assert text_lines(graph_of(spec)) == [
         "s1 (seq) → c1 (kafka)",
         "c1 (kafka) → overflow [while brokers are away] c2 (file)",
     ]
@@ -47,16 +47,19 @@ def test_one_that_is_right_is_not_spoken_of(tmp_path: Path, cls: str, mode: Any)
     ("instead", "said"),
     [
         ({"overflow = c2": "overflow = c3"}, "channel 'c3' is not declared"),
-        ({"= file": "= memory"}, "channel 'c2' is of type memory, and an overflow needs one of type file"),
-        ({"overflow = c2": "overflow = c1"}, "channel 'c1' is of type kafka, and an overflow needs one of type file"),
-        ({"s1.channels = c1": "s1.channels = c1 c2"}, "must be used by nothing else, and a1.sources.s1 names it"),
+        ({"= file": "= memory"}, "channel 'c2' is of type memory, but an overflow channel must be of type file"),
+        (
+            {"overflow = c2": "overflow = c1"},
+            "channel 'c1' is of type kafka, but an overflow channel must be of type file",
+        ),
+        ({"s1.channels = c1": "s1.channels = c1 c2"}, "must not be in use otherwise, but a1.sources.s1 names it"),
         (
             {"= file\n": "= file\na1.sinks = k1\na1.sinks.k1.type = null\na1.sinks.k1.channel = c2\n"},
-            "must be used by nothing else, and a1.sinks.k1 names it",
+            "must not be in use otherwise, but a1.sinks.k1 names it",
         ),
     ],
 )
-def test_one_that_cannot_be_used_is_an_error(tmp_path: Path, instead: dict[str, str], said: str) -> None:
+def test_an_unusable_overflow_is_an_error(tmp_path: Path, instead: dict[str, str], said: str) -> None:
     text = CONFIGURATION
     for old, new in instead.items():
         text = text.replace(old, new)
@@ -67,17 +70,18 @@ def test_one_that_cannot_be_used_is_an_error(tmp_path: Path, instead: dict[str, 
     assert said in error
 
 
-def test_two_channels_need_one_each(tmp_path: Path) -> None:
+def test_two_channels_need_two_overflows(tmp_path: Path) -> None:
     more = "".join(line.replace(".c1.", ".c0.") + "\n" for line in CONFIGURATION.splitlines() if ".c1." in line)
     text = CONFIGURATION.replace("= c1 c2", "= c1 c2 c0").replace("s1.channels = c1", "s1.channels = c1 c0") + more
     spec, said = loaded(tmp_path, text)
     assert spec is None
     assert said == [
-        "12 error a1.channels.c0: overflow: channel 'c2' is that of a1.channels.c1 already: each needs its own"
+        "12 error a1.channels.c0: overflow: channel 'c2' is the overflow channel of a1.channels.c1: each "
+        "channel needs its own"
     ]
 
 
-def test_it_is_an_option_of_channels_in_kafka_alone(tmp_path: Path) -> None:
+def test_overflow_is_an_option_of_kafka_channels_only(tmp_path: Path) -> None:
     text = CONFIGURATION.replace("c2.type = file", "c2.type = file\na1.channels.c2.overflow = c1")
     _, said = loaded(tmp_path, text)
     assert any("unknown option 'overflow'" in line for line in said)

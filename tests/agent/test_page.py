@@ -1,4 +1,4 @@
-"""What the page of an agent asks for, and who may see it."""
+"""Requests of an agent's page, and access to it."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ import pytest
 
 from flafka.agent.graph import Graph
 from flafka.agent.monitoring.history import SAMPLE_SECONDS, History
+from flafka.agent.monitoring.kafkamonitor import KafkaMonitor
 from flafka.agent.monitoring.registry import Registry
 from flafka.agent.monitoring.routes import LenientJsonResponse
 from flafka.agent.monitoring.server import MetricsServer
 from flafka.agent.monitoring.view import View
-from flafka.agent.monitoring.watch import KafkaWatch
 from flafka.plugins import Metrics, TailedFile
 
 
 def view_of(registry: Registry, files: list[TailedFile] | None = None) -> View:
     graph = Graph("a1", "agent.conf", (), (), ())
     view = View(graph, registry)
-    view.show(graph, KafkaWatch({}, {}), {"s1": lambda: files or []})
+    view.set_agent(graph, KafkaMonitor({}, {}), {"s1": lambda: files or []})
     return view
 
 
@@ -41,7 +41,7 @@ class Answer(NamedTuple):
 def asking(
     host: str = "127.0.0.1", token: str = "", asked: str = "localhost", view: View | None = None
 ) -> Callable[..., Answer]:
-    """Requests to a server that listens on `host`, under the name `asked`; without a network."""
+    """Return a function for requests to a server on `host`, under the name `asked`; without a network."""
     registry = view.registry if view is not None else Registry("a1")
     app = MetricsServer(registry, host, 0, view or view_of(registry), token)._app()
 
@@ -92,7 +92,9 @@ def asking(
         ("0.0.0.0", "word", "host.example", "/?token=other", {}, 403),
     ],
 )
-def test_who_may_see_it(host: str, token: str, asked: str, path: str, headers: dict[str, str], status: int) -> None:
+def test_the_page_is_only_for_authorised_users(
+    host: str, token: str, asked: str, path: str, headers: dict[str, str], status: int
+) -> None:
     assert asking(host, token, asked)(path, headers).status == status
 
 
@@ -102,7 +104,7 @@ def test_a_token_moves_from_the_address_into_a_cookie() -> None:
     assert "flafka-token=word; HttpOnly" in answer.headers["set-cookie"]
 
 
-def test_its_parts_are_served_and_nothing_else_of_the_package() -> None:
+def test_files_of_the_page_are_served_and_nothing_else_of_the_package() -> None:
     ask = asking()
     assert "<title>agent</title>" in ask("/").body.decode()
     assert ask("/page/page.js").headers["content-type"].startswith("text/javascript")
@@ -110,11 +112,11 @@ def test_its_parts_are_served_and_nothing_else_of_the_package() -> None:
     assert ask("/page/__init__.py").status == 404
 
 
-def test_the_state_has_the_figures_of_the_metrics_and_what_was_said() -> None:
+def test_the_state_has_the_figures_of_the_metrics_and_the_log_lines() -> None:
     registry, metrics = Registry("a1"), Metrics()
     registry.add("SINK", "k1", metrics)
     metrics.add("EventDrainSuccessCount", 7)
-    metrics.error("it is away")
+    metrics.set_error("it is away")
     view = view_of(registry)
     view.recent.handle(logging.LogRecord("a1.sinks.k1", logging.WARNING, "", 0, "%s!", ("away",), None))
     view.recent.handle(logging.LogRecord("a1.sinks.k1", logging.WARNING, "", 0, "again", (), None))
@@ -128,7 +130,7 @@ def test_the_state_has_the_figures_of_the_metrics_and_what_was_said() -> None:
     ]
 
 
-def test_files_with_most_left_come_first(tmp_path: Path) -> None:
+def test_files_with_most_unread_bytes_come_first(tmp_path: Path) -> None:
     for name, size in (("a", 10), ("b", 30), ("c", 20)):
         (tmp_path / name).write_bytes(b"x" * size)
     gone = TailedFile(str(tmp_path / "gone"), 5)
@@ -138,7 +140,7 @@ def test_files_with_most_left_come_first(tmp_path: Path) -> None:
     assert asking(view=view_of(Registry("a1"), files))("/api/files?match=/b").json()["all"] == 1
 
 
-def test_rates_and_series_are_those_of_the_counters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rates_and_series_agree_with_the_counters(monkeypatch: pytest.MonkeyPatch) -> None:
     registry, metrics = Registry("a1"), Metrics()
     registry.add("SINK", "k1", metrics)
     clock = [1000.0]
@@ -154,7 +156,7 @@ def test_rates_and_series_are_those_of_the_counters(monkeypatch: pytest.MonkeyPa
     late.add("EventAcceptedCount", 1)
     history.sample()
     assert history.rates()["SINK.k1"]["EventDrainSuccessCount"] == 10 / SAMPLE_SECONDS
-    assert history.rates()["SOURCE.s1"]["EventAcceptedCount"] == 0  # it was not seen before
+    assert history.rates()["SOURCE.s1"]["EventAcceptedCount"] == 0  # it was unknown before
     series = json.loads(json.dumps(history.series()))
     assert series["times"] == [1000.0 + n * SAMPLE_SECONDS for n in range(4)]
     assert series["series"]["SINK.k1"]["EventDrainSuccessCount"] == [0, 10, 20, 30]
@@ -162,7 +164,7 @@ def test_rates_and_series_are_those_of_the_counters(monkeypatch: pytest.MonkeyPa
     assert series["series"]["SOURCE.s1"]["EventAcceptedCount"] == [None, None, None, 1]
 
 
-def test_readiness_names_what_was_never_open() -> None:
+def test_readiness_names_components_that_were_never_open() -> None:
     registry = Registry("a1")
     ask = asking(view=view_of(registry))
     assert ask("/readyz").json() == {"agent": "a1", "ready": True, "waiting": {}}
@@ -174,7 +176,7 @@ def test_readiness_names_what_was_never_open() -> None:
 def test_names_that_are_no_text_are_shown_as_far_as_they_can_be() -> None:
     registry, metrics = Registry("a1"), Metrics()
     registry.add("SOURCE", "s1", metrics)
-    metrics.error("/in/a\udcff cannot be read")
+    metrics.set_error("/in/a\udcff cannot be read")
     view = view_of(registry, [TailedFile("/in/a\udcff", 5)])
     ask = asking(view=view)
     for path in ("/api/state", "/api/files", "/healthz", "/metrics"):
@@ -184,8 +186,8 @@ def test_names_that_are_no_text_are_shown_as_far_as_they_can_be() -> None:
         assert answer.json()
 
 
-def test_what_is_no_number_is_one_that_is_not_known() -> None:
-    """Browsers refuse JSON with NaN or Infinity in it as a whole."""
+def test_not_a_number_is_shown_as_unknown() -> None:
+    """Browsers refuse JSON with NaN or Infinity as a whole."""
     registry, metrics = Registry("a1"), Metrics()
     registry.add("SINK", "k1", metrics)
     metrics.set("Lag", float("nan"))

@@ -1,4 +1,4 @@
-"""The page in a real Chromium: what it shows is what the agent says, at every width, however much there is."""
+"""Page in a real Chromium: it shows the agent's state, at every width and size."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ def everything(busy: Scene) -> Iterator[Scene]:
         yield busy
 
 
-def test_everything_that_is_wrong_is_said_with_its_command(browser: Browser, everything: Scene) -> None:
+def test_every_failure_is_shown_with_its_command(browser: Browser, everything: Scene) -> None:
     page = opened(browser, everything)
     assert page.locator("#state").inner_text() == "failing"
     assert page.locator("#problems code").all_inner_texts() == [
         "agent sandbox up",
         "agent dlq list -c conf/flafka.conf -n flafka --component flafka.sinks.hbase",
     ]
-    assert "down: it takes no connection" in page.locator("#kafka").inner_text()
+    assert "down: refuses connections" in page.locator("#kafka").inner_text()
     letters = page.locator("#letters tbody tr").all_inner_texts()
     assert [row.split("\t")[:3] for row in letters] == [
         ["flafka.sinks.hbase", "events", "17"],
@@ -119,15 +119,15 @@ def test_details_by_the_keyboard(browser: Browser, everything: Scene) -> None:
     page.close()
 
 
-def test_a_broker_and_an_agent_that_go_away(browser: Browser, tmp_path: Path) -> None:
+def test_a_broker_and_an_agent_that_stop_are_shown(browser: Browser, tmp_path: Path) -> None:
     scene = Scene(configured(ROOT / "conf/flafka.conf"))
-    scene.look("events", cluster("flafka-events"))
+    scene.set_cluster("events", cluster("flafka-events"))
     with scene.served():
         page = opened(browser, scene)
         assert "down:" not in page.locator("#kafka").inner_text()
-        scene.look("events", cluster("flafka-events", down=3))
-        turned(page, 2)  # it may have been asking
-        assert "down: it takes no connection" in page.locator("#kafka").inner_text()
+        scene.set_cluster("events", cluster("flafka-events", down=3))
+        turned(page, 2)  # a request may have been in flight
+        assert "down: refuses connections" in page.locator("#kafka").inner_text()
     page.locator("#stale").wait_for(state="visible")
     assert "does not answer" in page.locator("#stale").inner_text()
     page.close()
@@ -137,10 +137,10 @@ def test_groups_are_framed_and_names_from_outside_are_text(browser: Browser, tmp
     file = tmp_path / "agent.conf"
     file.write_text(CONFIGURATION.replace("mapping.one", f"mapping.{NAME.replace('=', '').replace(' ', '')}"))
     scene = Scene(configured(file), some_files(tmp_path, 2))
-    scene.metrics["SINK.k1"].error(NAME)
+    scene.metrics["SINK.k1"].set_error(NAME)
     scene.metrics["SOURCE.s1"].set("FollowedFileCount", 2)
-    scene.say(30, NAME, NAME)
-    scene.look("c1", cluster(NAME))
+    scene.log(30, NAME, NAME)
+    scene.set_cluster("c1", cluster(NAME))
     (tmp_path / NAME).write_bytes(b"")
     scene.files.append(scene.files[0]._replace(path=str(tmp_path / NAME)))
     with scene.served():
@@ -180,7 +180,7 @@ def test_ten_thousand_files_and_sixty_sinks(browser: Browser, tmp_path: Path) ->
         assert page.locator("#files tbody tr").count() == 100
         assert "100 of 10,000 files" in page.locator("#files-about").inner_text()
         assert page.evaluate("document.querySelectorAll('*').length") < 5000
-        # What does not change is not drawn anew: not one card while nothing happens.
+        # Unchanged cards are not drawn again: not one while nothing happens.
         page.evaluate(
             """() => {
               window.changes = 0;
@@ -189,7 +189,7 @@ def test_ten_thousand_files_and_sixty_sinks(browser: Browser, tmp_path: Path) ->
               for (const card of document.querySelectorAll(".card")) watch.observe(card, all);
             }"""
         )
-        turned(page, 3)  # after the second sample rates are known
+        turned(page, 3)  # rates are known after the second sample
         page.evaluate("window.changes = 0")
         scene.metrics["SINK.k07"].add("EventDrainSuccessCount", 7)
         until(lambda: "7 events" in shown(page, "a1.sinks.k07"), "the figure")

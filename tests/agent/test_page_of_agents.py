@@ -1,4 +1,4 @@
-"""The page of real agents in a real Chromium: figures, rates, samples and troubles while events flow."""
+"""Page of real agents in a real Chromium: figures, rates, samples and failures while events flow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flafka.agent.runner.agent import Agent
 from flafka.agent.services.running import RunningAgent, until
 from flafka.plugins import Batch, Event
 from tests.agent.browsing import configured, shown, turned
-from tests.fixtures.browser import PATIENCE
+from tests.fixtures.browser import TIMEOUT_MS
 from tests.fixtures.ports import free_port
 from tests.system.running import connected
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
 
 
-def test_figures_are_those_of_the_metrics_while_events_flow(browser: Browser, tmp_path: Path) -> None:
+def test_figures_agree_with_the_metrics_while_events_flow(browser: Browser, tmp_path: Path) -> None:
     text = """
 a1.sources = s1
 a1.channels = c1
@@ -41,7 +41,7 @@ a1.sinks.k1.channel = c1
     with RunningAgent(tmp_path, text) as agent, connected(agent.port("s1")) as sender:
         agent.until(lambda: agent.get("/")[0] == 200, "the page")
         page = browser.new_page()
-        page.set_default_timeout(PATIENCE)
+        page.set_default_timeout(TIMEOUT_MS)
         assert agent._address is not None
         page.goto("http://{}:{}/".format(*agent._address))
         turned(page)
@@ -49,7 +49,7 @@ a1.sinks.k1.channel = c1
         for number in range(1, 6):
             sender.sendall(b"event\n" * 1000)
             agent.until(lambda n=number: agent.count("SINK.k1", "EventDrainSuccessCount") == 1000 * n, "the events")
-            turned(page, 2)  # it may have been asking
+            turned(page, 2)  # a request may have been in flight
             truth = agent.metrics()
             for node, component, counter in (
                 ("a1.sources.s1", "SOURCE.s1", "EventAcceptedCount"),
@@ -106,15 +106,15 @@ def two_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]
 
 
 def wire(page: Page, words: str) -> float:
-    """The rate on the line whose label has these words; 0 as long as there is none."""
+    """Return the rate on the line whose label has these words; 0 without a line."""
     texts = "\n".join(page.locator("#edges text").all_text_contents())
     found = re.search(rf"^{words}([\d.,]+)/s$", texts, re.MULTILINE)
     return float(found[1].replace(",", "")) if found else 0.0
 
 
-def test_each_way_has_its_own_rate(browser: Browser, two_ways: Agent) -> None:
+def test_each_path_has_its_own_rate(browser: Browser, two_ways: Agent) -> None:
     page = browser.new_page(viewport={"width": 1400, "height": 900})
-    page.set_default_timeout(PATIENCE)
+    page.set_default_timeout(TIMEOUT_MS)
     page.goto(f"http://127.0.0.1:{two_ways.server.port}/")
     turned(page)
     rare, other = Event(b"x", {"kind": "rare"}), Event(b"x")
@@ -122,13 +122,13 @@ def test_each_way_has_its_own_rate(browser: Browser, two_ways: Agent) -> None:
     def divided() -> bool:
         two_ways.sources[0].deliver(Batch.of([rare, *[other] * 9]))
         seldom = wire(page, "kind = rare")
-        return seldom > 1 and 8 < wire(page, "otherwise") / seldom < 10
+        return seldom > 1 and 8 < wire(page, "default") / seldom < 10
 
     until(divided, "each way to have its own rate")
     page.close()
 
 
-def test_events_are_shown_as_they_pass_behind_the_last_mask(browser: Browser, two_ways: Agent) -> None:
+def test_events_are_shown_as_they_pass_after_the_last_mask(browser: Browser, two_ways: Agent) -> None:
     card = "4111 1111 1111 1111"
     pages = [browser.new_page(viewport={"width": 1400, "height": 900}) for _ in range(2)]
     taps = {"k1": two_ways.sinks[0].members[0].delivery.taps, "k2": two_ways.sinks[1].members[0].delivery.taps}
@@ -139,11 +139,11 @@ def test_events_are_shown_as_they_pass_behind_the_last_mask(browser: Browser, tw
         turned(page)
 
     for page in pages:
-        page.set_default_timeout(PATIENCE)
+        page.set_default_timeout(TIMEOUT_MS)
         page.goto(f"http://127.0.0.1:{two_ways.server.port}/")
         turned(page)
         ask(page, "a1.sinks.k2")
-    assert len(taps["k2"].listeners) == 1
+    assert len(taps["k2"].subscribers) == 1
     deliver = two_ways.sources[0].deliver
     until(lambda: deliver(Batch.of([Event(f"<b>{card}</b>".encode(), {"kind": "rare"})])), "an event")
     for page in pages:
@@ -155,13 +155,13 @@ def test_events_are_shown_as_they_pass_behind_the_last_mask(browser: Browser, tw
     for node in ("sinks.k1", "channels.c1", "channels.c2", "sources.s1"):
         ask(page, f"a1.{node}")
         told = page.locator("#sample-about").inner_text()
-        assert f"a1.sinks.k2.interceptors.m takes out what the events at a1.{node} have" in told
+        assert f"a1.sinks.k2.interceptors.m redacts the events of a1.{node}" in told
         assert page.locator("#sample-events li").count() == 0
         page.keyboard.press("Escape")
     for page in pages:
         page.close()
-    until(lambda: two_ways.look() or not taps["k2"].listeners, "the tap to end with the last page")
-    assert not taps["k1"].listeners
+    until(lambda: two_ways.tick() or not taps["k2"].subscribers, "the tap to end with the last page")
+    assert not taps["k1"].subscribers
 
 
 TROUBLED = """
@@ -195,7 +195,7 @@ a1.sinks.away.channel = full
 """
 
 
-def test_troubles_of_a_real_agent_are_shown_with_their_causes(browser: Browser, tmp_path: Path) -> None:
+def test_failures_of_a_real_agent_are_shown_with_their_causes(browser: Browser, tmp_path: Path) -> None:
     spool = tmp_path / "spool"
     spool.mkdir()
     (spool / "a.log").write_bytes(b"123456789\n" * 1000)
@@ -217,7 +217,7 @@ def test_troubles_of_a_real_agent_are_shown_with_their_causes(browser: Browser, 
         agent.until(lambda: agent.failing().keys() >= {"SINK.away"}, "the sink to fail")
         agent.until(lambda: agent.count("CHANNEL.full", "ChannelFillPercentage") >= 100, "the channel to be full")
         page = browser.new_page(viewport={"width": 1400, "height": 900})
-        page.set_default_timeout(PATIENCE)
+        page.set_default_timeout(TIMEOUT_MS)
         assert agent._address is not None
         page.goto("http://{}:{}/".format(*agent._address))
         turned(page)

@@ -1,4 +1,4 @@
-"""`agent test`: sample events through a configuration, and what comes out compared; `agent new test` writes one."""
+"""`agent test`: sample events through a configuration, and its output compared; `agent new test` writes one."""
 
 from __future__ import annotations
 
@@ -104,13 +104,13 @@ def run(directory: Path, text: str, *words: str) -> Any:
     return CliRunner().invoke(main, ["test", str(file), *words])
 
 
-def test_what_is_as_expected_passes(directory: Path) -> None:
+def test_expected_output_passes(directory: Path) -> None:
     shown = run(directory, TEST)
     assert shown.exit_code == 0, shown.output
     assert "1 test, 0 failed" in shown.output
 
 
-def test_what_is_not_is_shown_side_by_side(directory: Path) -> None:
+def test_unexpected_output_is_shown_side_by_side(directory: Path) -> None:
     wrong = TEST.replace('row = "ERROR"', 'row = "error"').replace("/logs/INFO/2026-01-01", "/logs/INFO")
     shown = run(
         directory,
@@ -123,7 +123,7 @@ def test_what_is_not_is_shown_side_by_side(directory: Path) -> None:
     at = lines.index("at rows, event 1: row")
     assert lines[at + 1 : at + 3] == ['expected "error"', 'got      "ERROR"']
     assert "at archive, event 2: path" in lines
-    assert any(line.startswith("at alerts: 2 events expected, 1 came: 'ERROR: a ") for line in lines)
+    assert any(line.startswith("at alerts: 2 events expected, got 1: 'ERROR: a ") for line in lines)
     suite = ET.parse(directory / "out.xml").getroot()
     assert (suite.attrib["tests"], suite.attrib["failures"]) == ("1", "1")
     failure = suite.find("testcase/failure")
@@ -131,7 +131,7 @@ def test_what_is_not_is_shown_side_by_side(directory: Path) -> None:
     assert "event 1: row" in (failure.text or "")
 
 
-def test_what_an_interceptor_rejects_is_told(directory: Path) -> None:
+def test_rejections_of_an_interceptor_are_reported(directory: Path) -> None:
     private = "a1.sources.s1.interceptors.private."
     lines = [line for line in CONFIGURATION.splitlines() if not line.startswith(private)]
     lines += [f"{private}{one}" for one in ("type = json", "fields = level", "onError = reject")]
@@ -142,7 +142,7 @@ def test_what_an_interceptor_rejects_is_told(directory: Path) -> None:
 lines = ['{"level": "ERROR"}', "no JSON"]
 [[test.expect]]
 at = "s1"
-event = [{ headers = { level = "ERROR" } }, { body = "no JSON", rejected = "^the body is no JSON object" }]
+event = [{ headers = { level = "ERROR" } }, { body = "no JSON", rejected = "^the body is not a JSON object" }]
 [[test.expect]]
 at = "logs"
 count = 1
@@ -155,13 +155,13 @@ count = 1
     ("old", "new", "told"),
     [
         ('headers = { level = "ERROR" }', 'headers = { level = "WARN" }', "header level expected 'WARN' got 'ERROR'"),
-        ("^ERROR: a (?!secret)", "^WARN", "the body expected what matches"),
+        ("^ERROR: a (?!secret)", "^WARN", "the body expected a match of"),
         ('without = ["other"]', 'without = ["level"]', "header level expected none got 'ERROR'"),
-        ("topic =", "topik =", "topik: nobody tells it here; what is told: topic, key, did you mean 'topic'?"),
+        ("topic =", "topik =", "topik: this component has no such value; it has: topic, key, did you mean 'topic'?"),
         ('"@fields" = { level = "ERROR" }', '"@fields" = { level = "x" }', 'expected {"@fields": {"level": "x"}}'),
     ],
 )
-def test_every_difference_is_told(directory: Path, old: str, new: str, told: str) -> None:
+def test_every_difference_is_reported(directory: Path, old: str, new: str, told: str) -> None:
     assert old in TEST
     shown = run(directory, TEST.replace(old, new))
     assert shown.exit_code == 1, shown.output
@@ -179,19 +179,19 @@ expect = [{ at = "archive", event = [{ rejected = "timestamp" }, { path = "/logs
     assert [line.strip() for line in shown.output.splitlines() if " at " in line] == ["at archive, event 2: path"]
 
 
-def test_a_rejection_that_nobody_expects_is_a_difference(directory: Path) -> None:
+def test_an_unexpected_rejection_is_a_difference(directory: Path) -> None:
     event = '{ body = "y", headers = { timestamp = "soon" } }'
     shown = run(
         directory, f"[[test]]\nevent = [{event}]\nexpect = [{{ at = 'archive', event = [{{ body = 'y' }}] }}]"
     )
-    assert "at archive, event 1: the sink rejects it: " in shown.output
+    assert "at archive, event 1: the sink rejects the event: " in shown.output
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("", "it has no [[test]]"),
-        ("[[test]]\nlines = ['x']", "it expects nothing"),
+        ("", "the file has no [[test]]"),
+        ("[[test]]\nlines = ['x']", "the test has no [[test.expect]]"),
         ("[[test]]\nevnt = []", "unknown key 'evnt', did you mean 'event'?"),
         (
             "[[test]]\nlines = ['x']\nexpect = [{ at = 'alert' }]",
@@ -207,7 +207,7 @@ def test_a_rejection_that_nobody_expects_is_a_difference(directory: Path) -> Non
         ("[[test]]\nfile = 'none'\nexpect = [{ at = 's1' }]", "none cannot be read: No such file"),
     ],
 )
-def test_mistakes_of_the_file_are_told(directory: Path, text: str, told: str) -> None:
+def test_mistakes_of_the_file_are_reported(directory: Path, text: str, told: str) -> None:
     shown = run(directory, text, "--json")
     assert shown.exit_code == 2
     (mistake,) = json.loads(shown.output)["mistakes"]
@@ -236,15 +236,15 @@ def test_a_test_is_written_of_a_tap_and_passes(directory: Path) -> None:
     assert [one["headers"] for one in test["event"] if "headers" in one] == [{"a.b": '\x7f "x"'}]
     expected = {one["at"]: one for one in test["expect"]}
     assert [*expected] == ["s1", "logs", "alerts", "archive", "rows", "out", "search"]
-    assert "timestamp" not in expected["s1"]["event"][0]["headers"]  # another one at each run
+    assert "timestamp" not in expected["s1"]["event"][0]["headers"]  # another value at each run
     assert expected["out"]["event"][0]["topic"] == "t-ERROR"
     shown = CliRunner().invoke(main, ["test", str(file)])
     assert shown.exit_code == 0, shown.output
     again = CliRunner().invoke(main, ["new", "test", "mine", "-c", conf])
-    assert "is there already" in again.output
+    assert "exists: choose another NAME" in again.output
 
 
-def test_a_name_that_two_components_have_is_said_with_its_kind(tmp_path: Path) -> None:
+def test_a_name_of_two_components_is_shown_with_its_kind(tmp_path: Path) -> None:
     (tmp_path / "agent.conf").write_text(
         "a.sources = x\na.channels = c\na.sinks = x\na.sources.x.type = seq\na.sources.x.channels = c\n"
         "a.channels.c.type = memory\na.sinks.x.type = null\na.sinks.x.channel = c\n"
@@ -254,7 +254,7 @@ def test_a_name_that_two_components_have_is_said_with_its_kind(tmp_path: Path) -
     assert shown.exit_code == 0, shown.output
 
 
-def test_the_example_of_the_documentation_is_the_one_that_is_shipped_and_passes() -> None:
+def test_the_example_of_the_documentation_is_shipped_and_passes() -> None:
     root = Path(__file__).parents[2]
     example = root / "conf/quickstart.test.toml"
     shown = CliRunner().invoke(main, ["test", str(example)])

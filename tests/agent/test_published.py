@@ -1,4 +1,4 @@
-"""Configurations of the kinds that people publish: each runs, or what is said of it tells how to make it run."""
+"""Configurations like published ones: each runs, or its messages name the remedy."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ PLAIN = PUBLISHED["multiplexing by regex_extractor"].removeprefix("=> runs\n")
 
 
 def read(file: Path, text: str, name: str | None = None) -> tuple[bool, str]:
-    """Whether it runs, and all that is said of it."""
+    """Return True if the file runs, and all messages about it."""
     file.write_text(text, "utf-8", newline="")
     spec, found = load(file, name, components=COMPONENTS, environment={})
     return spec is not None, "\n".join(map(str, found))
@@ -30,7 +30,7 @@ def _without_hadoop(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("name", PUBLISHED)
-def test_it_runs_or_is_told_how(name: str, tmp_path: Path) -> None:
+def test_it_runs_or_its_messages_name_the_remedy(name: str, tmp_path: Path) -> None:
     expected = re.findall(r"(?m)^=> (.*)$", PUBLISHED[name])
     text = re.sub(r"(?m)^=> .*\n", "", PUBLISHED[name])
     runs, told = read(tmp_path / "flume.conf", text)
@@ -65,4 +65,4 @@ def test_each_of_several_agents_runs(tmp_path: Path) -> None:
     for name in ("agent", "other"):
         runs, told = read(tmp_path / "flume.conf", text, name)
         assert runs, told
-    assert "which agent? the file has: agent, other" in read(tmp_path / "flume.conf", text)[1]
+    assert "the file has several agents: choose one with -n (agent, other)" in read(tmp_path / "flume.conf", text)[1]

@@ -1,4 +1,4 @@
-"""When an agent reads its configuration again by itself, and what it makes of one that is half written."""
+"""Reloads after a changed file, and files that are half written."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from flafka.agent.cli import main
-from flafka.agent.cli.reloading import Reloader
+from flafka.agent.cli.reloader import Reloader
 from flafka.agent.config import load
 from flafka.agent.services.running import until
 from flafka.plugins import Components
@@ -25,8 +25,8 @@ a1.channels.c.capacity = 500
 """
 
 
-class Told:
-    """An agent that is told what to go over to, and the page that says so."""
+class RecordingAgent:
+    """Agent and page that record each reload."""
 
     def __init__(self, file: Path) -> None:
         spec, found = load(file, components=Components())
@@ -40,8 +40,8 @@ class Told:
         self.capacities.append(spec.channel("c").config.capacity)
         return "channels c"
 
-    def reloaded(self, *, ok: bool, told: str) -> None:
-        self.reloads.append((ok, told))
+    def record_reload(self, *, ok: bool, message: str) -> None:
+        self.reloads.append((ok, message))
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def file(tmp_path: Path) -> Path:
 
 
 def reloader_of(*words: str, monkeypatch: pytest.MonkeyPatch) -> Reloader:
-    """The one with which `agent start` runs."""
+    """Return the reloader of `agent start`."""
     found: list[Reloader] = []
 
     def run(spec: Any, *, drain: bool, reloader: Reloader) -> int:
@@ -69,38 +69,38 @@ def reloader_of(*words: str, monkeypatch: pytest.MonkeyPatch) -> Reloader:
     ("words", "looks"),
     [(["-f"], True), (["--no-reload-conf", "-f"], False), (["-c"], False), (["--reload-conf", "-c"], True)],
 )
-def test_a_change_is_enough_in_flumes_spelling_and_where_asked(
+def test_a_changed_file_is_reloaded_in_flumes_spelling_and_on_request(
     words: list[str], looks: bool, file: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
-    monkeypatch.setattr("flafka.agent.cli.reloading.time", SimpleNamespace(monotonic=lambda: now[0]))
-    reloader, agent = reloader_of(*words, str(file), monkeypatch=monkeypatch), Told(file)
+    monkeypatch.setattr("flafka.agent.cli.reloader.time", SimpleNamespace(monotonic=lambda: now[0]))
+    reloader, agent = reloader_of(*words, str(file), monkeypatch=monkeypatch), RecordingAgent(file)
     told: Any = agent
 
-    def look() -> None:
-        """After half a minute, and what comes of it."""
+    def poll() -> None:
+        """Poll after half a minute, and return the result."""
         now[0] += 30
-        reloader.look(told, asked=False)
+        reloader.poll(told, requested=False)
         if reloader._thread is not None:
             reloader._thread.join(60)
 
-    look()
+    poll()
     assert agent.reloads == []
     file.write_text(CONF.replace("500", "700"))
     now[0] -= 29
-    look()
+    poll()
     assert agent.reloads == [], "it looks each half minute"
     now[0] += 29
-    look()
+    poll()
     assert agent.capacities == ([700] if looks else [])
-    look()
+    poll()
     assert len(agent.reloads) == looks, "what has not changed since is not read again"
     file.write_text(CONF.replace("500", "7x"))  # half written, or wrong
-    look()
-    file.unlink()  # an editor is about to put it there
-    look()
+    poll()
+    file.unlink()  # an editor is about to replace it
+    poll()
     file.write_text(CONF.replace("500", "9000"))
-    look()
+    poll()
     assert agent.capacities == ([700, 9000] if looks else [])
     assert [ok for ok, _ in agent.reloads] == ([True, False, False, True] if looks else [])
     assert all(
@@ -108,11 +108,11 @@ def test_a_change_is_enough_in_flumes_spelling_and_where_asked(
     )
 
 
-def test_a_reload_that_is_asked_for_reads_what_has_not_changed_too(file: Path) -> None:
-    from flafka.agent.cli.configured import Chosen
+def test_a_requested_reload_reads_unchanged_files_too(file: Path) -> None:
+    from flafka.agent.cli.configuration import ChosenConfiguration
 
-    reloader, agent = Reloader(Chosen(file, None, "normal", {}), looks=False), Told(file)
+    reloader, agent = Reloader(ChosenConfiguration(file, None, "normal", {}), watch_files=False), RecordingAgent(file)
     told: Any = agent
-    reloader.look(told, asked=True)
+    reloader.poll(told, requested=True)
     until(lambda: agent.reloads, "the reload", 60)
     assert agent.reloads == [(True, "channels c")]

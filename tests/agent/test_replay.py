@@ -1,4 +1,4 @@
-"""`agent replay`: the span that it is asked for, and what it says where there is nothing in it."""
+"""`agent replay`: its time range, and its message about an empty one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from click.testing import CliRunner
 from flafka.agent.cli import main
 from flafka.agent.config import load
 from flafka.agent.runner import replaying
-from flafka.agent.runner.local.alone import Hangs
+from flafka.agent.runner.local.standalone import Hangs
 from flafka.plugins import Assignment, Components, FlafkaError, KafkaStream, OffsetRange
 from tests.fixtures.partitions import assignment
 
@@ -40,17 +40,17 @@ def conf(tmp_path: Path) -> Path:
     return file
 
 
-def test_a_span_from_before_1970_is_one_from_the_beginning(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kafka takes negative times for marks such as the end of the log, and a group's name has none."""
+def test_a_time_range_from_before_1970_starts_at_the_beginning(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kafka uses negative times for marks such as the end of the log, and a group's name has none."""
     asked: list[Any] = []
 
     @contextmanager
-    def replay_of(spec: Any, name: str, start: int, end: int) -> Iterator[None]:
+    def open_replay(spec: Any, name: str, start: int, end: int) -> Iterator[None]:
         asked.append((name, start, end))
         raise FlafkaError("that is all")
         yield
 
-    monkeypatch.setattr(replaying, "replay_of", replay_of)
+    monkeypatch.setattr(replaying, "open_replay", open_replay)
     span = ("--from", "1960-01-01T00:00+00:00", "--to", "1970-01-02T00:00+00:00")
     shown = CliRunner().invoke(main, ["replay", "-c", str(conf), "--sink", "k", *span, "--yes"])
     assert "that is all" in shown.output + shown.stderr + str(shown.exception)
@@ -58,7 +58,7 @@ def test_a_span_from_before_1970_is_one_from_the_beginning(conf: Path, monkeypat
 
 
 class Topic:
-    """A channel with one partition, whose span, records 5 to 7, holds ends of transactions alone."""
+    """Channel with one partition, whose time range, records 5 to 7, has only transaction markers."""
 
     kafka = property(lambda self: self)
 
@@ -71,50 +71,50 @@ class Topic:
     def committed(self, group: str | None) -> list[Assignment]:
         return [assignment("cluster", "web-logs", "id", group or "g", 0, 0, next_offset=self.offset)]
 
-    def at(self, time: int) -> dict[int, int]:
+    def offsets_for_time(self, time: int) -> dict[int, int]:
         return {0: {1: 5, 2: 8}[time]}
 
-    def starts(self) -> dict[int, int]:
+    def beginning_offsets(self) -> dict[int, int]:
         return {0: 0}
 
-    def is_vacant(self, partition: int, start: int, end: int) -> bool:
+    def is_empty_range(self, partition: int, start: int, end: int) -> bool:
         return True
 
 
 @pytest.mark.parametrize(("offset", "begun"), [(None, False), (5, True)])
-def test_a_span_that_holds_nothing_is_not_taken_for_a_replay_that_is_complete(
+def test_an_empty_time_range_is_not_reported_as_a_complete_replay(
     conf: Path, offset: int | None, begun: bool
 ) -> None:
     spec, problems = load(conf, components=Components())
     assert spec is not None, problems
     topic: Any = Topic(offset)
-    planned = replaying._planned(spec, spec.sinks[0], topic, topic.committed("g"), 1, 2)
-    assert (planned.records, planned.begun) == (0, begun)
+    planned = replaying._plan(spec, spec.sinks[0], topic, topic.committed("g"), 1, 2)
+    assert (planned.records, planned.is_begun) == (0, begun)
 
 
 def test_a_sink_that_hangs_ends_the_command(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Python itself would wait for the sink's threads without end."""
     end = threading.Event()
     start = assignment("", "", "", "g", 0, 0, next_offset=5)
-    part = replaying.Part(OffsetRange(5, 8), start, 0, None)
+    part = replaying.PartitionSpan(OffsetRange(5, 8), start, 0, None)
 
     class Planned(replaying.Replay):
-        def repeats(self) -> str:
+        def duplicate_risk(self) -> str:
             return ""
 
-        def run(self, tell: Any = None) -> Any:
+        def run(self, on_progress: Any = None) -> Any:
             threading.Thread(target=end.wait, args=(60,)).start()
             raise Hangs("the replay stopped, a1.sinks.k hangs")
 
     @contextmanager
-    def replay_of(spec: Any, name: str, start: int, end: int) -> Iterator[Any]:
+    def open_replay(spec: Any, name: str, start: int, end: int) -> Iterator[Any]:
         none: Any = None
         yield Planned(spec, spec.sinks[0], none, (part,))
 
     def leave(code: int) -> None:
         raise SystemExit(code + 40)
 
-    monkeypatch.setattr(replaying, "replay_of", replay_of)
+    monkeypatch.setattr(replaying, "open_replay", open_replay)
     monkeypatch.setattr(os, "_exit", leave)
     span = ("--from", "2026-01-01", "--to", "2026-01-02")
     try:

@@ -1,4 +1,4 @@
-"""The agents in conf/ are right as they are, with no variable set."""
+"""Shipped agents in conf/ are valid without any variable set."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from flafka.agent.services.hdfs import HdfsCluster
 from flafka.agent.services.solr import SolrCluster
 from flafka.agent.testing import run_processor
 from flafka.plugins import Components, Event
-from flafka.sinks.spark.loading import load as load_processor
+from flafka.sinks.spark.loading import load_processor
 
 CONF = Path(__file__).parents[2] / "conf"
 
 
 @pytest.mark.parametrize("name", ["flafka.conf", "edge.conf", "quickstart.conf"])
-def test_check_finds_nothing_to_say(name: str) -> None:
+def test_check_has_no_messages(name: str) -> None:
     result = CliRunner().invoke(main, ["check", "--strict", "-c", str(CONF / name)])
     assert result.exit_code == 0, result.output
     assert result.stderr == ""
@@ -78,7 +78,7 @@ def test_flafka_conf_names_the_sandbox(cluster: type[Cluster], name: str, tmp_pa
 
 
 def test_addresses_in_shipped_files_come_from_the_variables_of_agent_env() -> None:
-    """`eval "$(agent env --export)"` is enough, whichever instance the servers are."""
+    """`eval "$(agent env --export)"` is enough for every instance of the servers."""
     servers = {}
     for file in CONF.rglob("*.conf"):
         found = re.findall(r"\$\{env:(\w+):-(?:https?://)?127\.0\.0\.1:\d{5}\b", file.read_text())

@@ -1,4 +1,4 @@
-"""`agent size`: the sizing model and the costs that it computes with."""
+"""`agent size`: the sizing model and its costs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flafka.agent.cli import main
-from flafka.agent.sizing import COSTS, SINKS, SOURCES, Load, costs, needs
+from flafka.agent.sizing import COSTS, SINKS, SOURCES, Load, read_costs, requirements
 
 LOAD = Load(events=1_000_000, bytes=200, hosts=10_000)
 COST = {
@@ -31,7 +31,7 @@ COST = {
 
 
 def amounts(load: Load, cost: Any = COST) -> dict[str, float]:
-    return {need.what: need.amount for need in needs(load, cost)}
+    return {need.resource: need.amount for need in requirements(load, cost)}
 
 
 def run(*words: str) -> Any:
@@ -58,7 +58,7 @@ def test_on_spark_the_executors_deliver() -> None:
 
 
 @given(st.floats(1, 1e8), st.floats(1, 1e5), st.integers(1, 10**6), st.floats(1.01, 100))
-def test_more_load_never_takes_less(events: float, size: float, hosts: int, more: float) -> None:
+def test_more_load_never_needs_less(events: float, size: float, hosts: int, more: float) -> None:
     load = Load(events=events, bytes=size, hosts=hosts)
     before = amounts(load)
     rounded = {"partitions", "files an hour"}  # to a multiple of the brokers, of which there may be more
@@ -68,8 +68,8 @@ def test_more_load_never_takes_less(events: float, size: float, hosts: int, more
         assert after["partitions"] > before["partitions"] - before["brokers"]
 
 
-def test_every_cost_says_where_it_comes_from() -> None:
-    for kind, named in costs().items():
+def test_every_cost_names_its_origin() -> None:
+    for kind, named in read_costs().items():
         for name, cost in named.items() if kind in ("source", "sink", "spark") else [(kind, named)]:
             assert cost["from"], f"{kind}.{name}"
 
@@ -77,9 +77,9 @@ def test_every_cost_says_where_it_comes_from() -> None:
 @pytest.mark.parametrize("source", SOURCES)
 @pytest.mark.parametrize("sink", SINKS)
 def test_every_source_and_sink_has_costs(source: str, sink: str) -> None:
-    assert amounts(replace(LOAD, source=source, sink=sink), costs(COSTS))
+    assert amounts(replace(LOAD, source=source, sink=sink), read_costs(COSTS))
     if sink.startswith("hdfs"):
-        assert amounts(replace(LOAD, source=source, sink=sink, runner="spark"), costs(COSTS))
+        assert amounts(replace(LOAD, source=source, sink=sink, runner="spark"), read_costs(COSTS))
 
 
 def test_the_command_prints_each_need_with_its_reason() -> None:
@@ -90,7 +90,7 @@ def test_the_command_prints_each_need_with_its_reason() -> None:
     assert "1,000,000/s" in rows["cores of agents"]["because"]
 
 
-def test_costs_of_a_machine_of_ones_own(tmp_path: Path) -> None:
+def test_costs_of_the_users_machine(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(COSTS.read_text().replace("reader = ", "reader = 1 #"))
     shown = run("--events", "10", "--bytes", "200", "--costs", str(file), "--json")
@@ -98,7 +98,7 @@ def test_costs_of_a_machine_of_ones_own(tmp_path: Path) -> None:
     file.write_text("nothing")
     shown = run("--events", "10", "--bytes", "200", "--costs", str(file))
     assert shown.exit_code == 1
-    assert "is no file of costs" in shown.output
+    assert "is not a file of costs" in shown.output
     file.write_text("[source.syslog]\nevent = 1\n")
     assert "the file of costs has no" in run("--events", "10", "--bytes", "200", "--costs", str(file)).output
 

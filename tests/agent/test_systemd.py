@@ -1,4 +1,4 @@
-"""What systemd hears of a real agent, and its unit file as systemd reads it."""
+"""Notifications of a real agent to systemd, and its unit file checked by systemd."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from tests.agent.test_monitoring import configuration
 UNIT = Path(__file__).parents[2] / "conf/systemd/agent.service"
 
 
-class Heard:
-    """A socket as systemd's."""
+class NotifySocket:
+    """Socket like systemd's."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.lines = path, list[str]()
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
         self._socket.bind(str(path))
-        self._thread = threading.Thread(target=self._hear, daemon=True)
+        self._thread = threading.Thread(target=self._receive, daemon=True)
         self._thread.start()
 
     def close(self) -> None:
@@ -33,47 +33,51 @@ class Heard:
         self._thread.join()
         self._socket.close()
 
-    def _hear(self) -> None:
+    def _receive(self) -> None:
         while datagram := self._socket.recv(4096):
             self.lines += datagram.decode().splitlines()
 
 
 @pytest.fixture
-def heard(tmp_path: Path) -> Iterator[Heard]:
-    heard = Heard(tmp_path / "notify")
-    yield heard
-    heard.close()
+def notify_socket(tmp_path: Path) -> Iterator[NotifySocket]:
+    notify_socket = NotifySocket(tmp_path / "notify")
+    yield notify_socket
+    notify_socket.close()
 
 
-def test_a_service_is_ready_alive_and_stopping(servers: None, tmp_path: Path, heard: Heard) -> None:
-    with RunningAgent(tmp_path / "a", configuration(0), environment={"NOTIFY_SOCKET": str(heard.path)}) as agent:
-        agent.until(lambda: "READY=1" in heard.lines, "the agent to be ready")
-        assert "WATCHDOG=1" in heard.lines
-        assert "STATUS=takes events, ok" in heard.lines
+def test_a_service_is_ready_alive_and_stopping(servers: None, tmp_path: Path, notify_socket: NotifySocket) -> None:
+    with RunningAgent(
+        tmp_path / "a", configuration(0), environment={"NOTIFY_SOCKET": str(notify_socket.path)}
+    ) as agent:
+        agent.until(lambda: "READY=1" in notify_socket.lines, "the agent to be ready")
+        assert "WATCHDOG=1" in notify_socket.lines
+        assert "STATUS=takes events, ok" in notify_socket.lines
         assert agent.stop() == 0
-    until(lambda: heard.lines[-2:] == ["STOPPING=1", "STATUS=draining"], "the end", 60)
+    until(lambda: notify_socket.lines[-2:] == ["STOPPING=1", "STATUS=draining"], "the end", 60)
 
 
-def test_what_it_waits_for_is_said_once_and_asked_time_for(monkeypatch: pytest.MonkeyPatch, heard: Heard) -> None:
-    monkeypatch.setenv("NOTIFY_SOCKET", str(heard.path))
+def test_a_wait_is_reported_once_and_extends_the_timeout(
+    monkeypatch: pytest.MonkeyPatch, notify_socket: NotifySocket
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", str(notify_socket.path))
     systemd, waiting = Systemd(), {"a1.channels.c1": "no broker\nanswers"}
     for _ in range(3):
-        systemd.look(waiting, "failing")
-    systemd.look({}, "degraded")
-    systemd.look(waiting, "degraded")  # it was ready before: systemd is not to stop it for this
-    until(lambda: "STATUS=takes events, degraded" in heard.lines, "all lines", 60)
-    assert heard.lines == [
+        systemd.update(waiting, "failing")
+    systemd.update({}, "degraded")
+    systemd.update(waiting, "degraded")  # it was ready before: systemd must not stop it
+    until(lambda: "STATUS=takes events, degraded" in notify_socket.lines, "all lines", 60)
+    assert notify_socket.lines == [
         *("WATCHDOG=1", "EXTEND_TIMEOUT_USEC=30000000", "STATUS=waiting for a1.channels.c1: no broker answers"),
         *("READY=1", "STATUS=takes events, degraded"),
     ]
 
 
-def test_nobody_is_told_where_nobody_asks(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_systemd_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
-    Systemd().look({}, "ok")
+    Systemd().update({}, "ok")
 
 
-def test_systemd_understands_the_unit(tmp_path: Path) -> None:
+def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
     tool = shutil.which("systemd-analyze")
     if tool is None:
         pytest.skip("systemd-analyze is not installed")

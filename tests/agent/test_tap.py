@@ -1,4 +1,4 @@
-"""`agent tap`: events as they pass, for the agent's own user; nothing waits for it."""
+"""`agent tap`: passing events, for the agent's own user; the agent never waits for it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from click.testing import CliRunner
 from flafka.agent.cli import main
 from flafka.agent.config import load
 from flafka.agent.monitoring.taps import (
-    MOST_BATCHES,
+    MAX_QUEUED_BATCHES,
     Taps,
     TapServer,
     TapSubscriber,
-    find,
-    matching,
-    points,
-    reachable,
+    filter_by_body,
+    find_point,
     receive,
     send,
+    socket_address,
     socket_file,
+    tap_points,
 )
 from flafka.agent.runner.agent import Agent
 from flafka.agent.services.running import until
@@ -68,28 +68,28 @@ def batch_of(*bodies: str) -> Batch:
     return Batch.of([Event(body.encode()) for body in bodies])
 
 
-WAITING = "waiting for events at a1.channels.c1; Ctrl-C ends this"
+WAITING = "waiting for events at a1.channels.c1; Ctrl-C stops"
 
 
 class Serving:
-    """A server of taps without the agent around it; `taps` by path."""
+    """Server of taps without an agent; `taps` by path."""
 
     def __init__(self, directory: Path) -> None:
         self.spec = spec_of(directory)
         self.taps = {path: Taps() for path in ("a1.sources.s1", "a1.channels.c1", "a1.sinks.k1", "a1.sinks.s1")}
         self.server = TapServer(self.spec)
-        self.server.show(self.spec, self.taps)
+        self.server.set_agent(self.spec, self.taps)
         self.server.start()
 
     def run(self, path: str, batches: list[Batch], *words: str) -> Any:
-        """What the command prints while these batches pass, once it listens."""
+        """Return the output of the command while these batches pass, once it listens."""
         taps = self.taps[path]
 
         def pass_by() -> None:
-            until(lambda: taps.listeners, "somebody to listen", 60)
+            until(lambda: taps.subscribers, "somebody to listen", 60)
             for batch in batches:
-                for listener in taps.listeners:
-                    listener.passed(batch)
+                for listener in taps.subscribers:
+                    listener.on_batch(batch)
 
         passing = threading.Thread(target=pass_by)
         passing.start()
@@ -100,7 +100,7 @@ class Serving:
 
 @pytest.fixture
 def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
-    deep = tmp_path / ("directory" * 10) / ("directory" * 10)  # longer than the kernel takes
+    deep = tmp_path / ("directory" * 10) / ("directory" * 10)  # longer than the kernel accepts
     monkeypatch.setenv("XDG_STATE_HOME", str(deep))
     one = Serving(tmp_path)
     yield one
@@ -110,10 +110,10 @@ def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving
 def test_events_are_shown_as_they_pass(serving: Serving) -> None:
     shown = serving.run("a1.channels.c1", [batch_of("one", "two"), batch_of("three")], "c1", "--limit", "3")
     assert (shown.exit_code, shown.stdout, shown.stderr) == (0, "one\ntwo\nthree\n", f"{WAITING}\n")
-    until(lambda: not serving.taps["a1.channels.c1"].listeners, "the reader to be let go", 60)
+    until(lambda: not serving.taps["a1.channels.c1"].subscribers, "the reader to be let go", 60)
 
 
-def test_headers_and_what_a_terminal_would_obey(serving: Serving) -> None:
+def test_headers_are_shown_and_control_sequences_are_escaped(serving: Serving) -> None:
     batch = Batch.of([Event(b"a\x1b[2Jb\xff", {"host": "web"})])
     shown = serving.run("a1.channels.c1", [batch], "c1", "--limit", "1", "--headers")
     assert shown.stdout == "a\\x1b[2Jb\\xff\n    host = web\n"
@@ -127,7 +127,7 @@ def test_json_is_an_object_a_line(serving: Serving) -> None:
     assert second["body_base64"] == "/w=="
 
 
-def test_only_what_matches_is_sent(serving: Serving) -> None:
+def test_only_matching_events_are_sent(serving: Serving) -> None:
     batch = batch_of("error: one", "two", "ERROR three")
     shown = serving.run("a1.channels.c1", [batch], "c1", "--limit", "2", "--grep", "(?i)^error")
     assert shown.stdout == "error: one\nERROR three\n"
@@ -136,21 +136,21 @@ def test_only_what_matches_is_sent(serving: Serving) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["x"], "no component is named 'x'; there are c1, s1, s1.i1, s1.i2, k1"),
+        (["x"], "no component is named 'x'; components: c1, s1, s1.i1, s1.i2, k1"),
         (["s1.i3"], "no component is named 's1.i3', did you mean 's1.i"),
-        (["s1"], "s1 is the name of a1.sources.s1 and a1.sinks.s1: write one of these"),
-        (["c1", "--grep", "("], "'(' is no regular expression of RE2: missing ): ("),
+        (["s1"], "s1 is ambiguous: write a1.sources.s1 or a1.sinks.s1"),
+        (["c1", "--grep", "("], "'(' is not a regular expression (RE2): missing ): ("),
     ],
 )
-def test_mistakes_are_told(serving: Serving, words: list[str], told: str) -> None:
+def test_mistakes_are_reported(serving: Serving, words: list[str], told: str) -> None:
     shown = CliRunner().invoke(main, ["tap", "-c", serving.spec.file, *words])
     assert shown.exit_code == 1
     assert told in shown.output
 
 
-def test_the_end_of_the_agent_is_told(serving: Serving) -> None:
+def test_the_end_of_the_agent_is_reported(serving: Serving) -> None:
     def end() -> None:
-        until(lambda: serving.taps["a1.channels.c1"].listeners, "somebody to listen", 60)
+        until(lambda: serving.taps["a1.channels.c1"].subscribers, "somebody to listen", 60)
         serving.server.stop()
 
     ending = threading.Thread(target=end)
@@ -160,28 +160,28 @@ def test_the_end_of_the_agent_is_told(serving: Serving) -> None:
     assert (shown.exit_code, shown.stderr.splitlines()) == (1, [WAITING, "Error: the agent has ended"])
     assert not socket_file("a1", serving.spec.file).exists()
     shown = CliRunner().invoke(main, ["tap", "-c", serving.spec.file, "c1"])
-    assert "is it started, by this user" in shown.output
+    assert "start it as this user" in shown.output
 
 
-def test_a_reader_goes_over_to_what_replaces_a_component_and_is_told_where_nothing_does(serving: Serving) -> None:
+def test_a_reader_follows_a_replaced_component_and_gets_a_message_if_there_is_none(serving: Serving) -> None:
     before, after = serving.taps["a1.channels.c1"], Taps()
 
     def change() -> None:
-        until(lambda: before.listeners, "somebody to listen", 60)
-        serving.server.show(serving.spec, {**serving.taps, "a1.channels.c1": after})
-        until(lambda: after.listeners, "the reader to come over", 60)
-        after.listeners[0].passed(batch_of("one"))
-        serving.server.show(serving.spec, {})
+        until(lambda: before.subscribers, "somebody to listen", 60)
+        serving.server.set_agent(serving.spec, {**serving.taps, "a1.channels.c1": after})
+        until(lambda: after.subscribers, "the reader to come over", 60)
+        after.subscribers[0].on_batch(batch_of("one"))
+        serving.server.set_agent(serving.spec, {})
 
     changing = threading.Thread(target=change)
     changing.start()
     shown = CliRunner().invoke(main, ["tap", "-c", serving.spec.file, "c1"])
     changing.join()
-    assert not before.listeners
-    assert "Error: a1.channels.c1 is in the configuration no more\n" in shown.output
+    assert not before.subscribers
+    assert "Error: a1.channels.c1 is no longer in the configuration\n" in shown.output
 
 
-def test_nobody_else_can_open_it(serving: Serving) -> None:
+def test_no_other_user_can_open_it(serving: Serving) -> None:
     file = socket_file("a1", serving.spec.file)
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
     assert stat.S_IMODE(file.parent.stat().st_mode) == 0o700
@@ -195,13 +195,13 @@ def test_a_directory_that_others_can_open_is_closed(tmp_path: Path, monkeypatch:
     one.server.stop()
 
 
-def test_what_a_killed_agent_left_is_replaced_and_a_living_ones_is_not(
+def test_the_socket_of_a_killed_agent_is_replaced_and_that_of_a_live_one_is_not(
     serving: Serving, caplog: pytest.LogCaptureFixture
 ) -> None:
     second = TapServer(serving.spec)
     with caplog.at_level("INFO"):
         second.start()
-    assert "another agent of the same configuration runs" in caplog.text
+    assert "another agent with this configuration is running" in caplog.text
     second.stop()
     file = socket_file("a1", serving.spec.file)
     assert file.exists()
@@ -210,7 +210,7 @@ def test_what_a_killed_agent_left_is_replaced_and_a_living_ones_is_not(
     serving.server._socket.close()
     third = TapServer(serving.spec)
     third.start()
-    with reachable(file) as address, socket.socket(socket.AF_UNIX) as probe:
+    with socket_address(file) as address, socket.socket(socket.AF_UNIX) as probe:
         probe.connect(address)
     third.stop()
     assert not file.exists()
@@ -226,7 +226,7 @@ def test_an_agent_may_stop_while_a_reader_comes(serving: Serving, monkeypatch: p
         begin(thread)
 
     monkeypatch.setattr(threading.Thread, "start", slowly)
-    with reachable(socket_file("a1", serving.spec.file)) as address, socket.socket(socket.AF_UNIX) as reader:
+    with socket_address(socket_file("a1", serving.spec.file)) as address, socket.socket(socket.AF_UNIX) as reader:
         reader.connect(address)
         assert begins.wait(60)
         serving.server.stop()
@@ -239,32 +239,35 @@ def test_an_agent_whose_state_cannot_be_written_runs_without(
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
     one = Serving(tmp_path)
-    assert "agent tap cannot be used, as" in caplog.text
+    assert "agent tap does not work: " in caplog.text
     one.server.stop()
 
 
-def test_a_listener_that_is_not_read_holds_a_few_batches_and_counts_the_others() -> None:
+def test_an_unread_listener_keeps_a_few_batches_and_counts_the_others() -> None:
     listener = TapSubscriber()
-    for _ in range(MOST_BATCHES + 3):
-        listener.passed(batch_of("one", "two"))
-    assert listener.left_out() == 6
-    assert listener.left_out() == 0
-    assert sum(len(seen.batch) for _ in range(MOST_BATCHES) for seen in listener.next(0)) == 2 * MOST_BATCHES
-    assert listener.next(0) == ()
+    for _ in range(MAX_QUEUED_BATCHES + 3):
+        listener.on_batch(batch_of("one", "two"))
+    assert listener.take_dropped_count() == 6
+    assert listener.take_dropped_count() == 0
+    assert (
+        sum(len(seen.batch) for _ in range(MAX_QUEUED_BATCHES) for seen in listener.next_batches(0))
+        == 2 * MAX_QUEUED_BATCHES
+    )
+    assert listener.next_batches(0) == ()
 
 
-def test_a_reader_that_takes_nothing_holds_nobody_up(serving: Serving) -> None:
+def test_a_reader_that_takes_nothing_blocks_no_batch(serving: Serving) -> None:
     taps = serving.taps["a1.channels.c1"]
     large = batch_of(*["x" * 1000] * 1000)
-    with reachable(socket_file("a1", serving.spec.file)) as address, socket.socket(socket.AF_UNIX) as reader:
+    with socket_address(socket_file("a1", serving.spec.file)) as address, socket.socket(socket.AF_UNIX) as reader:
         reader.connect(address)
         reader.sendall(json.dumps({"component": "c1"}).encode() + b"\n")
         assert receive(reader)[0]["component"] == "a1.channels.c1"
-        until(lambda: taps.listeners, "it to listen", 60)
+        until(lambda: taps.subscribers, "it to listen", 60)
         passed = 0
-        listener = taps.listeners[0]
-        while not listener._left_out:
-            listener.passed(large)
+        listener = taps.subscribers[0]
+        while not listener._dropped:
+            listener.on_batch(large)
             passed += len(large)
         got = left = 0
         while got + left < passed:
@@ -286,12 +289,12 @@ def test_ids_come_with_events_of_a_channel() -> None:
 
 
 def test_names_of_components(tmp_path: Path) -> None:
-    known = points(spec_of(tmp_path), {})
+    known = tap_points(spec_of(tmp_path), {})
     for name in ("k1", "sinks.k1", "a1.sinks.k1"):
-        found = find(known, name)
+        found = find_point(known, name)
         assert not isinstance(found, str)
         assert found.path == "a1.sinks.k1"
-    found = find(known, "s1.i2")
+    found = find_point(known, "s1.i2")
     assert not isinstance(found, str)
     assert found.interceptor == 1
 
@@ -299,20 +302,20 @@ def test_names_of_components(tmp_path: Path) -> None:
 def test_a_sink_on_spark_cannot_be_tapped(tmp_path: Path) -> None:
     text = CONFIGURATION.replace("type = memory", "type = kafka\na1.channels.c1.kafka.bootstrap.servers = x:1")
     text = text.replace("a1.sinks = k1 s1", "a1.sinks = k1").replace("a1.sinks.s1", "# ")
-    known = points(
+    known = tap_points(
         spec_of(tmp_path, text.replace("k1.type = null", "k1.type = logger\na1.sinks.k1.runner = spark")), {}
     )
-    assert find(known, "k1") == (
-        "k1 runs on Spark, whose executors have its events: tap its channel c1, or a source before it"
+    assert find_point(known, "k1") == (
+        "k1 runs on Spark, where its events cannot be tapped: tap its channel c1, or a source of that channel"
     )
 
 
-def test_matching_looks_at_bytes() -> None:
+def test_matching_compares_bytes() -> None:
     batch = Batch.of([Event("für".encode()), Event(b"\xff"), Event(b"fur")])
-    assert [event.body for event in matching(batch, "f.?ür|\\xff")] == ["für".encode(), b"\xff"]
+    assert [event.body for event in filter_by_body(batch, "f.?ür|\\xff")] == ["für".encode(), b"\xff"]
 
 
-def test_an_agent_shows_what_its_mask_hides_before_and_not_after(
+def test_an_agent_shows_masked_text_before_the_mask_and_not_after(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
@@ -337,7 +340,7 @@ def test_an_agent_shows_what_its_mask_hides_before_and_not_after(
         ):
             reading = threading.Thread(target=run, args=(point, limit))
             reading.start()
-            until(lambda taps=taps: taps.listeners, "it to be listened to", 60)
+            until(lambda taps=taps: taps.subscribers, "it to be listened to", 60)
             until(
                 lambda reading=reading: source.deliver(batch_of("a secret")) and not reading.is_alive(), "events", 60
             )

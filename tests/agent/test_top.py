@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from flafka.agent.cli import main
-from flafka.agent.cli.output import brief, short, span
-from flafka.agent.cli.top import drawn, fitting, rows
+from flafka.agent.cli.output import format_milliseconds, format_number, format_seconds
+from flafka.agent.cli.top import draw, rows, select_rows
 from flafka.agent.config import load
 from flafka.agent.graph import graph_of
 from flafka.agent.monitoring.registry import Registry
@@ -42,7 +42,7 @@ a1.sinks.k2.channel = c1
 
 
 class Served:
-    """An agent's figures behind its HTTP server, without the agent."""
+    """Figures of an agent behind its HTTP server, without the agent."""
 
     def __init__(self, directory: Path, token: str = "") -> None:
         self.file = directory / "agent.conf"
@@ -75,7 +75,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
     one.metrics["SINK.k1"].set("LagSeconds", 4.2)
     one.metrics["SINK.k1"].set("BatchMilliseconds", 2140)
     one.metrics["SINK.k1"].add("EventRejectedCount", 3)
-    one.metrics["SINK.k2"].error("[the disk] is full")
+    one.metrics["SINK.k2"].set_error("[the disk] is full")
     one.metrics["SINK.k2"].set("RetryAttempt", 2)
     one.metrics["SINK.k2"].set("RetryTime", 4e12)
     one.server.start()
@@ -87,7 +87,7 @@ def run(*words: str) -> Any:
     return CliRunner().invoke(main, ["top", *words])
 
 
-def test_a_pipe_gets_one_look_as_lines(served: Served) -> None:
+def test_a_pipe_gets_one_snapshot_as_lines(served: Served) -> None:
     shown = run("-c", str(served.file))
     assert shown.exit_code == 0, shown.output
     first, heads, *rest = shown.output.splitlines()
@@ -122,7 +122,7 @@ def test_json_has_the_values_that_the_metrics_have(served: Served) -> None:
     assert told["problems"] == [{"component": "SINK.k2", "reason": "[the disk] is full"}]
 
 
-def test_several_looks_are_a_line_each(served: Served) -> None:
+def test_several_snapshots_are_a_line_each(served: Served) -> None:
     shown = run("--url", served.url.removeprefix("http://"), "--json", "--count", "3", "--interval", "0.1")
     times = [json.loads(line)["time"] for line in shown.output.splitlines()]
     assert len(times) == 3
@@ -132,21 +132,21 @@ def test_several_looks_are_a_line_each(served: Served) -> None:
 @pytest.mark.parametrize("width", [80, 120])
 def test_a_terminal_shows_all_of_it(served: Served, width: int) -> None:
     console = Console(width=width, height=24, record=True, file=io.StringIO(), force_terminal=True)
-    console.print(drawn(served.view.graph(), served.view.state(), "", 24))
+    console.print(draw(served.view.graph(), served.view.state(), "", 24))
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= width
     for word in ("s1 netcat", "123.5 k", "6,544", "failing", "#3", "SINK.k2: [the disk] is full"):
         assert word in text
 
 
-def test_where_there_is_no_room_what_fails_is_shown_first(served: Served) -> None:
+def test_without_room_failing_components_are_shown_first(served: Served) -> None:
     found = list(rows(served.view.graph(), served.view.state()))
-    assert [row.name for row in fitting(found, 2)] == ["k2"]
-    assert [row.name for row in fitting(found, 3)] == ["s1", "k2"]
-    assert fitting(found, 5) == found
+    assert [row.name for row in select_rows(found, 2)] == ["k2"]
+    assert [row.name for row in select_rows(found, 3)] == ["s1", "k2"]
+    assert select_rows(found, 5) == found
 
 
-def test_no_agent_is_said_in_a_sentence(tmp_path: Path) -> None:
+def test_a_missing_agent_is_reported(tmp_path: Path) -> None:
     one = Served(tmp_path)
     shown = run("-c", str(one.file))
     assert shown.exit_code == 1
@@ -160,8 +160,8 @@ def test_another_agent_on_the_port_is_not_taken_for_this_one(served: Served, tmp
     shown = run("-c", str(other))
     assert shown.exit_code == 1
     assert shown.output == (
-        f"Error: at {served.url} answers agent a1 of {served.file}, not agent {agent} of {other}: two agents cannot "
-        f"have one monitoring.port. For the one that answers: agent top --url {served.url}\n"
+        f"Error: at {served.url} answers agent a1 of {served.file}, not agent {agent} of {other}: set another "
+        f"monitoring.port for one of them. For the agent that answers: agent top --url {served.url}\n"
     )
     link = tmp_path / "link.conf"
     link.symlink_to(served.file)
@@ -180,7 +180,7 @@ def test_the_token_is_the_configurations_or_a_given_one(tmp_path: Path) -> None:
         one.server.stop()
 
 
-def test_it_has_to_be_told_which_agent() -> None:
+def test_the_agent_has_to_be_named() -> None:
     assert "which agent?" in run().output
     assert "is no address" in run("--url", "ftp://x").output
 
@@ -200,18 +200,18 @@ def test_it_has_to_be_told_which_agent() -> None:
     ],
 )
 def test_numbers_are_short(number: float | None, text: str) -> None:
-    assert short(number) == text
+    assert format_number(number) == text
 
 
 @pytest.mark.parametrize(
     ("seconds", "text"), [(None, "-"), (3, "3 s"), (90, "2 min"), (5400, "1.5 h"), (864_000, "10.0 d")]
 )
 def test_times_are_short(seconds: float | None, text: str) -> None:
-    assert span(seconds) == text
+    assert format_seconds(seconds) == text
 
 
 @pytest.mark.parametrize(
     ("milliseconds", "text"), [(0, "0.0 ms"), (0.44, "0.4 ms"), (12.3, "12 ms"), (2140, "2.1 s"), (90_000, "2 min")]
 )
 def test_times_of_batches_are_short(milliseconds: float, text: str) -> None:
-    assert brief(milliseconds) == text
+    assert format_milliseconds(milliseconds) == text

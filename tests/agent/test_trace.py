@@ -1,4 +1,4 @@
-"""`agent trace`: the id in what a user has at hand, and channels that cannot be asked."""
+"""`agent trace`: event ids in users' data, and channels without lookup."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from click.testing import CliRunner
 
 from flafka.agent.cli import main
 from flafka.agent.config import load
-from flafka.agent.runner.deadletters.stored import StoredDeadLetter
+from flafka.agent.runner.deadletters.reading import StoredDeadLetter
 from flafka.agent.topology import AgentSpec
-from flafka.agent.tracing import SinkTrace, _asked, _at, _once_a_group, id_in
+from flafka.agent.tracing import SinkTrace, _query_sink, _resolve_groups, _trace_at_sink, parse_event_id
 from flafka.plugins import Batch, Components, Event, EventId, EventLocation, FlafkaError, Origin
 from tests.fixtures.partitions import assignment
 
@@ -57,27 +57,27 @@ def spec(conf: Path) -> AgentSpec:
     ],
 )
 def test_an_id_is_found_in_the_key_of_a_row(text: str, spec: AgentSpec) -> None:
-    assert id_in(spec, text) == EventId("web-logs~0123456789", 2, 17, 3)
+    assert parse_event_id(spec, text) == EventId("web-logs~0123456789", 2, 17, 3)
 
 
 def test_ids_of_other_topics(spec: AgentSpec) -> None:
-    assert id_in(spec, "web-logs-2-17-3") == EventId("web-logs", 2, 17, 3)
-    assert id_in(spec, "else~0123456789-2-17-3") == EventId("else~0123456789", 2, 17, 3)
+    assert parse_event_id(spec, "web-logs-2-17-3") == EventId("web-logs", 2, 17, 3)
+    assert parse_event_id(spec, "else~0123456789-2-17-3") == EventId("else~0123456789", 2, 17, 3)
 
 
 @pytest.mark.parametrize("text", ["", "web-logs", "web-logs-1-2", "a b", "17"])
-def test_what_is_no_id_is_refused_in_a_sentence(text: str, spec: AgentSpec) -> None:
-    with pytest.raises(FlafkaError, match="is no event's id: one ends with partition"):
-        id_in(spec, text)
+def test_an_invalid_id_is_refused(text: str, spec: AgentSpec) -> None:
+    with pytest.raises(FlafkaError, match="is no event ID: an ID ends with partition"):
+        parse_event_id(spec, text)
 
 
-def test_a_configuration_that_knows_nothing_of_an_id_says_so(conf: Path) -> None:
+def test_an_id_outside_of_the_configuration_is_reported(conf: Path) -> None:
     alone = conf.with_name("memory.conf")
     text = CONF.replace("a1.channels = c m", "a1.channels = m").replace("channels = c m", "channels = m")
     alone.write_text("\n".join(line for line in text.splitlines() if ".c." not in line))
     shown = CliRunner().invoke(main, ["trace", "m-0-1-0", "-c", str(alone)])
     assert shown.exit_code == 1
-    assert "those of a channel in memory end with the agent's run" in shown.stdout
+    assert "IDs of a channel in memory are valid until the agent ends" in shown.stdout
 
 
 def test_sinks_of_one_group_compete_for_an_event(spec: AgentSpec) -> None:
@@ -88,7 +88,7 @@ def test_sinks_of_one_group_compete_for_an_event(spec: AgentSpec) -> None:
         SinkTrace("a1.sinks.l", "solr", "delivered", places=({"id": "x"},)),
         SinkTrace("a1.sinks.m", "solr", "missing", "group other is past it"),
     ]
-    told = list(_once_a_group(sinks, found))
+    told = list(_resolve_groups(sinks, found))
     assert [one.state for one in told] == ["elsewhere", "delivered", "missing"]
     assert told[0].why == "a1.sinks.l, of the same consumer group, got it"
 
@@ -96,12 +96,12 @@ def test_sinks_of_one_group_compete_for_an_event(spec: AgentSpec) -> None:
 @pytest.mark.parametrize(
     ("offset", "kept", "state", "why"),
     [
-        (5, True, "dead letter", "the body is no JSON object"),
-        (5, False, "missing", "at record 5; the sink's interceptors reject it: the body is no JSON object"),
+        (5, True, "dead letter", "the body is not a JSON object"),
+        (5, False, "missing", "at record 5; the sink's interceptors reject it: the body is not a JSON object"),
         (4, False, "waiting", "is at record 4, 0 before it"),
     ],
 )
-def test_what_a_sink_s_interceptors_reject_is_a_dead_letter(
+def test_rejections_of_a_sink_s_interceptors_are_dead_letters(
     conf: Path, offset: int, kept: bool, state: str, why: str
 ) -> None:
     conf.write_text(
@@ -113,20 +113,20 @@ def test_what_a_sink_s_interceptors_reject_is_a_dead_letter(
     (sink,) = found.sinks
     batch = Batch.of([Event(b"no JSON")], Origin.of_records("m", 0, [4], [0]))
     id, committed = batch.id(0), assignment("cluster", "m", "", "group", 0, 0, next_offset=offset)
-    letter = StoredDeadLetter("l", 0, sink.path, id, "the body is no JSON object", Event(b""), 0, False, False)
-    told = _at(sink, id, EventLocation({}, None, "", {None: committed}), batch, (letter,) if kept else ())
+    letter = StoredDeadLetter("l", 0, sink.path, id, "the body is not a JSON object", Event(b""), 0, False, False)
+    told = _trace_at_sink(sink, id, EventLocation({}, None, "", {None: committed}), batch, (letter,) if kept else ())
     assert (told.state, told.places) == (state, ())
     assert why in told.why
 
 
-def test_a_sink_that_breaks_when_it_is_asked_is_unknown_and_ends_nothing() -> None:
+def test_a_sink_whose_trace_fails_is_unknown_and_does_not_end_the_command() -> None:
     class Broken:
         def trace(self, *_: object) -> list[object]:
             raise ValueError("no such column")
 
     spec: Any = SimpleNamespace(make=Broken)
     nothing: Any = None
-    assert _asked(spec, nothing, nothing, nothing) == [{"unknown": "ValueError: no such column"}]
+    assert _query_sink(spec, nothing, nothing, nothing) == [{"unknown": "ValueError: no such column"}]
 
 
 @pytest.mark.parametrize(
@@ -139,7 +139,7 @@ def test_a_sink_that_breaks_when_it_is_asked_is_unknown_and_ends_nothing() -> No
     ],
 )
 @pytest.mark.parametrize("offset", [4, 5])
-def test_a_rejected_event_is_not_taken_for_one_of_the_records_of_its_file(
+def test_a_rejected_event_is_not_reported_in_the_file_of_its_neighbours(
     spec: AgentSpec,
     places: list[dict[str, Any]],
     state: str,
@@ -153,5 +153,5 @@ def test_a_rejected_event_is_not_taken_for_one_of_the_records_of_its_file(
     id, committed = batch.id(0), assignment("cluster", "m", "", "group", 0, 0, next_offset=offset)
     letter = StoredDeadLetter("l", 0, sink.path, id, "it is no datum", Event(b""), 0, False, False)
     for known in (batch, None):
-        told = _at(sink, id, EventLocation({}, None, "", {None: committed}), known, (letter,))
+        told = _trace_at_sink(sink, id, EventLocation({}, None, "", {None: committed}), known, (letter,))
         assert (told.state, len(told.places)) == (state, left)

@@ -1,4 +1,4 @@
-"""What all benchmarks have in common: turns, peers that are not here, rows, the table, the picture."""
+"""Features of all benchmarks: rounds, absent peers, rows, the table, the picture."""
 
 from __future__ import annotations
 
@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from bench.frame import RATE, Bench, Figures, Missing, kept, simply
+from bench.frame import RATE, Bench, Figures, PeerMissing, without_setup
 from bench.frame import report as reports
-from bench.frame.kept import machines, rows
-from bench.frame.plot import drawing
-from bench.frame.report import as_json, short, show, spread
+from bench.frame import results as kept
+from bench.frame.plot import draw
+from bench.frame.report import as_json, median_and_spread, print_table, short_number
+from bench.frame.results import machines, table_rows
 
 MACHINE = {
     "cpu": "Any CPU of some length at 3.00 GHz",
@@ -35,12 +36,12 @@ def counting(who: str, seen: list[str], by: float = 1.0) -> contextlib.AbstractC
         seen.append(who)
         return {RATE: next(numbers) * by}
 
-    return simply(run)
+    return without_setup(run)
 
 
 @contextlib.contextmanager
 def absent() -> Iterator[Callable[[], Figures]]:
-    raise Missing("apt-get install peer")
+    raise PeerMissing("apt-get install peer")
     yield
 
 
@@ -56,7 +57,7 @@ def result(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
         return as_json(bench)
 
 
-def test_everybody_takes_turns_and_each_round_another_begins(capsys: pytest.CaptureFixture[str]) -> None:
+def test_peers_take_turns_and_each_round_begins_with_another(capsys: pytest.CaptureFixture[str]) -> None:
     seen: list[str] = []
     with Bench("sample", rounds=3) as bench:
         bench.compare("m", counting("o", seen), {"a": counting("a", seen), "b": counting("b", seen)})
@@ -83,7 +84,7 @@ def test_json_has_one_row_for_each_peer_that_is_here(monkeypatch: pytest.MonkeyP
     assert told["rows"][2]["peer"] is told["rows"][2]["ratio"] is None
 
 
-def test_what_is_interrupted_has_the_rounds_that_were_complete() -> None:
+def test_an_interrupted_run_has_its_complete_rounds() -> None:
     turns = itertools.count()
 
     def interrupted() -> Figures:
@@ -93,7 +94,7 @@ def test_what_is_interrupted_has_the_rounds_that_were_complete() -> None:
 
     bench = Bench("sample", rounds=5)
     with bench, pytest.raises(KeyboardInterrupt):
-        bench.compare("m", counting("o", []), {"a": simply(interrupted)})
+        bench.compare("m", counting("o", []), {"a": without_setup(interrupted)})
     assert [row.runs for row in bench.rows] == [[(2, 10), (3, 10)]]
 
 
@@ -106,24 +107,22 @@ def test_only_the_measures_that_were_asked_for_are_taken() -> None:
     assert [row.measure for row in bench.rows] == ["number two"]
 
 
-def test_what_is_kept_of_other_measures_stays_if_of_the_same_machine(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_other_measures_of_the_same_machine_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "RESULTS", tmp_path)
     monkeypatch.setattr(kept, "PICTURES", tmp_path)
     told = result(monkeypatch)
-    kept.keep(told)
+    kept.keep_result(told)
     again = {**told, "rows": [{**row, "ours": 0} for row in told["rows"] if row["measure"] == "alone"]}
-    kept.keep(again)
-    (found,) = kept.results()
+    kept.keep_result(again)
+    (found,) = kept.load_results()
     assert len(found["rows"]) == len(told["rows"])
     assert [row["measure"] for row in found["rows"] if row["ours"] == 0] == ["alone"]
-    kept.keep({**again, "machine": {**MACHINE, "cores": 4}})
-    assert [row["measure"] for row in kept.results()[0]["rows"]] == ["alone"]
+    kept.keep_result({**again, "machine": {**MACHINE, "cores": 4}})
+    assert [row["measure"] for row in kept.load_results()[0]["rows"]] == ["alone"]
 
 
 def test_the_table_fits_into_80_columns(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    show(result(monkeypatch), {"absent": "apt-get install peer"})
+    print_table(result(monkeypatch), {"absent": "apt-get install peer"})
     lines = capsys.readouterr().out.splitlines()
     assert max(map(len, lines)) <= 80
     text = " ".join(" ".join(lines).split())
@@ -134,9 +133,9 @@ def test_the_table_fits_into_80_columns(monkeypatch: pytest.MonkeyPatch, capsys:
 
 def test_the_picture_and_the_page_have_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
     told = result(monkeypatch)
-    texts = {element.text for element in ET.fromstring(drawing(told)).iter() if element.text}
+    texts = {element.text for element in ET.fromstring(draw(told)).iter() if element.text}
     assert {"Flafka", "one & another", "third", "alone", RATE} <= texts
-    assert len(list(rows([told]))) == 3
+    assert len(list(table_rows([told]))) == 3
     ((names, machine),) = machines([told, told])
     assert names == "`sample`, `sample`"
     assert machine.startswith("2 cores of Any CPU")
@@ -147,10 +146,10 @@ def test_the_picture_and_the_page_have_every_row(monkeypatch: pytest.MonkeyPatch
     [(0, "0"), (1.614, "1.61"), (999.6, "1 k"), (689_123, "689 k"), (1.2e6, "1.2 M"), (1e9, "1 G")],
 )
 def test_numbers_are_short(number: float, text: str) -> None:
-    assert short(number) == text
+    assert short_number(number) == text
 
 
 def test_spread_is_half_of_the_range() -> None:
-    assert spread([90, 100, 110]) == "100 ±10%"
-    assert spread([5]) == "5"
-    assert spread([]) == ""
+    assert median_and_spread([90, 100, 110]) == "100 ±10%"
+    assert median_and_spread([5]) == "5"
+    assert median_and_spread([]) == ""

@@ -1,4 +1,4 @@
-"""File channels in directories of a test, and one that reads them."""
+"""File channels in directories of a test, and a reader of them."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,18 +10,18 @@ OPTIONS = {"maxFileSize": str(1 << 20), "minimumRequiredSpace": str(1 << 20)}
 
 
 class Owner:
-    """Delivers what it takes when it has to give it up."""
+    """Owner that delivers its events when its partition is revoked."""
 
     def __init__(self) -> None:
         self.assignments: dict[int, Assignment] = {}
         self.reader: Reader | None = None
         self.got: list[PolledBatch] = []
         self.answer: Mapping[int, int] = {}
-        """By partition: where the commit log of a sink ends."""
+        """End of a sink's commit log by partition."""
 
     def assigned(self, committed: Sequence[Assignment]) -> Sequence[Assignment]:
         self.assignments.update({one.partition: one for one in committed})
-        return [one.at(self.answer.get(one.partition, one.next_offset)) for one in committed]
+        return [one.with_offset(self.answer.get(one.partition, one.next_offset)) for one in committed]
 
     def revoked(self, partitions: set[int]) -> None:
         self.commit()
@@ -34,7 +34,7 @@ class Owner:
     def commit(self) -> None:
         assert self.reader is not None
         ends = {polled.assignment.partition: polled.offsets.end for polled in self.got}
-        self.reader.commit([self.assignments[partition].at(end) for partition, end in ends.items()])
+        self.reader.commit([self.assignments[partition].with_offset(end) for partition, end in ends.items()])
         self.got.clear()
 
     def take_all(self) -> list[bytes]:

@@ -1,4 +1,4 @@
-"""The file channel: what was stored comes out, in order and with its ids; its bounds, directories and options."""
+"""File channel: stored events come out, in order and with their ids; its bounds, directories and options."""
 
 import os
 import threading
@@ -12,7 +12,7 @@ from tests.channels.file_running import Owner, channel, consumer, events, opened
 from tests.fixtures.processes import Forked
 
 
-def test_what_is_put_is_taken_in_order_and_again_after_a_rewind(tmp_path: Path) -> None:
+def test_events_are_taken_in_order_and_again_after_a_rewind(tmp_path: Path) -> None:
     files = opened(tmp_path)
     files.put(events(1, 2))
     files.put(events(3))
@@ -22,14 +22,14 @@ def test_what_is_put_is_taken_in_order_and_again_after_a_rewind(tmp_path: Path) 
     assert polled is not None, "small puts are handed out together"
     assert [event.headers["n"] for event in polled.batch] == ["1", "2", "3"]
     assert len({*polled.batch.ids()}) == 3
-    owner.reader.rewind([polled.assignment.at(polled.offsets.start)])
+    owner.reader.rewind([polled.assignment.with_offset(polled.offsets.start)])
     again = owner.reader.take(0)
     assert again is not None
     assert again.batch.ids() == polled.batch.ids()
     files.close()
 
 
-def test_what_was_not_committed_comes_again_after_a_restart_with_the_same_ids(tmp_path: Path) -> None:
+def test_uncommitted_events_are_redelivered_after_a_restart_with_the_same_ids(tmp_path: Path) -> None:
     files = opened(tmp_path)
     files.put(events(1))
     owner = consumer(files)
@@ -50,8 +50,8 @@ def test_what_was_not_committed_comes_again_after_a_restart_with_the_same_ids(tm
     files.close()
 
 
-def test_what_was_taken_together_is_taken_together_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An overflow relies on it: what may have been forwarded before a kill is what it takes first afterwards."""
+def test_a_redelivered_batch_has_the_same_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An overflow relies on it: a start first takes the batch that may have been forwarded before a kill."""
     monkeypatch.setattr("flafka.channels.file.reader.MERGE_EVENTS", 3)
     before: list[bytes] = []
     for last in (1, 2, 4, 7):
@@ -95,27 +95,25 @@ def test_a_full_channel_blocks_until_a_sink_takes_its_events(tmp_path: Path) -> 
     owner.take_all()
     files.stopping.set()
     files.put(events(4, 5))
-    with pytest.raises(Retry, match="no room"):
+    with pytest.raises(Retry, match="is full, and the agent is stopping"):
         files.put(events(6))
     assert owner.reader is not None
-    owner.reader.rewind([owner.assignments[0].at(owner.got[0].offsets.start)])
+    owner.reader.rewind([owner.assignments[0].with_offset(owner.got[0].offsets.start)])
     owner.got.clear()
     assert len(owner.take_all()) == 5
     files.put(events(6, 7))
     files.close()
 
 
-def test_where_a_disk_is_full_what_is_taken_is_to_be_committed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_requests_a_commit_of_taken_events(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = opened(tmp_path)
     files.stopping.set()
     files.put(events(1))
     owner = consumer(files)
     assert owner.reader is not None
     with monkeypatch.context() as patched:
-        patched.setattr("flafka.channels.file.channel.room", lambda _: 0)
-        with pytest.raises(Retry, match="no room"):
+        patched.setattr("flafka.channels.file.channel.free_bytes", lambda _: 0)
+        with pytest.raises(Retry, match="is full, and the agent is stopping"):
             files.put(events(2))
         assert not owner.reader.needs_commit(), "nothing is taken"
         owner.take_all()
@@ -134,28 +132,28 @@ def test_small_bounds_are_the_smallest(tmp_path: Path) -> None:
     files.close()
 
 
-def test_a_full_disk_blocks_too_and_says_so(
+def test_a_full_disk_blocks_and_is_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     files = opened(tmp_path, minimumRequiredSpace=str(1 << 60))
-    assert "less room than minimumRequiredSpace" in files.metrics.degraded(), "also before the first put"
+    assert "less free space than minimumRequiredSpace" in files.metrics.degradation(), "also before the first put"
     files.stopping.set()
-    with pytest.raises(Retry, match="no room"):
+    with pytest.raises(Retry, match="is full, and the agent is stopping"):
         files.put(events(1))
-    assert "less room than minimumRequiredSpace" in caplog.text
-    assert "less room than minimumRequiredSpace" in files.metrics.last_error
-    assert not files.metrics.degraded()
+    assert "less free space than minimumRequiredSpace" in caplog.text
+    assert "less free space than minimumRequiredSpace" in files.metrics.last_error
+    assert not files.metrics.degradation()
     files.stopping.clear()
-    monkeypatch.setattr("flafka.channels.file.channel.room", lambda _: 1 << 61)
+    monkeypatch.setattr("flafka.channels.file.channel.free_bytes", lambda _: 1 << 61)
     files.put(events(1))
-    assert (files.metrics.last_error, files.metrics.degraded()) == ("", "")
+    assert (files.metrics.last_error, files.metrics.degradation()) == ("", "")
     monkeypatch.undo()
-    assert any("MiB left, less than minimumRequiredSpace" in problem for problem in files.check_connectivity())
+    assert any("MiB free, less than minimumRequiredSpace" in problem for problem in files.check_connectivity())
     files.close()
 
 
 def probed(directory: Path) -> tuple[list[str], str]:
-    """Return what a check and a start of another process say of the channel in that directory."""
+    """Return the messages of a check and of a start in another process about the channel in that directory."""
     made = channel(directory)
     cautions = [*made.check_connectivity()]
     with pytest.raises(Retry) as raised:
@@ -163,13 +161,13 @@ def probed(directory: Path) -> tuple[list[str], str]:
     return cautions, str(raised.value)
 
 
-def test_directories_are_one_channels_alone(tmp_path: Path, forked: Forked) -> None:
+def test_directories_belong_to_one_channel(tmp_path: Path, forked: Forked) -> None:
     files = opened(tmp_path)
-    with pytest.raises(Retry, match="used by channel files"):
+    with pytest.raises(Retry, match="in use by channel files"):
         channel(tmp_path).open()
     cautions, refusal = forked.call(probed, tmp_path)
     told = f"{cautions}\n{refusal}"
-    assert told.count(f"used by another process ({os.getpid()})") == 4, told
+    assert told.count(f"in use by another process ({os.getpid()})") == 4, told
     assert [*files.check_connectivity()] == []
     files.close()
     assert [*channel(tmp_path).check_connectivity()] == []
@@ -182,13 +180,13 @@ def test_directories_of_several_channels_are_refused(tmp_path: Path) -> None:
         channel(tmp_path).open()
 
 
-def test_a_capacity_of_nothing_is_the_default_as_in_flume() -> None:
+def test_a_capacity_of_zero_is_the_default_as_in_flume() -> None:
     config, problems = FileChannelConfig.parse({"capacity": "0", "transactionCapacity": "-1"})
     assert config is not None, problems
     assert (config.capacity, config.transaction_capacity) == (1_000_000, 10_000)
 
 
-def test_what_flume_has_left_there_is_said(tmp_path: Path) -> None:
+def test_files_of_flume_are_reported(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "a" / "log-3").write_bytes(b"")
     assert any("Flume's file channel" in caution for caution in channel(tmp_path).check_connectivity())
@@ -197,12 +195,12 @@ def test_what_flume_has_left_there_is_said(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"encryption.activeKey": "k"}, "events are not encrypted here"),
+        ({"encryption.activeKey": "k"}, "encryption is not supported"),
         ({"capacity": "5", "transactionCapacity": "10"}, "must be at most capacity, 5"),
         ({"dataDirs": " , "}, "names no directory"),
     ],
 )
-def test_options_that_cannot_be(options: dict[str, str], message: str) -> None:
+def test_invalid_options_are_refused(options: dict[str, str], message: str) -> None:
     _, problems = FileChannelConfig.parse(options)
     assert message in problems[0].message
 
@@ -215,28 +213,28 @@ def test_an_event_is_found_by_its_id_until_it_is_delivered(tmp_path: Path) -> No
     assert owner.take_all() == [b"a", b"b"]
     id = owner.got[0].batch.id(1)
     onlooker = channel(tmp_path)  # another process's, while the channel is open
-    found = onlooker.find(id, {None})
+    found = onlooker.find_event(id, {None})
     assert found is not None
     assert found.polled is not None
     assert (found.missing, found.polled.batch.ids()[1], [*found.polled.batch][1].body) == ("", id, b"b")
     assert found.committed[None].next_offset == 0
-    outside = onlooker.find(id._replace(index=7), {None})
+    outside = onlooker.find_event(id._replace(index=7), {None})
     assert outside is not None
-    assert outside.missing == "entry 0 holds 2 events, numbered from 0"
-    assert onlooker.find(id._replace(topic="another"), {None}) is None
+    assert outside.missing == "entry 0 has 2 events, numbered from 0"
+    assert onlooker.find_event(id._replace(topic="another"), {None}) is None
 
     owner.commit()
-    writer._log.begin()  # so that the segment can go
+    writer._log.begin_segment()  # so that the segment can be deleted
     writer.put(Batch.of([Event(b"c")]))
     owner.take_all()
     owner.commit()
-    gone = onlooker.find(id, {None})
+    gone = onlooker.find_event(id, {None})
     assert gone is not None
-    assert (gone.polled, gone.missing) == (None, "it was delivered, and its file was deleted")
+    assert (gone.polled, gone.missing) == (None, "the event was delivered, and its file was deleted")
     writer.close()
 
 
-def test_nothing_is_acknowledged_that_only_a_deleted_file_would_have(tmp_path: Path) -> None:
+def test_nothing_is_acknowledged_that_only_a_deleted_file_has(tmp_path: Path) -> None:
     files = opened(tmp_path)
     files.put(events(1))
     for path in segments(tmp_path):

@@ -1,4 +1,4 @@
-"""The file channel where processes die: nothing that was acknowledged is lost, and no id is given twice."""
+"""File channel whose processes die: no acknowledged event is lost, and no id is given twice."""
 
 import contextlib
 import logging
@@ -22,7 +22,7 @@ from tests.fixtures.processes import Forked
 
 
 def put_and_take(directory: Path, round: int, acknowledged: Connection, delivered: Connection) -> None:
-    """Until it is killed."""
+    """Put and take until the process is killed."""
     files = opened(directory)
 
     def put(writer: int) -> None:
@@ -78,7 +78,7 @@ def test_nothing_that_was_acknowledged_is_lost_by_kills(tmp_path: Path, forked: 
 
 
 class Model(RuleBasedStateMachine):
-    """Puts, takes, commits, rewinds and crashes in any order, beside a plain list of what should be there."""
+    """Puts, takes, commits, rewinds and crashes in any order, beside a plain list of the expected events."""
 
     @initialize()
     def begin(self) -> None:
@@ -119,7 +119,7 @@ class Model(RuleBasedStateMachine):
         assert self.owner.reader is not None
         starts: dict[int, Assignment] = {}
         for polled in self.owner.got:
-            starts.setdefault(polled.assignment.partition, polled.assignment.at(polled.offsets.start))
+            starts.setdefault(polled.assignment.partition, polled.assignment.with_offset(polled.offsets.start))
         self.owner.reader.rewind(starts.values())
         self.owner.got.clear()
         self.taken = 0

@@ -1,4 +1,4 @@
-"""The file channel on a disk that fails: what is damaged, cut off or missing."""
+"""File channel on a failing disk: damaged, cut and missing files."""
 
 import os
 import re
@@ -41,12 +41,12 @@ def test_a_write_or_a_sync_that_fails_stores_nothing_and_the_next_one_does(
 
 def end(files: FileChannel, stop: str) -> None:
     """End the channel, cleanly or as a kill does."""
-    files._open = stop == "clean"
+    files._is_open = stop == "clean"
     files.close()
 
 
 def cut(path: Path, count: int, zeros: int = 0) -> bytes:
-    """Cut so many bytes off, and write so many zeros in their place; return what is left of the last entry."""
+    """Cut this many bytes off, and write this many zeros there; return the rest of the last entry."""
     content = path.read_bytes()
     path.write_bytes(content[: len(content) - count] + bytes(zeros))
     return content[content.rindex(b"FLE1") : len(content) - count].rstrip(b"\0")
@@ -64,11 +64,13 @@ def test_a_cut_end_is_kept_and_counts_as_loss_after_a_clean_stop(
     (path,) = segments(tmp_path)
     left = cut(path, count, zeros)
     files = opened(tmp_path)
-    assert f"{path} ends in {len(left)} bytes that are no whole put" in caplog.text
+    assert f"{path} ends in {len(left)} bytes of an incomplete put" in caplog.text
     (kept,) = tmp_path.glob("?/*.damaged")
     assert kept.read_bytes() == left
     assert files.metrics.get("EventLostCount") == (2 if stop == "clean" else 0)
-    assert (f"{path} was damaged or cut since the stop: 2 events" in files.metrics.degraded()) == (stop == "clean")
+    assert (f"{path} was damaged or truncated since the stop: 2 events" in files.metrics.degradation()) == (
+        stop == "clean"
+    )
     files.put(events(4))
     assert consumer(files).take_all() == [b"1", b"4"]
     files.close()
@@ -90,7 +92,7 @@ def test_an_end_of_zeros_after_a_clean_stop_is_a_loss(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stop", ["clean", "killed"])
 @pytest.mark.parametrize("which", [0, 1, -1])
-def test_without_a_file_the_channel_stays_closed_until_it_is_back_or_its_loss_is_accepted(
+def test_without_a_file_the_channel_stays_closed_until_it_is_restored_or_its_loss_is_accepted(
     tmp_path: Path, which: int, stop: str
 ) -> None:
     files = opened(tmp_path)
@@ -101,29 +103,29 @@ def test_without_a_file_the_channel_stays_closed_until_it_is_back_or_its_loss_is
     path = segments(tmp_path)[which]
     held = [int(body) for body in re.findall(rb"(\d+) {99999}", path.read_bytes())]
     path.rename(tmp_path / "away")
-    told = f"{path} is missing, with {f'{len(held)} events' if stop == 'clean' else 'events'} that were stored"
-    way_out = f"agent group reset files --checkpoint-dir {tmp_path}/c --data-dirs {tmp_path}/a,{tmp_path}/b"
+    told = f"{path} is missing, with {f'{len(held)} ' if stop == 'clean' else ''}undelivered events"
+    advice = f"agent group reset files --checkpoint-dir {tmp_path}/c --data-dirs {tmp_path}/a,{tmp_path}/b"
     for _ in range(2):
         sentence = refused(tmp_path)
         assert told in sentence
-        assert way_out in sentence
+        assert advice in sentence
         assert sentence in [*channel(tmp_path).check_connectivity()]
-        assert sentence in run(way_out.replace("reset", "describe"))
+        assert sentence in run(advice.replace("reset", "describe"))
     (tmp_path / "away").rename(path)
     opened(tmp_path).close()
     path.rename(tmp_path / "away")
-    run(f"{way_out} --yes")
+    run(f"{advice} --yes")
     assert not [*channel(tmp_path).check_connectivity()]
     files = opened(tmp_path)
     assert files.metrics.get("EventLostCount") == len(held)
-    assert f"{path} is lost, as an operator has accepted" in files.metrics.degraded()
+    assert f"{path} is lost with" in files.metrics.degradation()
     files.put(events(99))
     assert [int(body) for body in consumer(files).take_all()] == [*sorted({*range(40)} - {*held}), 99]
     files.close()
 
 
 def run(command: str, code: int = 0) -> str:
-    """Return what `agent` prints."""
+    """Return the output of `agent`."""
     words = shlex.split(command)
     assert words.pop(0) == "agent"
     done = CliRunner().invoke(main, words)
@@ -131,20 +133,18 @@ def run(command: str, code: int = 0) -> str:
     return done.output
 
 
-def test_a_reset_does_not_accept_the_loss_of_files_that_are_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_reset_does_not_accept_the_loss_of_present_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))  # has the default dataDirs
     files = opened(tmp_path)
     for n in range(15):
         files.put(events(n, size=100_000))
     files.close()
     first, _ = segments(tmp_path)
-    named = f"name {tmp_path}/a,{tmp_path}/b in dataDirs too"
+    named = f"add {tmp_path}/a,{tmp_path}/b to dataDirs"
     for data_dirs in "", f"--data-dirs {tmp_path}":
         options = f"files --checkpoint-dir {tmp_path}/c {data_dirs}"
         sentence = run(f"agent group reset {options} --yes", code=1)
-        assert f"{first} and 1 more exist, but not in dataDirs" in sentence
+        assert f"{first} and 1 more exist outside of dataDirs" in sentence
         assert named in sentence
         assert named in run(f"agent group describe {options}")
     assert named in refused(tmp_path, dataDirs=str(tmp_path / "d"))
@@ -155,7 +155,7 @@ def test_a_reset_does_not_accept_the_loss_of_files_that_are_there(
 
 
 def refused(directory: Path, **options: str) -> str:
-    """Return why the channel cannot be opened."""
+    """Return the reason why the channel cannot be opened."""
     files = channel(directory, **options)
     with pytest.raises(FlafkaError) as raised:
         files.open()
@@ -163,7 +163,7 @@ def refused(directory: Path, **options: str) -> str:
     return str(raised.value)
 
 
-def test_zeros_that_a_kill_leaves_behind_the_last_put_are_no_damage(
+def test_zeros_after_the_last_put_of_a_killed_process_are_no_damage(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     files = opened(tmp_path / "killed")
@@ -182,7 +182,7 @@ def test_zeros_that_a_kill_leaves_behind_the_last_put_are_no_damage(
 
 
 @pytest.mark.parametrize("which", [0, -1])
-def test_damage_is_passed_over_and_counted(tmp_path: Path, which: int, caplog: pytest.LogCaptureFixture) -> None:
+def test_damage_is_skipped_and_counted(tmp_path: Path, which: int, caplog: pytest.LogCaptureFixture) -> None:
     files = opened(tmp_path)
     for n in range(30):
         files.put(events(n, size=100_000))
@@ -197,8 +197,8 @@ def test_damage_is_passed_over_and_counted(tmp_path: Path, which: int, caplog: p
     assert len(got) == 29
     assert got == sorted(set(got))
     assert files.metrics.get("EventLostCount") == 1
-    assert "1 events that were stored in it are lost" in caplog.text
-    assert "damaged" in files.metrics.degraded()
+    assert "1 stored events are lost" in caplog.text
+    assert "damaged" in files.metrics.degradation()
     owner.commit()
     assert files.metrics.get("ChannelSize") == 0
     files.put(events(99))
@@ -206,10 +206,10 @@ def test_damage_is_passed_over_and_counted(tmp_path: Path, which: int, caplog: p
     owner.commit()
     files.close()
     opened(tmp_path).close()
-    assert path.with_name(f"{path.name}.damaged").read_bytes() == content, "nobody can look at it"
+    assert path.with_name(f"{path.name}.damaged").read_bytes() == content, "the damaged file is kept"
 
 
-def test_a_damaged_file_that_is_moved_away_keeps_no_other_from_being_deleted(
+def test_a_moved_damaged_file_does_not_keep_others_from_being_deleted(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     files = opened(tmp_path)
@@ -230,7 +230,7 @@ def test_a_damaged_file_that_is_moved_away_keeps_no_other_from_being_deleted(
     files.close()
 
 
-def test_entries_that_are_missing_at_the_end_of_a_file_are_those_of_that_file(tmp_path: Path) -> None:
+def test_missing_entries_at_the_end_of_a_file_are_counted_for_that_file(tmp_path: Path) -> None:
     files = opened(tmp_path)
     for n in range(30):
         files.put(events(n, size=100_000))
@@ -239,8 +239,8 @@ def test_entries_that_are_missing_at_the_end_of_a_file_are_those_of_that_file(tm
     cut(first, 350_000)
     left = first.read_bytes()
     files = opened(tmp_path)
-    assert f"{first} lacks 3 puts" in files.metrics.degraded()
-    assert str(second) not in files.metrics.degraded()
+    assert f"{first} lacks 3 puts" in files.metrics.degradation()
+    assert str(second) not in files.metrics.degradation()
     owner = consumer(files)
     assert len(owner.take_all()) == 26
     assert files.metrics.get("EventLostCount") == 4, "the header of one is there"
@@ -253,7 +253,7 @@ def test_entries_that_are_missing_at_the_end_of_a_file_are_those_of_that_file(tm
 
 
 @pytest.mark.parametrize("which", [0, 1])
-def test_a_file_that_was_emptied_is_not_one_that_never_had_entries(tmp_path: Path, which: int) -> None:
+def test_an_emptied_file_differs_from_one_that_never_had_entries(tmp_path: Path, which: int) -> None:
     files = opened(tmp_path)
     for n in range(30):
         files.put(events(n, size=100_000))
@@ -263,7 +263,7 @@ def test_a_file_that_was_emptied_is_not_one_that_never_had_entries(tmp_path: Pat
     files = opened(tmp_path)
     lost = int(files.metrics.get("EventLostCount"))
     assert lost > 5
-    assert files.metrics.degraded() == f"{emptied} lacks {lost} puts: their events, at least as many, are lost"
+    assert files.metrics.degradation() == f"{emptied} lacks {lost} puts: their events, at least as many, are lost"
     owner = consumer(files)
     assert len(owner.take_all()) == 30 - lost
     owner.commit()
@@ -272,7 +272,7 @@ def test_a_file_that_was_emptied_is_not_one_that_never_had_entries(tmp_path: Pat
     assert [path.name for path in tmp_path.glob("?/*.damaged")] == [f"{emptied.name}.damaged"]
 
 
-def test_after_damaged_positions_everything_comes_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_after_damaged_positions_everything_is_redelivered(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     files = opened(tmp_path)
     files.put(events(1))
     owner = consumer(files)
@@ -287,7 +287,7 @@ def test_after_damaged_positions_everything_comes_again(tmp_path: Path, caplog: 
     files.close()
 
 
-def test_a_channel_begun_anew_gives_other_ids(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_new_channel_gives_other_ids(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     ids = []
     for _ in range(2):
         files = opened(tmp_path)
@@ -304,7 +304,7 @@ def test_a_channel_begun_anew_gives_other_ids(tmp_path: Path, caplog: pytest.Log
     assert caplog.text == "", "nothing that was waiting is lost"
 
 
-def test_numbers_of_what_was_delivered_are_not_given_again(tmp_path: Path) -> None:
+def test_numbers_of_delivered_events_are_not_given_again(tmp_path: Path) -> None:
     files = opened(tmp_path)
     files.put(events(1))
     files.put(events(2))
@@ -314,7 +314,7 @@ def test_numbers_of_what_was_delivered_are_not_given_again(tmp_path: Path) -> No
     owner.commit()
     files.close()
     with segments(tmp_path)[-1].open("r+b") as file:
-        file.truncate(0)  # the disk lost what it had said is stored
+        file.truncate(0)  # the disk has lost synced data
     files = opened(tmp_path)
     files.put(events(3))
     owner = consumer(files)

@@ -1,6 +1,6 @@
-"""The file channel on a disk whose power fails: what it has acknowledged is there, once, in order, with its ids.
+"""File channel on a disk with power failures: acknowledged events remain, once, in order, with their ids.
 
-Of what `SPILLABLEMEMORY` has acknowledged, that is what the system has written by itself meanwhile.
+`SPILLABLEMEMORY` only promises the events that the system has written by itself meanwhile.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ import pytest
 
 from flafka.agent.flumechannel.importing import import_events
 from flafka.channels.file import FileChannel
-from flafka.channels.file.lock import Lock
+from flafka.channels.file.lock import DirectoryLock
 from flafka.channels.spillable import SpillableMemoryChannel
 from flafka.plugins import Assignment, Batch, Event
-from tests.agent.test_flume_channel import left, plain
+from tests.agent.test_flume_channel import copy_recorded, plain
 from tests.channels.file_running import Owner, channel
 from tests.fixtures.examples import some
-from tests.fixtures.power import Disk, Said, Tree, is_needed, losses, survives
+from tests.fixtures.power import Disk, Note, Tree, is_needed, losses, survives
 
 SEGMENT_BYTES = 6000
 STEPS = 25
 LIVES = 3
 SEEDS = 2
 LOOKED_AT = 0.15
-"""Share of the moments at which a loss of power is looked at."""
+"""Share of the moments at which a loss of power is tried."""
 SITES = {
     "Log.sync": 0,
-    "replace < FileChannel._identify": 0,
-    "replace < write": 10,
+    "replace_file < FileChannel._read_or_create_id": 0,
+    "replace_file < write_checkpoint": 10,
     "sync_directory < FileChannel._open_log": 13,
     "sync_directory < Log._begin_segment": 0,
     "sync_directory < make_directory < FileChannel._open_log": 0,
-    "sync_directory < replace < write": 0,
+    "sync_directory < replace_file < write_checkpoint": 0,
 }
 """Callers of a sync, each with the first seed that finds a loss without that sync. Most other seeds find none."""
 NOT_ALONE = (
-    "Log._cut",
-    "_set_aside",
-    "sync_directory < _set_aside",
-    "sync_directory < replace < FileChannel._identify",
+    "Log._truncate_torn_end",
+    "_save_torn_bytes",
+    "sync_directory < _save_torn_bytes",
+    "sync_directory < replace_file < FileChannel._read_or_create_id",
 )
-"""Syncs without which no event is lost: they keep what an operator reads, or come once more than is needed."""
+"""Syncs without which no event is lost: they keep files for an operator, or avoid a redelivery."""
 
 
 class Known:
@@ -60,20 +60,20 @@ class Known:
         self.offered: list[tuple[bytes, ...]] = []
         """Every put, in order."""
         self.stored: set[bytes] = set()
-        """Events of puts that have returned."""
+        """Events of returned puts."""
         self.written: set[bytes] = set()
         """Stored events that the system has written by itself."""
         self.begun: set[bytes] = set()
         """Events of commits that have begun."""
         self.committed: set[bytes] = set()
-        """Events of commits that have returned, or that the sink's own record has."""
+        """Events of returned commits, or of the sink's own commit log."""
         self.record: dict[str, int] = {}
-        """The sink's own commit log: by `TopicPartition.topic_id`, up to where."""
+        """End of the sink's own commit log, by `TopicPartition.topic_id`."""
         self.ids: dict[str, bytes] = {}
-        """By id that a sink was given: the event."""
+        """Event by each id that a sink was given."""
 
     def follow(self, what: str, given: Any) -> None:
-        """Add what has just happened."""
+        """Add one step."""
         match what:
             case "put":
                 self.offered.append(given)
@@ -95,20 +95,20 @@ class Known:
                 self.committed |= {*given}
 
     def after(self, done: Collection[Any]) -> Known:
-        """Return a copy, with what was said among these steps."""
+        """Return a copy with the notes of these steps."""
         known = Known()
         known.offered, known.record = [*self.offered], self.record
         known.stored, known.written = {*self.stored}, {*self.written}
         known.begun, known.committed = {*self.begun}, {*self.committed}
         known.ids = {**self.ids}
         for one in done:
-            if isinstance(one, Said):
+            if isinstance(one, Note):
                 known.follow(*one.what)
         return known
 
 
 class Sink(Owner):
-    """Has a record of its own, at times, of how far it has come, as `hdfs` has."""
+    """Sink that sometimes has its own commit log, as `hdfs` has."""
 
     def __init__(self, files: FileChannel, known: Known) -> None:
         super().__init__()
@@ -118,20 +118,22 @@ class Sink(Owner):
     def assigned(self, committed: Sequence[Assignment]) -> Sequence[Assignment]:
         self.assignments.update({one.partition: one for one in committed})
         ends = self.known.record
-        return [one.at(max(ends.get(one.topic_partition.topic_id, 0), one.next_offset or 0)) for one in committed]
+        return [
+            one.with_offset(max(ends.get(one.topic_partition.topic_id, 0), one.next_offset or 0)) for one in committed
+        ]
 
     def taken(self) -> dict[str, bytes]:
-        """The ids of what is taken and not committed, and the bodies."""
+        """Return the ids of taken and uncommitted events, and the bodies."""
         batches = [taken.batch for taken in self.got]
         return {str(id): event.body for one in batches for id, event in zip(one.ids(), one, strict=True)}
 
 
 @contextmanager
 def running(directory: Path, kind: type[FileChannel] = FileChannel) -> Iterator[FileChannel]:
-    """The channel until its process is gone: it closes nothing."""
+    """Open the channel until its process dies: it closes nothing."""
     files = kind(channel(directory).config, "files")
     files.config = files.config.model_copy(update={"max_file_size": SEGMENT_BYTES})
-    with mock.patch.object(Lock, "_held", {}):
+    with mock.patch.object(DirectoryLock, "_holders", {}):
         files.open()
         yield files
 
@@ -146,45 +148,45 @@ def live(
 ) -> None:
     """Put, take, commit, and be killed now and then, while the disk records it.
 
-    The sink has a commit log of its own for that share of its commits.
+    The sink has its own commit log for that share of its commits.
     """
 
-    def say(what: str, given: Any) -> None:
+    def record_note(what: str, given: Any) -> None:
         known.follow(what, given)
-        disk.say((what, given))
+        disk.record_note((what, given))
 
-    left = STEPS
-    while left:
+    remaining = STEPS
+    while remaining:
         with disk.killing(chances.randrange(60)), running(directory, kind) as files:
             sink = Sink(files, known)
-            while left:
-                left -= 1
+            while remaining:
+                remaining -= 1
                 match chances.choice(["put", "put", "take", "commit", "wait"][: 4 if kind.synced else 5]):
                     case "put":
                         first = sum(map(len, known.offered))
                         bodies = tuple(b"%d " % n for n in range(first, first + chances.randrange(1, 4)))
-                        say("put", bodies)
+                        record_note("put", bodies)
                         size = chances.choice([0, 2000])
                         files.put(Batch.of([Event(body, {"filler": "x" * size}) for body in bodies]))
-                        say("stored", bodies)
+                        record_note("stored", bodies)
                     case "take":
                         sink.take_all()
-                        say("taken", sink.taken())
+                        record_note("taken", sink.taken())
                     case "commit" if sink.got:
                         bodies = tuple(sink.taken().values())
-                        say("begun", bodies)
+                        record_note("begun", bodies)
                         if chances.random() < recorded:
                             ends = {one.assignment.topic_partition.topic_id: one.offsets.end for one in sink.got}
-                            say("recorded", (ends, bodies))
+                            record_note("recorded", (ends, bodies))
                         sink.commit()
-                        say("committed", bodies)
+                        record_note("committed", bodies)
                     case "wait":
                         disk.write_back()
-                        say("written", ())
+                        record_note("written", ())
 
 
 def check(directory: Path, known: Known, kind: type[FileChannel]) -> None:
-    """Start the channel, and assert that it has everything that is known, and takes more."""
+    """Start the channel, and assert that it has all known events, and takes more."""
     with running(directory, kind) as files:
         sink = Sink(files, known)
         got = sink.take_all()
@@ -209,12 +211,12 @@ def check(directory: Path, known: Known, kind: type[FileChannel]) -> None:
 
 @pytest.fixture(autouse=True)
 def _quick() -> Iterator[None]:
-    with mock.patch.multiple(os, fsync=lambda _: None, fdatasync=lambda _: None):  # the real power stays
+    with mock.patch.multiple(os, fsync=lambda _: None, fdatasync=lambda _: None):  # the recorder's own syncs stay
         yield
 
 
 def campaign(directory: Path, seed: int, ignored: str = "", kind: type[FileChannel] = FileChannel) -> int:
-    """Lives, each of which a loss of power ends; how many states of the disk were looked at."""
+    """Run lives that each end by a loss of power; return the number of tried disk states."""
     chances = random.Random(seed)
     states = 0
     tree, known = Tree(), Known()
@@ -230,7 +232,7 @@ def campaign(directory: Path, seed: int, ignored: str = "", kind: type[FileChann
             if chances.random() < 1 / count:
                 tree, known = remains, before.after(done)  # the next life begins with one of them
                 if not kind.synced:
-                    known.stored = {*known.written}  # what had not been written may be gone for good
+                    known.stored = {*known.written}  # unwritten events may be lost for good
             place = directory / f"{life}-{count}"
             remains.write(place)
             check(place, before.after(done), kind)
@@ -239,28 +241,26 @@ def campaign(directory: Path, seed: int, ignored: str = "", kind: type[FileChann
     return states
 
 
-def test_what_a_source_was_told_is_stored_survives_a_loss_of_power(
-    memory: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_acknowledged_events_survive_a_loss_of_power(memory: Path, caplog: pytest.LogCaptureFixture) -> None:
     seeds = some(range(SEEDS), 2)
     states = survives(campaign, memory, seeds)
     assert sum(states) > 50 * len(seeds)
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == []
 
 
-def test_a_loss_of_power_takes_from_spillable_memory_only_what_the_system_had_not_written(memory: Path) -> None:
+def test_a_loss_of_power_takes_from_spillable_memory_only_unwritten_events(memory: Path) -> None:
     assert campaign(memory, 0, kind=SpillableMemoryChannel) > 50
 
 
 def set_back(directory: Path, seed: int) -> None:
-    """Lives of which the last one begins with the disk of an earlier one; sinks have what they were given."""
+    """Run lives of which the last begins with the disk of an earlier one; sinks keep their events."""
     chances = random.Random(seed)
     known, copies = Known(), list[tuple[Tree, set[bytes]]]()
     tree = Tree()
     for life in range(LIVES):
         if life == LIVES - 1:
             tree, stored = chances.choice(copies)
-            known.stored = {*stored}  # the rest is gone with the disk, but for what was delivered
+            known.stored = {*stored}  # the rest is lost with the disk, except delivered events
         home = directory / str(life)
         tree.write(home)
         with (disk := Disk(home)):
@@ -286,8 +286,8 @@ def test_each_sync_is_needed(memory: Path, site: str) -> None:
 
 
 def imported(directory: Path) -> None:
-    """What Flume left there, in a process of its own."""
-    with mock.patch.object(Lock, "_held", {}):
+    """Import Flume's files in a process of its own."""
+    with mock.patch.object(DirectoryLock, "_holders", {}):
         import_events(channel(directory))
 
 
@@ -296,12 +296,12 @@ def test_an_import_from_flume_survives_a_loss_of_power(memory: Path) -> None:
         print(f"seed {seed}")
         chances = random.Random(seed)
         live_in = memory / str(seed) / "live"
-        bodies = left(live_in, "checkpoint")
+        bodies = copy_recorded(live_in, "checkpoint")
         with Disk(live_in) as disk:
             for _ in range(2):
                 with disk.killing(chances.randrange(100)):
                     imported(live_in)
-                    disk.say(("open", ()))
+                    disk.record_note(("open", ()))
             imported(live_in)
         for count, (tree, _) in enumerate(losses(disk, chances, 0.5)):
             place = live_in.parent / str(count)

@@ -1,4 +1,4 @@
-"""The file channel with several readers, and with sinks that have a commit log of their own."""
+"""File channel with several readers, and with sinks that have their own commit log."""
 
 import base64
 import threading
@@ -13,13 +13,13 @@ from flafka.plugins import Assignment, FlafkaError, Retry
 from tests.channels.file_running import Owner, channel, consumer, events, opened
 
 
-def test_a_reader_that_is_about_to_begin_has_its_partition_alone(tmp_path: Path) -> None:
+def test_a_starting_reader_owns_its_partition_alone(tmp_path: Path) -> None:
     files = opened(tmp_path)
     files.put(events(1))
     asked, go_on = threading.Event(), threading.Event()
 
     class Slow(Owner):
-        """Looks at its commit log for a while before it begins."""
+        """Owner that reads its commit log for a while before it begins."""
 
         def assigned(self, committed: Sequence[Assignment]) -> Sequence[Assignment]:
             asked.set()
@@ -45,7 +45,7 @@ def test_a_reader_that_is_about_to_begin_has_its_partition_alone(tmp_path: Path)
     files.close()
 
 
-def test_readers_share_the_events_and_one_that_leaves_gives_them_to_the_others(tmp_path: Path) -> None:
+def test_readers_share_the_events_and_a_closed_one_returns_its_own(tmp_path: Path) -> None:
     files = opened(tmp_path)
     first, second = consumer(files, "k1"), consumer(files, "k2")
     assert first.take_all() == second.take_all() == []
@@ -58,7 +58,7 @@ def test_readers_share_the_events_and_one_that_leaves_gives_them_to_the_others(t
     first.reader.close()  # without a commit: the other one gets them
     assert sorted(second.take_all()) == sorted(got)
     third = consumer(files, "k0")
-    assert third.take_all() == []  # what the second has taken it delivers first
+    assert third.take_all() == []  # it delivers the events of the second first
     second.take_all()
     third.take_all()
     files.put(events(10))
@@ -79,7 +79,7 @@ def test_a_sinks_own_commit_log_moves_the_offset_and_is_kept_with_it(tmp_path: P
     owner.answer = {0: 2}
     assert owner.take_all() == [b"2"]
     assert files.metrics.get("ChannelSize") == 1
-    delivered = owner.assignments[0].of(epoch=5, commit_log="hdfs:/x/.flafka").at(3)
+    delivered = owner.assignments[0].replace(epoch=5, commit_log="hdfs:/x/.flafka").with_offset(3)
     assert owner.reader is not None
     owner.reader.commit([delivered])
     files.close()
@@ -90,9 +90,7 @@ def test_a_sinks_own_commit_log_moves_the_offset_and_is_kept_with_it(tmp_path: P
     files.close()
 
 
-def test_a_sinks_commit_log_is_ahead_of_what_the_disk_has_kept(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_sinks_commit_log_is_ahead_of_the_disk(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     files = opened(tmp_path)
     files.put(events(0))
     files.close()
@@ -100,7 +98,7 @@ def test_a_sinks_commit_log_is_ahead_of_what_the_disk_has_kept(
     owner = consumer(files)
     owner.answer = {0: 3}
     assert owner.take_all() == []
-    assert "up to 3, and the files end at 1: their disk was set back" in caplog.text
+    assert "up to 3, but the files end at 1: their disk was reset" in caplog.text
     files.put(events(1))
     files.put(events(2))
     assert owner.take_all() == [b"1", b"2"], "it was put after the disk was set back"
@@ -118,14 +116,14 @@ def test_a_process_that_was_cloned_with_its_memory_gives_new_ids(tmp_path: Path)
     owner.answer = {0: 7}
     with pytest.raises(Retry, match="new ids"):
         # As after Conflict: the clone has delivered entries that this process never had.
-        owner.reader.rewind([owner.assignments[0].at(7)])
+        owner.reader.rewind([owner.assignments[0].with_offset(7)])
     with pytest.raises(Retry, match="new ids"):
         owner.reader.take(0)
     owner.reader.close()
     owner = consumer(files)
     assert owner.take_all() == [b"0", b"1"]
     assert not ids & {*owner.got[0].batch.ids()}
-    assert "virtual machine" in files.metrics.degraded()
+    assert "virtual machine" in files.metrics.degradation()
     ids = {*owner.got[0].batch.ids()}
     files.close()
     files = opened(tmp_path)
@@ -153,8 +151,8 @@ CHECKPOINT = (
 )
 
 
-def left(directory: Path, version: str = "") -> tuple[Path, Path]:
-    """Files of a channel that was killed, of whose two events one is delivered: checkpoint and segment."""
+def write_killed_channel(directory: Path, version: str = "") -> tuple[Path, Path]:
+    """Write files of a killed channel, with one of two events delivered: checkpoint and segment."""
     for name in "abc":
         (directory / name).mkdir()
     for name in "ab":
@@ -167,8 +165,8 @@ def left(directory: Path, version: str = "") -> tuple[Path, Path]:
     return checkpoint, segment
 
 
-def test_a_directory_of_version_1_is_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    left(tmp_path)
+def test_a_directory_of_version_1_can_be_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    write_killed_channel(tmp_path)
     files = opened(tmp_path)
     owner = consumer(files)
     assert owner.take_all() == [b"1"]
@@ -183,47 +181,47 @@ def refused(directory: Path, path: Path, what: str) -> None:
     with pytest.raises(FlafkaError) as error:
         opened(directory)
     assert str(error.value) == (
-        f"{path} is a {what} of version 2, and this channel reads version 1: deliver what the channel holds "
+        f"{path} is a {what} of version 2, but this channel reads version 1: deliver the events of the channel "
         "with the agent that wrote it (agent start --drain), then remove its checkpointDir and dataDirs"
     )
     assert {one: one.read_bytes() for one in directory.rglob("flafka*")} == before
 
 
-def test_a_checkpoint_of_another_version_is_refused_with_the_way_out(tmp_path: Path) -> None:
-    checkpoint, _ = left(tmp_path, '"version": 2, ')
+def test_a_checkpoint_of_another_version_is_refused_with_advice(tmp_path: Path) -> None:
+    checkpoint, _ = write_killed_channel(tmp_path, '"version": 2, ')
     refused(tmp_path, checkpoint, "checkpoint")
 
 
-def test_a_segment_of_another_version_is_refused_with_the_way_out(tmp_path: Path) -> None:
-    _, segment = left(tmp_path)
+def test_a_segment_of_another_version_is_refused_with_advice(tmp_path: Path) -> None:
+    _, segment = write_killed_channel(tmp_path)
     segment.write_bytes(segment.read_bytes().replace(b"FLE1", b"FLE2"))
     refused(tmp_path, segment, "segment")
 
 
 def test_after_a_reset_a_sink_begins_a_new_commit_log(tmp_path: Path) -> None:
-    """A commit log in a place that cannot be written any more holds up the events of its partition for ever."""
+    """A commit log in an unwritable location blocks the events of its partition for ever."""
     files = opened(tmp_path)
     for n in range(3):
         files.put(events(n))
     owner = consumer(files)
     owner.take_all()
     assert owner.reader is not None
-    owner.reader.commit([owner.assignments[0].of(commit_log="hdfs:/wrong/.flafka").at(1)])
+    owner.reader.commit([owner.assignments[0].replace(commit_log="hdfs:/wrong/.flafka").with_offset(1)])
     changes: list[tuple[str, str]] = []
-    with pytest.raises(Retry, match="used by channel files already"):
+    with pytest.raises(Retry, match="in use by channel files"):
         channel(tmp_path).reset(changes.extend, earliest=False)
     files.close()
-    for earliest, left in ((False, [b"1", b"2"]), (True, [b"0", b"1", b"2"])):
+    for earliest, write_killed_channel in ((False, [b"1", b"2"]), (True, [b"0", b"1", b"2"])):
         channel(tmp_path).reset(changes.extend, earliest=earliest)
         files = opened(tmp_path)
         owner = consumer(files)
-        assert owner.take_all() == left
+        assert owner.take_all() == write_killed_channel
         assert owner.assignments[0].generation.commit_log == ""
         assert owner.assignments[0].generation.epoch > 0
         files.close()
     assert [change for change in changes if change[0] == "partition 0"] == [
         ("partition 0", "continues at entry 1, with a new commit log of its sink"),
-        ("partition 0", "continues at the first entry that is left, with a new commit log of its sink"),
+        ("partition 0", "continues at the first entry in the files, with a new commit log of its sink"),
     ]
 
 
@@ -235,7 +233,7 @@ def test_an_event_of_an_earlier_run_is_found_by_its_id(tmp_path: Path) -> None:
     id = owner.got[0].batch.id(0)
     files.close()
     files = opened(tmp_path)
-    found = channel(tmp_path).find(id, {None})
+    found = channel(tmp_path).find_event(id, {None})
     assert found is not None
     assert found.polled is not None
     owner = consumer(files)
@@ -243,18 +241,18 @@ def test_an_event_of_an_earlier_run_is_found_by_its_id(tmp_path: Path) -> None:
     owner.commit()
     files.close()
     opened(tmp_path).close()
-    gone = channel(tmp_path).find(id, {None})
+    gone = channel(tmp_path).find_event(id, {None})
     assert gone is not None
-    assert (gone.polled, gone.missing) == (None, "it was delivered, and its file was deleted")
+    assert (gone.polled, gone.missing) == (None, "the event was delivered, and its file was deleted")
 
 
-def test_what_is_taken_after_a_rewind_has_the_generation_of_the_rewind(tmp_path: Path) -> None:
+def test_events_taken_after_a_rewind_have_its_generation(tmp_path: Path) -> None:
     files = opened(tmp_path)
     files.put(events(1))
     owner = consumer(files)
     owner.take_all()
     assert owner.reader is not None
-    owner.reader.rewind([owner.assignments[0].of(epoch=5).at(0)])
+    owner.reader.rewind([owner.assignments[0].replace(epoch=5).with_offset(0)])
     owner.take_all()
     assert [one.assignment.generation.epoch for one in owner.got] == [0, 5]
     files.close()
@@ -268,6 +266,6 @@ def test_attempts_that_fail_do_not_add_up(tmp_path: Path) -> None:
     assert isinstance(reader, FileReader)
     for _ in range(10):
         assert owner.take_all() == [b"1"]
-        reader.rewind([owner.assignments[0].at(owner.got.pop().offsets.start)])
-    assert sorted(reader._bounds[0]) == [0, 1]
+        reader.rewind([owner.assignments[0].with_offset(owner.got.pop().offsets.start)])
+    assert sorted(reader._batch_bounds[0]) == [0, 1]
     files.close()

@@ -1,4 +1,4 @@
-"""What a reader holds between Kafka's client and the sink: in order, once, and counted."""
+"""Reader's queue between Kafka's client and the sink: in order, once, and counted."""
 
 import threading
 from typing import NamedTuple
@@ -7,9 +7,9 @@ from confluent_kafka import KafkaError
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from flafka.channels.kafka.consumer import Fetched
+from flafka.channels.kafka.consumer import FetchBuffer
 from flafka.plugins import LastRecord
-from flafka.plugins.kafka.consumer import weight
+from flafka.plugins.kafka.consumer import memory_bytes
 from tests.fixtures.partitions import assignment
 
 ASSIGNMENTS = [assignment("cluster", "t", "id", "g", -1, partition) for partition in range(3)]
@@ -17,7 +17,7 @@ PARTITIONS = st.sampled_from(range(3))
 
 
 class Message(NamedTuple):
-    """As much of the client's as is asked for."""
+    """Part of the client's message that is used."""
 
     at: int
     number: int
@@ -53,36 +53,36 @@ class Message(NamedTuple):
 
 
 def started(*partitions, at=0):
-    fetched = Fetched(threading.Condition())
-    fetched.add([ASSIGNMENTS[partition].at(at) for partition in partitions])
+    fetched = FetchBuffer(threading.Condition())
+    fetched.add([ASSIGNMENTS[partition].with_offset(at) for partition in partitions])
     return fetched
 
 
 def waiting_of(fetched):
-    return len(fetched._asked) + len(fetched._unasked) + sum(map(len, fetched._confirmed.values()))
+    return len(fetched._confirming) + len(fetched._unconfirmed) + sum(map(len, fetched._confirmed.values()))
 
 
 def confirm(fetched):
-    fetched.asked()
-    fetched.answered(confirmed=True)
+    fetched.start_confirmation()
+    fetched.finish_confirmation(confirmed=True)
 
 
 class Reading(RuleBasedStateMachine):
-    """The brokers hand out offsets one after the other; a seek that is due takes effect with `seek`."""
+    """The brokers deliver offsets in order; a pending seek takes effect with `seek`."""
 
     def __init__(self):
         super().__init__()
-        self.fetched = Fetched(threading.Condition())
+        self.fetched = FetchBuffer(threading.Condition())
         self.broker: dict[int, int] = {}
-        """By partition: the next offset that the client receives."""
+        """Next offset that the client receives, by partition."""
         self.due: dict[int, int] = {}
-        """By partition: what is to be handed out next."""
+        """Next offset to deliver, by partition."""
         self.asking = False
 
     @rule(partition=PARTITIONS, at=st.integers(0, 9))
     def assigned(self, partition, at):
         if partition not in self.broker:
-            self.fetched.add([ASSIGNMENTS[partition].at(at)])
+            self.fetched.add([ASSIGNMENTS[partition].with_offset(at)])
             self.broker[partition] = self.due[partition] = at
 
     @rule(partition=PARTITIONS)
@@ -95,38 +95,38 @@ class Reading(RuleBasedStateMachine):
     def received(self, partition, count):
         first = self.broker.get(partition, 0)
         for number in range(first, first + count):
-            assert self.fetched.keep(Message(partition, number))
+            assert self.fetched.add_message(Message(partition, number))
         if partition in self.broker:
             self.broker[partition] += count
 
     @rule(partition=PARTITIONS, back=st.integers(0, 5))
     def rewind(self, partition, back):
         to = max(0, self.due.get(partition, 0) - back)
-        self.fetched.rewind([ASSIGNMENTS[partition].at(to)])
+        self.fetched.rewind([ASSIGNMENTS[partition].with_offset(to)])
         if partition in self.due:
             self.due[partition] = to
 
     @rule()
     def seek(self):
-        self.broker.update(self.fetched.seeks())
+        self.broker.update(self.fetched.take_seeks())
 
     @precondition(lambda self: not self.asking)
     @rule()
     def ask(self):
-        self.fetched.asked()
+        self.fetched.start_confirmation()
         self.asking = True
 
     @precondition(lambda self: self.asking)
     @rule(confirmed=st.booleans())
     def answer(self, confirmed):
-        self.fetched.answered(confirmed=confirmed)
+        self.fetched.finish_confirmation(confirmed=confirmed)
         self.asking = False
 
     @rule(most=st.integers(1, 5), revoke=st.booleans())
     def hand_out(self, most, revoke):
-        """Up to so many; a partition may be lost while its records are handed out."""
-        ready = self.fetched.ready
-        found = self.fetched.hand_out()
+        """Take at most this many; a partition may be lost meanwhile."""
+        ready = self.fetched.has_confirmed
+        found = self.fetched.take_records()
         assert (found is not None) == ready
         if found is None:
             return
@@ -146,11 +146,12 @@ class Reading(RuleBasedStateMachine):
     def counted(self):
         seeking = self.fetched._seeks.keys()
         waiting = {p: range(self.due[p], end) for p, end in self.broker.items() if p not in seeking}
-        assert self.fetched.bytes == sum(weight(Message(p, n)) for p, numbers in waiting.items() for n in numbers)
+        messages = [Message(p, n) for p, numbers in waiting.items() for n in numbers]
+        assert self.fetched.bytes == sum(map(memory_bytes, messages))
         assert waiting_of(self.fetched) == sum(map(len, waiting.values()))
         next_offsets = {p: self.due[p] if p in seeking else end for p, end in self.broker.items()}
         assert self.fetched.next_offsets() == next_offsets
-        assert self.fetched.firsts() == self.due
+        assert self.fetched.first_pending_offsets() == self.due
 
 
 TestReading = Reading.TestCase
@@ -159,49 +160,49 @@ TestReading = Reading.TestCase
 def test_partitions_take_turns():
     fetched = started(0, 1)
     for number in range(4):
-        fetched.keep(Message(number % 2, number // 2))
+        fetched.add_message(Message(number % 2, number // 2))
     confirm(fetched)
     taken = []
-    while found := fetched.hand_out():
+    while found := fetched.take_records():
         of, records = found
         taken.append((of.partition, next(records).offset))
         records.close()
     assert taken == [(0, 0), (1, 0), (0, 1), (1, 1)]
 
 
-def test_the_end_of_a_partition_that_ends_with_a_transaction_is_behind_it():
+def test_the_end_of_a_partition_is_after_its_last_transaction_marker():
     fetched = started(0)
-    fetched.keep(Message(0, 0))
-    fetched.keep(Message(0, 2, end=True))
+    fetched.add_message(Message(0, 0))
+    fetched.add_message(Message(0, 2, end=True))
     assert fetched.next_offsets() == {0: 2}
     assert waiting_of(fetched) == 1
 
 
 def test_the_leader_epoch_is_that_of_the_record_before():
     fetched = started(0, 1)
-    fetched.add([ASSIGNMENTS[2].at(5, LastRecord(leader_epoch=3))])
+    fetched.add([ASSIGNMENTS[2].with_offset(5, LastRecord(leader_epoch=3))])
     for number, epoch in enumerate([4, 4, 6, 6], start=5):
-        fetched.keep(Message(2, number, epoch))
+        fetched.add_message(Message(2, number, epoch))
     assert [fetched.leader_epoch(2, end) for end in range(4, 10)] == [-1, 3, 4, 4, 6, 6]
     assert fetched.leader_epoch(1, 5) == -1
 
 
-def test_what_is_handed_out_after_a_rewind_has_the_generation_of_the_rewind():
+def test_records_after_a_rewind_have_its_generation():
     fetched = started(0)
-    fetched.rewind([ASSIGNMENTS[0].of(epoch=7).at(4), ASSIGNMENTS[1].at(4)])
-    assert fetched.seeks() == {0: 4}
-    fetched.keep(Message(0, 4))
+    fetched.rewind([ASSIGNMENTS[0].replace(epoch=7).with_offset(4), ASSIGNMENTS[1].with_offset(4)])
+    assert fetched.take_seeks() == {0: 4}
+    fetched.add_message(Message(0, 4))
     confirm(fetched)
-    of, records = fetched.hand_out()
+    of, records = fetched.take_records()
     assert (of.generation.epoch, next(records).offset) == (7, 4)
     assert fetched.assignments.keys() == {0}
 
 
-def test_nothing_is_kept_of_what_is_not_wanted():
+def test_records_of_other_partitions_are_not_kept():
     fetched = started(0, 1)
     fetched.stop_at({0: 1})
-    assert fetched.keep(Message(0, 0))
-    assert not fetched.keep(Message(0, 1))
-    assert not fetched.keep(Message(1, 0))
+    assert fetched.add_message(Message(0, 0))
+    assert not fetched.add_message(Message(0, 1))
+    assert not fetched.add_message(Message(1, 0))
     assert waiting_of(fetched) == 1
     assert fetched.bounded({0, 1}) == {0}

@@ -1,4 +1,4 @@
-"""The Kafka channel's producing half by itself; tests/system has the channel with real brokers."""
+"""Producing half of the Kafka channel by itself; tests/system has the channel with real brokers."""
 
 import logging
 import threading
@@ -25,7 +25,7 @@ def producing_to(brokers, *, writable=lambda: False, **properties):
     )
     client = {"bootstrap.servers": brokers, "log_level": 0, **client_properties(config.producer)}
     limits = Limits(1 << 20)
-    asking = {"writable": writable, "look": lambda: limits, "exists": lambda: True}
+    asking = {"is_writable": writable, "request_limits": lambda: limits, "topic_exists": lambda: True}
     return ChannelProducer(channel, client, partitions=4, limits=limits, **asking)
 
 
@@ -38,7 +38,7 @@ def producing_to(brokers, *, writable=lambda: False, **properties):
         ({"queue.buffering.max.ms": "7"}, (5, None)),
     ],
 )
-def test_a_put_waits_for_no_other_unless_somebody_wants_it(monkeypatch, written, wanted):
+def test_a_put_waits_for_no_other_unless_linger_is_set(monkeypatch, written, wanted):
     made = []
     monkeypatch.setattr(clients, "Producer", lambda properties: made.append(properties) or Producer(properties))
     producing_to("127.0.0.1:1", **{f"kafka.producer.{name}": value for name, value in written.items()}).close()
@@ -46,7 +46,7 @@ def test_a_put_waits_for_no_other_unless_somebody_wants_it(monkeypatch, written,
 
 
 @pytest.mark.parametrize(("written", "wanted"), [("", 20_000), ("4000000", 20_000), ("0x1000", 0x1000)])
-def test_no_request_is_larger_than_the_topic_takes(monkeypatch, written, wanted):
+def test_no_request_exceeds_the_limit_of_the_topic(monkeypatch, written, wanted):
     """Brokers would refuse it as a whole, with all of its records."""
     made = []
     monkeypatch.setattr(clients, "Producer", lambda properties: made.append(properties) or Producer(properties))
@@ -64,7 +64,7 @@ def test_no_request_is_larger_than_the_topic_takes(monkeypatch, written, wanted)
     ("written", "wanted"),
     [({}, None), ({"compression.type": "ZSTD"}, "zstd"), ({"compression.codec": "none"}, "none")],
 )
-def test_batches_are_compressed_as_somebody_chose_for_records(brokers, monkeypatch, written, wanted):
+def test_batches_are_compressed_as_configured_for_records(brokers, monkeypatch, written, wanted):
     chosen = []
     monkeypatch.setattr(
         "flafka.channels.kafka.producer.encode", lambda batch, how: chosen.append(how) or encode(batch, how)
@@ -105,13 +105,11 @@ def test_puts_that_fail_together_make_one_new_producer(monkeypatch):
 @pytest.mark.parametrize("deaf", [False, True])
 @pytest.mark.parametrize("format", ["arrow", "flume"])
 @pytest.mark.parametrize("room", [1000, 1])
-def test_a_client_that_stands_still_though_brokers_are_well_is_replaced(
-    brokers, monkeypatch, caplog, deaf, format, room
-):
-    """One that never sends is what librdkafka's is after some outages."""
+def test_a_stalled_client_is_replaced(brokers, monkeypatch, caplog, deaf, format, room):
+    """After some outages a client of librdkafka never sends."""
     monkeypatch.setattr("flafka.plugins.kafka.producer.FIRST_STALL_SECONDS", 0.5)
     monkeypatch.setattr("flafka.plugins.kafka.producer.STALL_CHECK_SECONDS", 0.5)
-    monkeypatch.setattr("flafka.channels.kafka.producer.PURGED_SECONDS", 1.0)
+    monkeypatch.setattr("flafka.channels.kafka.producer.PURGE_SECONDS", 1.0)
     monkeypatch.setattr("flafka.channels.kafka.producer.RETIRED_SECONDS", 3.0)
     made, asked = [], []
 
@@ -136,7 +134,7 @@ def test_a_client_that_stands_still_though_brokers_are_well_is_replaced(
     try:
         with pytest.raises(Retry, match="its client was replaced while 2 events waited"):
             producer.put(events, lambda: None)
-        assert "another one has taken its place" in producer.metrics.last_error
+        assert "has been replaced" in producer.metrics.last_error
         producer.put(events, lambda: None)
         assert not producer.metrics.last_error
     finally:
@@ -148,14 +146,14 @@ def test_a_client_that_stands_still_though_brokers_are_well_is_replaced(
     assert sum(ends) == 2, "none of what one client had goes by the other"
     assert asked[:3] == [1, 1, 1], "as long as brokers could not take it, it waits, and for a while after that"
     assert len(made) == 2
-    assert caplog.text.count("another one takes its place") == 1
+    assert caplog.text.count("Kafka's client has stalled") == 1
 
 
 @pytest.mark.parametrize("lacks", ["thread", "client"])
-def test_a_client_is_replaced_where_the_system_has_no_thread_left(monkeypatch, lacks):
+def test_a_client_is_replaced_once_the_system_has_threads(monkeypatch, lacks):
     monkeypatch.setattr("flafka.plugins.kafka.producer.FIRST_STALL_SECONDS", 0.3)
     monkeypatch.setattr("flafka.plugins.kafka.producer.STALL_CHECK_SECONDS", 0.3)
-    monkeypatch.setattr("flafka.channels.kafka.producer.PURGED_SECONDS", 1.0)
+    monkeypatch.setattr("flafka.channels.kafka.producer.PURGE_SECONDS", 1.0)
     monkeypatch.setattr(threads.start_thread, "__defaults__", (0.2,))
     made, start = [], threading.Thread.start
 
@@ -184,14 +182,14 @@ def test_a_client_is_replaced_where_the_system_has_no_thread_left(monkeypatch, l
         producer.close()
 
 
-def test_a_put_of_which_nothing_is_sent_is_no_acknowledgement(monkeypatch):
-    """All of it is rejected, while brokers are away."""
+def test_an_unsent_put_is_not_acknowledged(monkeypatch):
+    """Every event is rejected while brokers are unavailable."""
     monkeypatch.setattr("flafka.channels.kafka.producer.STALL_SECONDS", 0.1)
     monkeypatch.setattr("flafka.plugins.kafka.producer.FIRST_STALL_SECONDS", 0.0)
     producer = producing_to("127.0.0.1:1", format="flume", partitionIdHeader="p")
-    monkeypatch.setattr(producer._partitions, "_look_for_more", lambda: None)
+    monkeypatch.setattr(producer._partitions, "_refresh_count", lambda: None)
     moved = []
-    monkeypatch.setattr(producer._standstill, "moved", lambda: moved.append(None))
+    monkeypatch.setattr(producer._stall_detector, "record_progress", lambda: moved.append(None))
     waiting = threading.Thread(target=lambda: put_in_vain(producer))
     waiting.start()
     try:
@@ -211,9 +209,9 @@ def put_in_vain(producer):
         producer.put(Batch.of([Event(b"x")]), lambda: None)
 
 
-def test_partitions_that_are_added_are_found(brokers):
+def test_added_partitions_are_used(brokers):
     producer = producing_to(brokers, format="flume", partitionIdHeader="p")
-    producer._partitions.count = 2  # as when it began
+    producer._partitions.count = 2  # as at its start
     try:
         with pytest.raises(Rejected) as rejected:
             producer.put(Batch.of([Event(b"x", {"p": str(number)}) for number in (0, 3, 4)]), lambda: None)
@@ -224,13 +222,13 @@ def test_partitions_that_are_added_are_found(brokers):
     ]
 
 
-def test_a_default_partition_that_is_not_there_is_said_at_the_start():
+def test_a_missing_default_partition_is_reported_at_the_start():
     with pytest.raises(Retry, match="defaultPartitionId = 4, and topic flafka has partitions 0 to 3"):
         producing_to("127.0.0.1:1", format="flume", defaultPartitionId="4")
 
 
-def test_brokers_that_refuse_a_client_are_not_away(brokers, monkeypatch):
-    """They know no SASL, which is told in the way of a wrong password."""
+def test_brokers_that_refuse_a_client_do_not_count_as_unavailable(brokers, monkeypatch):
+    """Brokers without SASL are reported like a wrong password."""
     monkeypatch.setattr("flafka.channels.kafka.channel.REQUEST_SECONDS", 2.0)
     secured = {
         "security.protocol": "SASL_PLAINTEXT",
@@ -257,7 +255,7 @@ def test_brokers_that_refuse_a_client_are_not_away(brokers, monkeypatch):
         producer.close()
 
 
-def test_brokers_that_do_not_answer_are_away(monkeypatch):
+def test_brokers_without_an_answer_count_as_unavailable(monkeypatch):
     monkeypatch.setattr("flafka.channels.kafka.channel.REQUEST_SECONDS", 0.5)
     config, _ = KafkaChannel.config_class.parse({"kafka.bootstrap.servers": f"127.0.0.1:{free_port()}"})
     with pytest.raises(Unreachable, match="no Kafka broker answers"):

@@ -1,4 +1,4 @@
-"""The Kafka channel's reading half by itself; tests/system has the channel with real brokers."""
+"""Reading half of the Kafka channel by itself; tests/system has the channel with real brokers."""
 
 import logging
 import threading
@@ -16,15 +16,15 @@ from tests.fixtures.partitions import assignment
 
 
 class RebalanceListener:
-    """Has partitions begin at a certain offset."""
+    """Listener that starts partitions at a certain offset."""
 
     def __init__(self, start):
-        self.start, self.told, self.committed = start, [], {}
+        self.start, self.assigned_partitions, self.committed = start, [], {}
 
     def assigned(self, committed):
-        self.told.append({one.partition for one in committed})
+        self.assigned_partitions.append({one.partition for one in committed})
         self.committed.update({one.partition: one for one in committed})
-        return [one.at(self.start) for one in committed]
+        return [one.with_offset(self.start) for one in committed]
 
     def revoked(self, partitions):
         pass
@@ -33,7 +33,7 @@ class RebalanceListener:
 
 
 class Ids:
-    """Says which topic it is; where `held`, once it is asked to."""
+    """Topic id of the brokers; where `held`, returned on request."""
 
     def __init__(self, *, held=False):
         self.now, self.held, self.waiting = "first", held, []
@@ -41,10 +41,10 @@ class Ids:
     def get(self):
         return self.now
 
-    def unread(self, group):
+    def unassigned_partitions(self, group):
         return frozenset()
 
-    def ask(self, answer):
+    def request(self, answer):
         if self.held:
             self.waiting.append(answer)
         else:
@@ -56,7 +56,7 @@ class Ids:
 
 
 def reading(brokers, topic, owner, ids=None):
-    # These brokers let nobody into a group that had members before this time is over.
+    # These brokers admit nobody to a group that had members before this time is over.
     session = {"session.timeout.ms": 2000, "heartbeat.interval.ms": 500}
     return KafkaReader(
         {"bootstrap.servers": brokers, "group.id": topic, "log_level": 0, **session},
@@ -77,7 +77,7 @@ def numbered(brokers, topic, numbers):
 
 
 def bodies(consumer, count):
-    """So many events, as they are taken."""
+    """Return this many events, as they are taken."""
     taken = []
 
     def enough():
@@ -90,11 +90,11 @@ def bodies(consumer, count):
 
 
 def unconfirmed(consumer):
-    return len(consumer._fetched._asked) + len(consumer._fetched._unasked)
+    return len(consumer._fetched._confirming) + len(consumer._fetched._unconfirmed)
 
 
 def waiting(consumer, ids):
-    """Take until what was fetched waits for the brokers' answer."""
+    """Take until the fetched records wait for the brokers' answer."""
 
     def fetched():
         assert consumer.take(0.01) is None, "handed out before it was known of which topic it is"
@@ -116,7 +116,7 @@ def commit_to(brokers, group, topic, offset, metadata):
     consumer.close()
 
 
-def test_nothing_is_handed_out_before_the_brokers_say_that_it_is_the_same_topic(brokers):
+def test_records_wait_until_the_brokers_confirm_the_topic_id(brokers):
     numbered(brokers, "confirmed", range(10))
     ids = Ids(held=True)
     consumer = reading(brokers, "confirmed", RebalanceListener(start=None), ids)
@@ -125,7 +125,7 @@ def test_nothing_is_handed_out_before_the_brokers_say_that_it_is_the_same_topic(
         numbered(brokers, "confirmed", range(10, 20))
         until(lambda: unconfirmed(consumer) == 20)
         assert len(ids.waiting) == 1, "one request at a time, for all that waits"
-        ids.answer(None)  # no broker answered: it is asked again, and nothing is lost or overtaken
+        ids.answer(None)  # no broker answered: the next request loses and reorders nothing
         waiting(consumer, ids)
         ids.held = False
         ids.answer("first")
@@ -134,13 +134,13 @@ def test_nothing_is_handed_out_before_the_brokers_say_that_it_is_the_same_topic(
         consumer.close()
 
 
-def test_a_rewind_drops_what_waits_to_be_confirmed(brokers):
+def test_a_rewind_drops_unconfirmed_records(brokers):
     numbered(brokers, "rewound", range(10))
     ids = Ids(held=True)
     consumer = reading(brokers, "rewound", RebalanceListener(start=None), ids)
     try:
         waiting(consumer, ids)
-        consumer.rewind([consumer._fetched.assignments[0].at(4)])
+        consumer.rewind([consumer._fetched.assignments[0].with_offset(4)])
         ids.held = False
         ids.answer("first")
         assert bodies(consumer, 6) == [b"%d" % number for number in range(4, 10)]
@@ -148,7 +148,7 @@ def test_a_rewind_drops_what_waits_to_be_confirmed(brokers):
         consumer.close()
 
 
-def test_records_of_a_topic_made_again_are_not_taken_for_those_of_the_old_one(brokers):
+def test_records_of_a_recreated_topic_are_not_mistaken_for_the_old_ones(brokers):
     numbered(brokers, "again", range(10))
     ids = Ids(held=True)
     consumer = reading(brokers, "again", RebalanceListener(start=None), ids)
@@ -156,7 +156,7 @@ def test_records_of_a_topic_made_again_are_not_taken_for_those_of_the_old_one(br
         waiting(consumer, ids)
         until(lambda: sum(consumer._ends.values()) == 10, seconds=10)
         ids.answer("second")
-        with pytest.raises(Retry, match=r"topic again was deleted and created again.* 10 records"):
+        with pytest.raises(Retry, match=r"topic again was deleted and recreated.* 10 records"):
             until(lambda: consumer.take(1))
         assert consumer._metrics.get("TopicRecreatedCount") == 1
         assert consumer._metrics.get("RecordLostCount") == 10
@@ -164,11 +164,11 @@ def test_records_of_a_topic_made_again_are_not_taken_for_those_of_the_old_one(br
         consumer.close()
 
 
-def test_nobody_is_told_to_give_up_records_of_a_topic_that_is_made_again_meanwhile(brokers):
+def test_no_loss_is_reported_for_a_topic_that_is_recreated_meanwhile(brokers):
     numbered(brokers, "given-up", range(10))
 
     class MadeAgain(Ids):
-        """Once it was asked what is left of the topic: after two looks, at the assignment and at the error."""
+        """Topic id that changes once the reader has asked twice: at the assignment and at the error."""
 
         looks = 0
 
@@ -178,7 +178,7 @@ def test_nobody_is_told_to_give_up_records_of_a_topic_that_is_made_again_meanwhi
 
     consumer = reading(brokers, "given-up", RebalanceListener(start=50), MadeAgain())
     try:
-        with pytest.raises(Retry, match="topic given-up was deleted and created again"):
+        with pytest.raises(Retry, match="topic given-up was deleted and recreated"):
             until(lambda: consumer.take(1))
     finally:
         consumer.close()
@@ -188,11 +188,11 @@ def test_a_group_begins_in_the_generation_that_it_commits(brokers):
     numbered(brokers, "begins", range(10))
 
     class Further(RebalanceListener):
-        """Knows by a record of its own where partition 0 goes on."""
+        """Owner whose own commit log has the next offset of partition 0."""
 
         def assigned(self, committed):
             super().assigned(committed)
-            return [one.at(None if one.partition else 3) for one in committed]
+            return [one.with_offset(None if one.partition else 3) for one in committed]
 
     owner = Further(start=None)
     consumer = reading(brokers, "begins", owner)
@@ -205,7 +205,7 @@ def test_a_group_begins_in_the_generation_that_it_commits(brokers):
     assert offsets_of(brokers, "begins", "begins") == (3, OffsetMetadata.of(committed))
 
 
-def test_a_reader_tells_the_last_record_that_it_hands_out_and_commits_its_leader_epoch_alone(brokers):
+def test_a_reader_reports_its_last_record_and_commits_only_the_leader_epoch(brokers):
     numbered(brokers, "last", range(10))
     consumer = reading(brokers, "last", RebalanceListener(start=None))
     try:
@@ -214,10 +214,10 @@ def test_a_reader_tells_the_last_record_that_it_hands_out_and_commits_its_leader
             polled = consumer.take(1)
         end, last = polled.offsets.end, polled.last_record
         assert min(last) >= 0
-        consumer.commit([polled.assignment.at(end, last)])
+        consumer.commit([polled.assignment.with_offset(end, last)])
     finally:
         consumer.close()
-    assert offsets_of(brokers, "last", "last") == (end, OffsetMetadata.of(polled.assignment.at(end)))
+    assert offsets_of(brokers, "last", "last") == (end, OffsetMetadata.of(polled.assignment.with_offset(end)))
 
 
 @pytest.mark.parametrize(
@@ -225,10 +225,10 @@ def test_a_reader_tells_the_last_record_that_it_hands_out_and_commits_its_leader
     [
         ("", b"4", 2, 0),  # Flume's
         ("epoch=7&topic=first&ids=2", b"4", 2, 7),
-        ("epoch=7&topic=another&ids=2", b"0", 2, 0),  # of a topic of that name that is no more
+        ("epoch=7&topic=another&ids=2", b"0", 2, 0),  # of a former topic of that name
     ],
 )
-def test_a_group_goes_on_where_it_stands_in_this_very_topic(brokers, metadata, first, ids, epoch):
+def test_a_group_resumes_at_its_committed_offset_of_this_topic_id(brokers, metadata, first, ids, epoch):
     topic = f"stands-{ids}-{epoch}-{first.decode()}"
     numbered(brokers, topic, range(10))
     commit_to(brokers, topic, topic, 4, metadata)
@@ -249,15 +249,15 @@ def test_a_group_goes_on_where_it_stands_in_this_very_topic(brokers, metadata, f
     assert (committed.generation.id_scheme, committed.generation.epoch) == (ids, epoch)
 
 
-def test_nothing_is_handed_out_from_where_a_busy_sink_did_not_say(brokers, monkeypatch):
-    monkeypatch.setattr("flafka.channels.kafka.consumer.OWNER_SECONDS", 0.1)
+def test_nothing_is_read_before_a_busy_sink_has_set_the_offset(brokers, monkeypatch):
+    monkeypatch.setattr("flafka.channels.kafka.consumer.REBALANCE_SECONDS", 0.1)
     producer = Producer({"bootstrap.servers": brokers, "log_level": 0})
     for number in range(10):
         producer.produce("busy", b"%d" % number, partition=0)
     assert not producer.flush(180)
     consumer = reading(brokers, "busy", RebalanceListener(start=5))
     try:
-        until(lambda: consumer.error or consumer._fetched.assignments)  # the sink is at work, and takes nothing
+        until(lambda: consumer.error or consumer._fetched.assignments)  # the sink is busy, and takes nothing
         taken = []
         with pytest.raises(Retry, match="its sink was busy"):
             until(lambda: taken.append(consumer.take(1)) or taken[-1] is not None)
@@ -267,7 +267,7 @@ def test_nothing_is_handed_out_from_where_a_busy_sink_did_not_say(brokers, monke
 
 
 @pytest.mark.parametrize("metadata", ["epoch=7", "topic=first&ids=2&version=2"])
-def test_a_group_with_an_offset_that_this_version_cannot_read_stays_where_it_is(brokers, metadata):
+def test_a_group_with_an_unreadable_offset_does_not_move(brokers, metadata):
     topic = f"unreadable-{metadata.partition('=')[0]}"
     numbered(brokers, topic, range(10))
     commit_to(brokers, topic, topic, 4, metadata)
@@ -304,7 +304,7 @@ def test_a_callback_that_fails_while_the_reader_closes_is_no_failure_of_its_thre
 
 
 def test_records_that_brokers_have_lost_stop_a_group_until_it_is_reset(brokers):
-    """As after a restore of the brokers from a backup: the group is at 40, and the topic ends at 30."""
+    """Brokers were restored from a backup: the group is at 40, and the topic ends at 30."""
     numbered(brokers, "restored", range(30))
     commit_to(brokers, "restored", "restored", 40, OffsetMetadata(topic_id="first").text())
 

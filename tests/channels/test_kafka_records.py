@@ -1,4 +1,4 @@
-"""Formats of Kafka records: what is written is read, by columns as one by one, and damage is found."""
+"""Formats of Kafka records: written records can be read, by columns as one by one, and damage is detected."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from flafka.channels.kafka import KafkaChannel, KafkaChannelConfig, records
 from flafka.plugins import Batch, Event, EventId, LastRecord, OffsetRange, PolledBatch, Record
-from flafka.plugins.shared import flumeevent
+from flafka.plugins.wire import flumeevent
 from tests.fixtures.partitions import assignment
 
 TEXT = st.text(st.characters(codec="utf-8"), max_size=80)
@@ -24,7 +24,7 @@ PREFIX = ASSIGNMENT.id_prefix
 def read(given: list[Record], *, parse: bool = True, group: str = "") -> list[PolledBatch]:
     left: Iterator[Record] = iter(given)
     taken = []
-    while (one := records.decode(left, ASSIGNMENT.of(group=group), parse_as_flume_event=parse)) is not None:
+    while (one := records.decode(left, ASSIGNMENT.replace(group=group), parse_as_flume_event=parse)) is not None:
         taken.append(one)
     return taken
 
@@ -72,7 +72,7 @@ def test_a_batch_is_compressed_as_its_size_suggests_or_somebody_chose(kilobytes,
 
 
 @given(EVENTS, st.data())
-def test_an_event_cut_off_or_with_something_behind_it_is_damage(event: Event, data: st.DataObject) -> None:
+def test_an_event_that_is_cut_off_or_followed_by_bytes_is_damaged(event: Event, data: st.DataObject) -> None:
     value = flumeevent.encode_event(event)
     cut = data.draw(st.integers(0, len(value) - 1))
     for damaged in (value[:cut], value + b"\0"):
@@ -99,13 +99,13 @@ def test_numbers_of_every_size() -> None:
 
 
 @given(st.lists(EVENTS, max_size=10), st.dictionaries(st.sampled_from("abc"), st.text(max_size=3), max_size=3))
-def test_headers_that_all_have_alike_are_encoded_as_any_others(events: list[Event], alike: dict[str, str]) -> None:
+def test_headers_with_one_value_are_encoded_like_any_others(events: list[Event], alike: dict[str, str]) -> None:
     batch = Batch.of([Event(event.body, {**event.headers, **alike}) for event in events])
     assert flumeevent.encode(batch).to_pylist() == [flumeevent.encode_event(event) for event in batch]
 
 
-def test_what_columns_cannot_hold_is_decoded_one_by_one() -> None:
-    """A block with its size in bytes, two blocks, a name twice, bytes that are no text: Flume takes them all."""
+def test_records_that_columns_cannot_hold_are_decoded_one_by_one() -> None:
+    """A block with its size in bytes, two blocks, a repeated name, bytes that are no text: Flume accepts them all."""
     odd = {
         bytes.fromhex("0108026b0276000a68656c6c6f"): Event(b"hello", {"k": "v"}),
         bytes.fromhex("02026b0276020261026200026f"): Event(b"o", {"k": "v", "a": "b"}),
@@ -132,7 +132,7 @@ def test_formats_lie_mixed_in_one_topic(written: list[tuple[str, Event]]) -> Non
 
 
 @given(st.sampled_from(["arrow", "flume", "raw"]), EVENTS)
-def test_a_replayed_event_is_what_it_was_for_its_group_and_nothing_for_others(form: str, event: Event) -> None:
+def test_a_replayed_event_is_unchanged_for_its_group_and_skipped_by_others(form: str, event: Event) -> None:
     config, _ = KafkaChannelConfig.parse({"format": form})
     assert config is not None
     again = (
@@ -145,23 +145,23 @@ def test_a_replayed_event_is_what_it_was_for_its_group_and_nothing_for_others(fo
     assert taken.batch.ids() == [EventId(PREFIX, 2, at, i) for at, i in ((30, 0), (3, 4), (32, 0))]
     assert taken.batch.origin is not None
     assert taken.batch.origin.timestamps.tolist() == [7, 5, 7]
-    assert taken.fresh().ids() == [EventId(PREFIX, 2, 30, 0), EventId(PREFIX, 2, 32, 0)]
+    assert taken.without_replayed().ids() == [EventId(PREFIX, 2, 30, 0), EventId(PREFIX, 2, 32, 0)]
     (taken,) = read(given, group="other")
     assert taken.offsets == OffsetRange(30, 33)
     assert list(taken.batch) == [Event(b"before"), Event(b"after")]
 
 
 def test_a_replayed_record_is_decoded_as_it_was() -> None:
-    """One that a newer agent wrote, once this one is as new."""
+    """Written by a newer agent, and decoded by an agent of that version."""
     whole = of_arrow(3, Event(b"a"), Event(b"b"))
     newer = Record(3, 7, b"k", whole.value, [("trace", b"1"), (records.FORMAT, b"arrow/9")])
-    again = records.readdressed(newer, EventId(PREFIX, 2, 3, 0), 5, "mine")
+    again = records.address_to_group(newer, EventId(PREFIX, 2, 3, 0), 5, "mine")
     (taken,) = read([again._replace(offset=31)], group="mine")
     (unread,) = taken.undecodable
     assert unread.id == (PREFIX, 2, 3, 0)
     assert (unread.record.value, unread.record.key) == (newer.value, newer.key)
     assert sorted(unread.record.headers) == sorted(newer.headers)
-    again = records.readdressed(whole, EventId(PREFIX, 2, 3, 0), 5, "mine")
+    again = records.address_to_group(whole, EventId(PREFIX, 2, 3, 0), 5, "mine")
     (taken,) = read([again._replace(offset=31)], group="mine")
     assert taken.batch.ids() == [(PREFIX, 2, 3, 0), (PREFIX, 2, 3, 1)]
     (taken,) = read([again._replace(offset=31, headers=again.headers[:2])], group="mine")
@@ -173,17 +173,17 @@ RECORD = (
     "n=yQj#VWpb~McRepSfbp0=fFc!=+Z%T?l<pJe23+}Y47cNPNa8#zxnCw`e0__g>=!hIZ0cOUCdo)q>Gw8G75!)C@YBGX|H55"
     "KY3HN8d0N*!(vA+PX7j^C&gANQ%`9OwH;|2WgXp6kyw^}!hy^qv>=7Juk%lDZ~(_X*j;KEL+cB{|ts{2NtXBdq"
 )
-"""An event of body `0` with the header `host`, as the channel has written it, compressed."""
+"""Event of body `0` with the header `host`, as the channel has written it, compressed."""
 
 
-def test_a_record_of_version_1_is_read() -> None:
+def test_a_record_of_version_1_can_be_read() -> None:
     (taken,) = read([Record(3, 7, None, zlib.decompress(base64.b85decode(RECORD)), [("flafka.format", b"arrow/1")])])
     assert list(taken.batch) == [Event(b"0", {"host": "h"})]
     assert [str(id) for id in taken.batch.ids()] == ["topic~36a9e7f1c9-2-3-0"]
 
 
 @pytest.mark.parametrize("form", ["arrow/2", "raw/2"])
-def test_a_record_of_another_version_is_rejected_with_the_way_out(form: str) -> None:
+def test_a_record_of_another_version_is_rejected_with_advice(form: str) -> None:
     (taken,) = read([Record(3, 7, None, b"", [("flafka.format", form.encode())])])
     (unread,) = taken.undecodable
     assert unread.reason == (
@@ -205,14 +205,14 @@ def test_many_records_become_batches_of_a_good_size_without_a_gap() -> None:
     assert taken[2].batch.id(34_999) == (PREFIX, 2, 25_000, 29_999)
 
 
-def test_what_cannot_be_read_comes_back_beside_its_neighbours() -> None:
+def test_unreadable_records_are_returned_beside_their_neighbours() -> None:
     good = [Event(b"%d" % n, {"n": str(n)}) for n in range(50)]
     bad = [
         Record(50, 7, None, b"plain text", ()),
         Record(51, 7, None, None, ()),
         Record(52, 7, None, b"x", [(records.FORMAT, b"arrow/9")]),
         Record(53, 7, None, b"x", [(records.FORMAT, records.ARROW)]),
-        # What another kind of Avro starts with: read as Flume does it would be an empty event.
+        # The first bytes of another Avro format, which Flume would decode as an empty event.
         Record(54, 7, None, b"\0\0\0\0\1payload", ()),
     ]
     (taken,) = read([*(of_flume(n, event) for n, event in enumerate(good)), *bad, of_flume(55, good[0])])

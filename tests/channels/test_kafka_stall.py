@@ -1,10 +1,10 @@
-"""When a producer counts as stuck."""
+"""Time after which a producer counts as stalled."""
 
 import threading
 
 import pytest
 
-from flafka.plugins.kafka.producer import Standstill
+from flafka.plugins.kafka.producer import StallDetector
 
 
 class Clock:
@@ -22,62 +22,62 @@ def clock(monkeypatch):
     return made
 
 
-def looked_after(*answers, patience=0.0):
-    """One, with what the brokers answer each time: to be asked more often is an error."""
+def producer_with(*answers, patience=0.0):
+    """Return a producer and the brokers' answers in turn; a further request is an error."""
     left = list(answers)
 
     def writable():
         answer = left.pop(0)
         return answer() if callable(answer) else answer
 
-    return Standstill(writable, patience, threading.Event())
+    return StallDetector(writable, patience, threading.Event())
 
 
-def when_stuck(one, clock, seconds):
-    """After how many seconds, from now on, of so many it was found; None where it was not."""
+def seconds_until_stall(one, clock, seconds):
+    """Return the seconds until the stall is detected, within a limit; None if it is not."""
     began = clock.now
     for _ in range(seconds):
         clock.now += 1
-        if one.stuck(began):
+        if one.stalled_seconds(began):
             return clock.now - began
     return None
 
 
-def test_brokers_have_to_say_twice_that_they_could_take_it(clock):
-    one = looked_after(True, True)
-    assert when_stuck(one, clock, 200) == 91
+def test_a_stall_needs_two_answers_of_writable_brokers(clock):
+    one = producer_with(True, True)
+    assert seconds_until_stall(one, clock, 200) == 91
 
 
-def test_brokers_that_come_back_give_it_time(clock):
-    one = looked_after(False, True, True)
-    assert when_stuck(one, clock, 200) == 121
+def test_returned_brokers_restart_the_timeout(clock):
+    one = producer_with(False, True, True)
+    assert seconds_until_stall(one, clock, 200) == 121
 
 
-def test_brokers_that_come_and_go_give_it_time(clock):
-    one = looked_after(True, False, True, True)
-    assert when_stuck(one, clock, 300) == 151
+def test_flapping_brokers_restart_the_timeout(clock):
+    one = producer_with(True, False, True, True)
+    assert seconds_until_stall(one, clock, 300) == 151
 
 
-def test_what_moves_while_they_are_asked_is_not_stuck(clock):
-    one = looked_after(True, lambda: one.moved() or True, True, True)
-    assert when_stuck(one, clock, 300) == 182  # the patience anew, from when it moved
+def test_progress_during_the_answer_is_no_stall(clock):
+    one = producer_with(True, lambda: one.record_progress() or True, True, True)
+    assert seconds_until_stall(one, clock, 300) == 182  # the full timeout, from the last progress
 
 
-def test_one_that_does_not_help_has_longer_but_not_without_end(clock):
-    one = looked_after(*[True] * 40)
-    waits = [when_stuck(one, clock, 2000) for _ in range(8)]
+def test_the_timeout_of_useless_replacements_grows_up_to_a_limit(clock):
+    one = producer_with(*[True] * 40)
+    waits = [seconds_until_stall(one, clock, 2000) for _ in range(8)]
     assert waits == sorted(waits)
     assert waits[-1] == waits[-2] == 691
-    one.moved()
-    assert when_stuck(one, clock, 2000) == 91
+    one.record_progress()
+    assert seconds_until_stall(one, clock, 2000) == 91
 
 
-def test_a_new_outage_has_the_patience_of_the_first(clock):
-    one = looked_after(True, True, False, True, True)
-    assert when_stuck(one, clock, 2000) == 91
-    assert when_stuck(one, clock, 2000) == 181
+def test_a_new_outage_has_the_first_timeout(clock):
+    one = producer_with(True, True, False, True, True)
+    assert seconds_until_stall(one, clock, 2000) == 91
+    assert seconds_until_stall(one, clock, 2000) == 181
 
 
-def test_what_a_user_has_it_wait_for_is_counted_in(clock):
-    one = looked_after(True, True, patience=60.0)
-    assert when_stuck(one, clock, 300) == 151
+def test_a_configured_linger_extends_the_timeout(clock):
+    one = producer_with(True, True, patience=60.0)
+    assert seconds_until_stall(one, clock, 300) == 151

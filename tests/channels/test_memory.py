@@ -1,4 +1,4 @@
-"""The memory channel: nothing held is lost, a full one blocks."""
+"""Memory channel: no event in it is lost, a full one blocks."""
 
 import threading
 
@@ -13,11 +13,11 @@ from tests.fixtures.examples import examples
 
 
 def ends(owner, *taken):
-    return [owner.assignments[one.assignment.partition].at(one.offsets.end) for one in taken]
+    return [owner.assignments[one.assignment.partition].with_offset(one.offsets.end) for one in taken]
 
 
 def begin(polled):
-    return [polled.assignment.at(polled.offsets.start)]
+    return [polled.assignment.with_offset(polled.offsets.start)]
 
 
 def channel(**properties: str) -> MemoryChannel:
@@ -47,7 +47,7 @@ def test_numbers_below_one_are_taken_as_flume_takes_them():
     assert channel(capacity="50", transactionCapacity="0").config.capacity == 50
 
 
-def test_what_is_put_is_taken_in_order():
+def test_events_are_taken_in_order():
     memory = channel()
     memory.put(events(1, 2))
     memory.put(events(3))
@@ -58,7 +58,7 @@ def test_what_is_put_is_taken_in_order():
     assert reader.take(0) is None
 
 
-def test_rewind_offers_the_same_events_with_the_same_ids():
+def test_rewind_redelivers_the_same_events_with_the_same_ids():
     memory = channel()
     memory.put(events(1, 2))
     memory.put(events(3))
@@ -86,7 +86,7 @@ def test_a_full_channel_blocks_until_a_sink_takes_its_events():
 
 @settings(max_examples=examples(200))
 @given(st.lists(st.sampled_from(["put", "take", "take", "commit", "rewind", "close"]), max_size=40))
-def test_only_what_waits_to_be_taken_has_room_taken(steps):
+def test_only_untaken_events_use_capacity(steps):
     memory = channel(capacity="10")
     memory.stopping.set()  # a put that finds no room raises
     owner = AssignmentListener()
@@ -119,8 +119,8 @@ def test_only_what_waits_to_be_taken_has_room_taken(steps):
         memory.put(events(0))
 
 
-def test_a_sink_that_holds_much_is_to_commit(monkeypatch):
-    monkeypatch.setattr("flafka.channels.memory.MOST_TAKEN", 100)
+def test_a_sink_with_many_uncommitted_events_is_asked_to_commit(monkeypatch):
+    monkeypatch.setattr("flafka.channels.memory.MAX_UNCOMMITTED_BYTES", 100)
     memory = channel()
     for _ in range(3):
         memory.put(Batch.of([Event(b"x" * 40)]))
@@ -131,11 +131,11 @@ def test_a_sink_that_holds_much_is_to_commit(monkeypatch):
         pressed.append(reader.needs_commit())
     assert pressed == sorted(pressed)
     assert pressed[-1]
-    reader.commit([owner.assignments[1].at(3)])
+    reader.commit([owner.assignments[1].with_offset(3)])
     assert not reader.needs_commit()
 
 
-def test_a_reader_that_closes_gives_back_what_it_did_not_commit():
+def test_a_closed_reader_returns_uncommitted_events():
     memory = channel()
     for n in (1, 2, 3):
         memory.put(events(n))

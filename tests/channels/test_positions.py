@@ -1,4 +1,4 @@
-"""Committed offsets of a group, and what their metadata says."""
+"""Committed offsets of a group, and their metadata."""
 
 import logging
 from types import SimpleNamespace
@@ -17,7 +17,7 @@ TEMPLATE = assignment("cluster", "t", "now", "group", 0, -1)
 LOG = logging.getLogger()
 
 
-def at(partition, offset, metadata=""):
+def committed_at(partition, offset, metadata=""):
     return TopicPartition("t", partition, offset, metadata)
 
 
@@ -26,20 +26,22 @@ def found_of(*committed, logged=None):
 
 
 def test_a_group_that_never_committed_has_the_ids_of_its_topic():
-    assert found_of(at(0, OFFSET_INVALID), at(1, OFFSET_INVALID)) == [TEMPLATE.of(partition=n) for n in (0, 1)]
+    assert found_of(committed_at(0, OFFSET_INVALID), committed_at(1, OFFSET_INVALID)) == [
+        TEMPLATE.replace(partition=n) for n in (0, 1)
+    ]
 
 
 @pytest.mark.parametrize("metadata", ["", "of another program", '{"topic": "t"}'])
-def test_the_offset_of_a_flume_or_of_another_program_counts(metadata):
-    assert found_of(at(0, 4, metadata)) == [TEMPLATE.of(partition=0).at(4)]
+def test_an_offset_of_flume_or_of_another_program_counts(metadata):
+    assert found_of(committed_at(0, 4, metadata)) == [TEMPLATE.replace(partition=0).with_offset(4)]
 
 
-def test_what_was_committed_for_this_topic_counts():
+def test_an_offset_of_this_topic_id_counts():
     said = "epoch=1790000000000&topic=now&ids=2&record=hdfs%3A%2Flogs%2F.flafka"
-    found = found_of(at(0, 4, said), at(1, OFFSET_INVALID))
+    found = found_of(committed_at(0, 4, said), committed_at(1, OFFSET_INVALID))
     assert found == [
-        TEMPLATE.of(partition=0, epoch=1_790_000_000_000, commit_log="hdfs:/logs/.flafka").at(4),
-        TEMPLATE.of(partition=1),
+        TEMPLATE.replace(partition=0, epoch=1_790_000_000_000, commit_log="hdfs:/logs/.flafka").with_offset(4),
+        TEMPLATE.replace(partition=1),
     ]
 
 
@@ -58,21 +60,21 @@ def test_the_last_record_is_that_of_the_metadata_and_of_the_leader_epoch_committ
         (None, LastRecord(), LastRecord(5, 7), LastRecord()),
     ],
 )
-def test_a_committed_offset_tells_of_the_last_record_before_the_same_offset(offset, ours, theirs, known):
-    start, committed = TEMPLATE.of(epoch=3).at(offset, ours), TEMPLATE.at(4, theirs)
+def test_a_committed_offset_has_the_last_record_before_it(offset, ours, theirs, known):
+    start, committed = TEMPLATE.replace(epoch=3).with_offset(offset, ours), TEMPLATE.with_offset(4, theirs)
     found = with_last_record(start, committed)
     assert (found.generation, found.next_offset, found.last_record) == (Generation(3), offset, known)
 
 
-def test_what_was_committed_for_a_topic_deleted_since_does_not(caplog):
+def test_an_offset_of_a_deleted_topic_does_not_count(caplog):
     caplog.set_level(logging.WARNING)
-    found = found_of(at(0, 4, "epoch=1790000000000&topic=before&ids=2&record=x"))
-    assert found == [TEMPLATE.of(partition=0)]
-    assert "group group stood at offset 4 of a topic t that was deleted" in caplog.text
+    found = found_of(committed_at(0, 4, "epoch=1790000000000&topic=before&ids=2&record=x"))
+    assert found == [TEMPLATE.replace(partition=0)]
+    assert "group group has committed offset 4 of a topic t that was deleted" in caplog.text
 
 
-WAY_OUT = (
-    "deliver what the topic holds with the agent that wrote it (agent start --drain), then run "
+ADVICE = (
+    "deliver the topic's events with the agent that wrote it (agent start --drain), then run "
     "agent group reset group --topic t:1 --to current"
 )
 
@@ -86,39 +88,39 @@ WAY_OUT = (
         ("epoch=3&topic=now&ids=2&version=2", "has metadata of version 2, and this agent reads version 1"),
     ],
 )
-def test_an_offset_of_another_version_is_refused_with_the_way_out(metadata, why):
+def test_an_offset_of_another_version_is_refused_with_advice(metadata, why):
     with pytest.raises(FlafkaError) as refused:
-        found_of(at(0, 4), at(1, 5, metadata))
-    assert str(refused.value) == f"the offset of group group in t-1 {why}: {WAY_OUT}"
+        found_of(committed_at(0, 4), committed_at(1, 5, metadata))
+    assert str(refused.value) == f"the offset of group group in t-1 {why}: {ADVICE}"
 
 
-def test_that_is_said_once_however_often_offsets_are_asked_for(caplog):
+def test_an_unreadable_offset_is_reported_once(caplog):
     caplog.set_level(logging.WARNING)
     logged = set()
     for _ in range(3):
-        found_of(at(0, 4, "topic=before"), at(1, 5, "topic=before"), logged=logged)
+        found_of(committed_at(0, 4, "topic=before"), committed_at(1, 5, "topic=before"), logged=logged)
     assert [record.args[-1] for record in caplog.records] == [0, 1]
 
 
 class OneLog:
-    """A consumer of one partition: leader epochs by offset, and its two ends."""
+    """Consumer of one partition: leader epochs by offset, and its two ends."""
 
     def __init__(self, epochs, low, high):
         self.epochs, self.low, self.high = epochs, low, high
-        self.at, self.polls = 0, 0
+        self.position, self.polls = 0, 0
 
     def get_watermark_offsets(self, _, timeout):
         return self.low, self.high
 
     def assign(self, partitions):
         (tp,) = partitions
-        self.at = tp.offset
+        self.position = tp.offset
 
     def poll(self, _):
         self.polls += 1
-        assert self.at >= self.low
-        offset = min((one for one in self.epochs if one >= self.at), default=None)
-        end = KafkaError._AUTO_OFFSET_RESET if self.at > self.high else KafkaError._PARTITION_EOF
+        assert self.position >= self.low
+        offset = min((one for one in self.epochs if one >= self.position), default=None)
+        end = KafkaError._AUTO_OFFSET_RESET if self.position > self.high else KafkaError._PARTITION_EOF
         error = KafkaError(end) if offset is None else None
         return SimpleNamespace(
             error=lambda: error, offset=lambda: offset, leader_epoch=lambda: self.epochs.get(offset, -1)
@@ -126,11 +128,11 @@ class OneLog:
 
 
 def truncated(log, end, epoch):
-    return PartitionLog(log, TEMPLATE.of(partition=0)).truncated(end, epoch)
+    return PartitionLog(log, TEMPLATE.replace(partition=0)).truncated(end, epoch)
 
 
 @given(st.data())
-def test_records_that_took_the_place_of_those_read_are_found_also_beside_gaps(data):
+def test_records_at_the_offsets_of_lost_ones_are_detected_also_beside_gaps(data):
     offsets = st.integers(0, 60)
     end, position = sorted((data.draw(offsets), data.draw(offsets)))
     epochs = {offset: data.draw(st.integers(0, 3)) for offset in range(end)}
@@ -148,7 +150,7 @@ def test_records_that_took_the_place_of_those_read_are_found_also_beside_gaps(da
         assert found == max(older, default=low - 1) + 1
 
 
-def test_what_was_read_is_there_after_a_look_at_one_record():
+def test_unchanged_records_are_confirmed_by_reading_one():
     log = OneLog(dict.fromkeys(range(1000), 5), 0, 1000)
     assert truncated(log, 900, 5) is None
     assert log.polls == 1

@@ -1,7 +1,8 @@
-"""A real file, run: its agent is started as the file has it, its sources are sent events, and its sinks looked at.
+"""Run of a real file: its agent starts with the file, its sources are sent events, and its sinks' outputs are
+checked.
 
-Only what belongs to the machine that a file was written for is replaced: addresses, paths and topics, by lines behind
-the file's own, of which the last one counts, as in Flume. Everything else is as the file says.
+Only values of the machine that a file was written for are replaced: addresses, paths and topics. The replacing lines
+follow the file's own, as the last one counts, as in Flume. Everything else is unchanged.
 """
 
 from __future__ import annotations
@@ -28,17 +29,17 @@ from tests.conformance.arrival_parts import CHANNELS, SINKS, SOURCES
 from tests.fixtures.opensearch import OpenSearchCluster
 
 EVENTS = 1100
-"""Each kind of line is sent so often: more than most channels hold."""
+"""Events of each kind of line: more than most channels hold."""
 WHOLE = {"file_roll", "hdfs", "kafka"}
-"""Sinks in whose output a line stands as it was sent: `logger` shows its beginning, others write it as JSON."""
+"""Sinks that write a line unchanged: `logger` shows its beginning, others write it as JSON."""
 LINES: dict[str, dict[str, str]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
-"""By file and channels: what is sent, where not every line goes to every channel of its source."""
+"""By file and channels: the sent lines, where not every line goes to every channel of its source."""
 
 ID = re.compile(rb"[0-9a-f]{8}-[a-z]\d{4}")
 
 
 class Servers(Protocol):
-    """The real servers that all files share."""
+    """Real servers that all files share."""
 
     @property
     def kafka(self) -> KafkaCluster: ...
@@ -53,7 +54,7 @@ class Servers(Protocol):
 
 
 class Agent(Protocol):
-    """What runs a file: ours, or Flume's."""
+    """Agent that runs a file: ours, or Flume's."""
 
     @property
     def log(self) -> str: ...
@@ -66,7 +67,7 @@ class Agent(Protocol):
 
 @dataclass(frozen=True)
 class Collector:
-    """An agent at the other end of Avro sinks."""
+    """Agent at the other end of Avro sinks."""
 
     plain: int
     deflate: int
@@ -76,7 +77,7 @@ class Collector:
     @classmethod
     @contextlib.contextmanager
     def started(cls, home: Path) -> Iterator[Collector]:
-        """It runs until the end of the block."""
+        """Run it until the end of the block."""
         directory = home / "arrived"
         directory.mkdir(parents=True)
         text = f"""
@@ -103,37 +104,37 @@ class Collector:
 
 @dataclass
 class Run:
-    """One agent of one file on this machine: what its sources are sent, and where that is to arrive."""
+    """One agent of one file on this machine: the events for its sources, and the outputs where they are to arrive."""
 
     id: str
     text: str
-    """The file."""
+    """Configuration file."""
     spec: AgentSpec
     home: Path
-    """Everything that the file calls by a path lies below it."""
+    """Directory for all paths of the file."""
     servers: Servers
     lines: Sequence[bytes] = ()
-    """What the events are of, in turns, where the file lets them be anything; else of a few words."""
+    """Texts of the events in turns, where the file allows any; else they have a few words."""
     settings: dict[str, str] = field(default_factory=dict)
-    """What replaces the file's own, by its full key."""
+    """Replacements of the file's values by full key."""
     expected: dict[str, set[bytes]] = field(default_factory=dict)
     """By channel: the ids of the events that its sinks are to have between them."""
     before: list[Callable[[], None]] = field(default_factory=list)
-    """What is sent before the agent starts."""
+    """Functions that send before the agent starts."""
     after: list[Callable[[Agent], None]] = field(default_factory=list)
-    """What is sent once it has started."""
+    """Functions that send after the agent has started."""
     found: dict[str, Callable[[], bytes]] = field(default_factory=dict)
-    """By sink: all that it has written, once the agent has ended."""
+    """By sink: its whole output, after the agent has ended."""
     names: dict[str, Callable[[], list[str]]] = field(default_factory=dict)
-    """By sink that writes files of many names: those that it has written."""
+    """By sink that writes files of many names: the names of its files."""
     environment: dict[str, str | None] = field(default_factory=dict)
     mark: str = ""
     """Distinguishes the runs of one file."""
     events: int = EVENTS
-    """So many lines of each kind are sent."""
+    """Number of lines of each kind."""
     log: str = ""
     sent: dict[bytes, bytes] = field(default_factory=dict)
-    """By id: the whole line."""
+    """Complete line by id."""
 
     def __post_init__(self) -> None:
         self.home.mkdir(parents=True)
@@ -165,13 +166,13 @@ class Run:
         self.settings[f"{part.path}.{key}"] = str(value)
 
     def path(self, part: ComponentSpec, key: str, default: str = "") -> Path:
-        """Replace a path by the like of it below `home`; returns that."""
+        """Replace a path by one below `home`; return that."""
         local = Path(f"{self.home}/{part.properties.get(key, default)}")
         self.put(part, key, local)
         return local
 
     def execute(self) -> None:
-        """Start the agent, send, wait until its sinks have taken it all, and stop it."""
+        """Start the agent, send, wait until its sinks have taken all events, and stop it."""
         for send in self.before:
             send()
         lines = [self.text, *(f"{key} = {value}" for key, value in self.settings.items()), ""]
@@ -186,7 +187,7 @@ class Run:
             assert code == 0, self.log
 
     def started(self, file: Path) -> AbstractContextManager[Agent]:
-        """The agent of that file, until the end of the block."""
+        """Run the agent of that file until the end of the block."""
         with file.open("a", encoding="utf-8") as written:
             written.write(f"{self.spec.name}.monitoring.port = 0\n")
         given = [f"-D{name}={value}" for name, value in real_files.system(self.id).items()]
@@ -196,30 +197,30 @@ class Run:
 
     @property
     def variables(self) -> dict[str, str | None]:
-        """What the agent finds in its environment besides what is there."""
+        """Return the additional environment variables of the agent."""
         return {**real_files.environment(self.id), **self.environment}
 
     @property
     def place(self) -> str:
-        """The name of its directory in HDFS, and the beginning of its topics and tables."""
+        """Name of its directory in HDFS, and prefix of its topics and tables."""
         return f"{self.id}{self.mark}"
 
     @property
     def key(self) -> str:
-        """How the ids of its events begin."""
+        """Prefix of the ids of its events."""
         return hashlib.blake2s(self.place.encode(), digest_size=4).hexdigest()
 
     def unused_port(self) -> int:
-        """For a source to listen on; 0 where the agent chooses one."""
+        """Return a port for a source to listen on; 0 if the agent chooses one."""
         return 0
 
     def hdfs_path(self, path: str) -> str:
-        """How the file calls that path of HDFS, which is absolute or below its user's directory."""
+        """Return the file's value for that path of HDFS, which is absolute or below its user's directory."""
         self.environment["HADOOP_CONF_DIR"] = str(self.servers.hdfs.directory / "conf" / "namenode")
         return path
 
     def waits_for(self, agent: Agent) -> dict[str, int]:
-        """How many events each channel's sinks have not taken yet. They may hold them until the agent ends."""
+        """Return the number of untaken events of each channel, some of which may stay until the agent ends."""
         waits, metrics = {}, agent.metrics()
         for channel, ids in self.expected.items():
             sinks = [sink for sink in self.spec.sinks if sink.channel == channel]
@@ -229,12 +230,12 @@ class Run:
         return waits
 
     def taken(self, sink: ComponentSpec, counters: Mapping[str, str], agent: Agent) -> int:
-        """How many events that sink has taken."""
+        """Return the number of events that the sink has taken."""
         del sink, agent
         return int(float(counters.get("EventDrainAttemptCount", 0)))
 
     def differences(self) -> list[str]:
-        """What has not arrived where it should, or not once, in words, at most a minute after the agent's end."""
+        """Return messages about missing and repeated events, at most a minute after the agent's end."""
         with contextlib.suppress(ServiceError):  # an agent at the other end may write a little later
             until(lambda: not self._differences(), seconds=60)
         return self._differences()
@@ -252,7 +253,7 @@ class Run:
         return told
 
     def altered(self) -> list[str]:
-        """Lines that have arrived other than they were sent, of sinks that write them as they are."""
+        """Return lines that arrived altered, of sinks that write them unchanged."""
         told = []
         for sink in self.spec.sinks:
             if sink.cls.type_name in WHOLE:
@@ -264,5 +265,5 @@ class Run:
         return told
 
     def ours(self, id: bytes) -> bool:
-        """Whether that id is one of this run's."""
+        """Return True if the id belongs to this run."""
         return id.startswith(self.key.encode())

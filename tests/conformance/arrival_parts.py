@@ -1,4 +1,4 @@
-"""What is replaced in the parts of a real file, by type; what its sources are sent, and its sinks have written."""
+"""Replacements in the parts of a real file, by type; the events for its sources, and the output of its sinks."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from tests.conformance.arrival import Agent, Run
 
 SHOWN = 8
-"""So many of them lie in a file before `tail` begins, which shows no more than ten of what was there."""
+"""Lines in a file before `tail` begins, which shows no more than ten existing ones."""
 DATAGRAMS = 100
-"""So many are sent before those are awaited."""
+"""Datagrams that are sent before their arrival is awaited."""
 _READS_A_FILE = re.compile(r"(tail -[fF]) (\S+)")
 
 # --- sources
@@ -87,7 +87,8 @@ def _write_lines(file: Path, lines: Sequence[bytes]) -> None:
 def _listening(
     send: Callable[[int, Sequence[bytes], Callable[[], int]], None],
 ) -> Callable[[Run, ComponentSpec, Sequence[bytes]], None]:
-    """A source that clients send to: it gets an address of this machine. `send` may ask how much was received."""
+    """Return a function for a source with clients: it gets an address of this machine. `send` may ask how much
+    arrived."""
 
     def local(run: Run, source: ComponentSpec, lines: Sequence[bytes]) -> None:
         run.put(source, "host" if "syslog" in source.cls.type_name else "bind", "127.0.0.1")
@@ -107,7 +108,7 @@ def _send_lines(port: int, lines: Sequence[bytes], _: Callable[[], int]) -> None
 
 
 def _send_datagrams(port: int, lines: Sequence[bytes], received: Callable[[], int]) -> None:
-    """No more under way than the system holds, however busy the machine is."""
+    """Send no more datagrams at once than the system buffers, however busy the machine is."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         for begin in range(0, len(lines), DATAGRAMS):
             some = lines[begin : begin + DATAGRAMS]
@@ -134,7 +135,7 @@ def _send_avro(port: int, lines: Sequence[bytes], _: Callable[[], int]) -> None:
 
 
 def _kafka_source(run: Run, source: ComponentSpec, lines: Sequence[bytes]) -> None:
-    """What is in the topic when a group is new is not read, so its position is there before it."""
+    """Commit the offset of a new group before the events, as it would not read earlier ones."""
     servers, topic = run.servers.kafka.bootstrap_servers, run.place
     group = source.properties.get("kafka.consumer.group.id", source.properties.get("groupId", "flume"))
     run.put(source, "kafka.bootstrap.servers", servers)
@@ -147,7 +148,7 @@ def _kafka_source(run: Run, source: ComponentSpec, lines: Sequence[bytes]) -> No
         def committed() -> bool:
             try:
                 consumer.commit(offsets=[TopicPartition(topic, 0, 0)], asynchronous=False)
-            except KafkaException:  # while the topic of offsets is made
+            except KafkaException:  # while the topic of offsets is created
                 return False
             return True
 
@@ -178,7 +179,7 @@ def _kafka_channel(run: Run, channel: ComponentSpec) -> None:
         run.before.append(lambda: _produce(servers, topic, ids))
 
 
-# --- sinks: each returns what gives all that it has written
+# --- sinks: each function returns a reader of the whole output
 
 
 def _hdfs(run: Run, sink: ComponentSpec) -> Callable[[], bytes]:
@@ -225,7 +226,7 @@ def _avro(run: Run, sink: ComponentSpec) -> Callable[[], bytes]:
     run.put(sink, "port", collector.deflate if "compression-type" in sink.properties else collector.plain)
     directory = collector.directory
     group = next((group for group in run.spec.groups if sink.name in group.sinks), None)
-    if group is not None and sink.name != group.sinks[0]:  # all of a group's sinks write to the same place
+    if group is not None and sink.name != group.sinks[0]:  # all sinks of a group write to the same output
         return lambda: b""
 
     return lambda: _files(directory)
@@ -279,7 +280,7 @@ def _produce(servers: str, topic: str, lines: Sequence[bytes]) -> None:
 
 
 def _consume(servers: str, topic: str) -> list[bytes]:
-    """All that is in the only partition of a topic."""
+    """Return all records of the only partition of a topic."""
     consumer = Consumer({"bootstrap.servers": servers, "group.id": topic, "enable.auto.commit": False})
     partition = TopicPartition(topic, 0, 0)
     _, end = consumer.get_watermark_offsets(partition, timeout=60)

@@ -1,4 +1,4 @@
-"""Two runs of one real file: where what they have written differs."""
+"""Differences between the outputs of two runs of one real file."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ _TIME = re.compile(rb"\b1[6-9]\d{11}\b")
 
 
 def compared(ours: Run, theirs: Run, who: tuple[str, str]) -> list[str]:
-    """Where their outputs differ, in words; `who` has made the one and the other."""
+    """Return the differences of their outputs as sentences; `who` names the two products."""
     told, runs = [], (ours, theirs)
     for sink in ours.spec.sinks:
         if sum(other.channel == sink.channel for other in ours.spec.sinks) > 1:
-            continue  # which of them takes an event is left to chance
+            continue  # the sink of an event is random
         here, there = (_shown(run, sink) for run in runs)
         for maker, more in zip(who, (here - there, there - here), strict=True):
             told += [f"{sink.name}: only by {maker}: {line!r} ({count} times)" for line, count in more.most_common(3)]
@@ -29,7 +29,7 @@ def compared(ours: Run, theirs: Run, who: tuple[str, str]) -> list[str]:
 
 
 def _shown(run: Run, sink: ComponentSpec) -> Counter[bytes]:
-    """By event: what stands beside its id, without what is of one run: times."""
+    """Return by event the text beside its id, without the times of the run."""
     text = sink.cls.type_name == "file_roll" or sink.properties.get("hdfs.fileType") in _TEXT
     found = run.found[sink.name]()
     shown = Counter[bytes]()
@@ -49,7 +49,7 @@ def _shown(run: Run, sink: ComponentSpec) -> Counter[bytes]:
 
 
 def _sorted(headers: re.Match[bytes]) -> bytes:
-    """Flume's are in the order of a hash."""
+    """Return sorted headers, as Flume's are in the order of a hash."""
     return b", ".join(sorted(part.strip() for part in headers[0].split(b",")))
 
 
@@ -58,5 +58,5 @@ def _own(run: Run, name: str) -> str:
 
 
 def _shape(name: str) -> str:
-    """Without numbers; a file's own part is partition and positions here, a count in Flume."""
+    """Return a name without numbers; a part of it is partition and offsets here, a counter in Flume."""
     return re.sub(r"\.[\w-]+(-N){4}(?=\.|$)", ".N", re.sub(r"[0-9a-f]*\d[0-9a-f]*", "N", name))

@@ -1,8 +1,8 @@
-"""Configurations that people really have: which of them run here, and what keeps the others from it.
+"""Users' real configurations: those that run here, and the obstacles of the others.
 
 `python -m tests.conformance.real_files` prints the table. The files are the suite `real_files` of the conformance
-cases, with the parts that Flume 1.11 keeps of each. No server is asked: this is what `agent check` says without a
-Hadoop configuration, and without an environment and `-D` properties but those that a file cannot do without.
+cases, with the parts that Flume 1.11 keeps of each. No server is contacted: `agent check` runs without a Hadoop
+configuration, and with only the environment and `-D` properties that a file needs.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _CLASS = re.compile(
     r"([a-z]\w*\.[\w.$]+)[ \t]*$",
     re.MULTILINE,
 )
-"""A Java class as the type of something: what kind of thing, and the class."""
+"""Java class as a type: the kind of component, and the class."""
 _KINDS = {
     "sources": "source",
     "channels": "channel",
@@ -42,44 +42,44 @@ _QUOTED = re.compile(r"'[^']*'|\"[^\"]*\"")
 
 
 NOTES: dict[str, dict[str, Any]] = tomllib.loads(Path(__file__).with_suffix(".toml").read_text("utf-8"))
-"""What is known of single files: by kind and id."""
+"""Notes on single files, by kind and id."""
 FROM_ENVIRONMENT = {"propertiesImplementation": "org.apache.flume.node.EnvVarResolverProperties"}
-"""The system property by which Flume takes `${NAME}` from the environment."""
+"""System property by which Flume takes `${NAME}` from the environment."""
 
 
 def environment(id: str) -> dict[str, str]:
-    """What that file takes from the environment."""
+    """Return the environment variables of that file."""
     found: dict[str, str] = NOTES["environment"].get(id, {})
     return found
 
 
 def system(id: str) -> dict[str, str]:
-    """The `-D` properties with which that file is started."""
+    """Return the `-D` properties with which that file is started."""
     return FROM_ENVIRONMENT if environment(id) else {}
 
 
 def loaded(
     id: str, file: Path, name: str | None, components: Components
 ) -> tuple[AgentSpec | None, list[Diagnostic]]:
-    """What that file, or what was made of it, is here."""
+    """Return the loaded agent of that file, or of its migration, and the diagnostics."""
     return load(file, name, components=components, environment=environment(id), system=system(id))
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What becomes of one file."""
+    """Result of one file."""
 
     id: str
     reason: str
-    """Empty where every agent of it that Flume would run runs, else `java`, `unbuilt` or `other`."""
+    """Empty if every agent that Flume would run runs, else `java`, `unbuilt` or `other`."""
     errors: tuple[Diagnostic, ...]
-    """All that keeps it from running."""
+    """Errors that keep it from running."""
     differs: tuple[str, ...]
     """Agents that would run with other parts than Flume keeps."""
 
 
 def files() -> list[dict[str, Any]]:
-    """The cases; none where there are none."""
+    """Return the cases; empty if they are absent."""
     path = adapters.cases() / f"{SUITE}.json"
     if not path.exists():
         return []
@@ -112,22 +112,22 @@ def _reason(text: str, errors: list[Diagnostic]) -> str:
         return ""
     if any("Java class" in error.message for error in errors) and own_classes(text):
         return "java"
-    return "unbuilt" if all("is not built yet" in error.message for error in errors) else "other"
+    return "unbuilt" if all(re.search("is not (built yet|supported)", error.message) for error in errors) else "other"
 
 
 def own_classes(text: str) -> list[str]:
-    """The Java classes that a file names and that are none of Flume's own."""
+    """Return the Java classes of a file that are not Flume's own."""
     found = []
     for match in _CLASS.finditer(re.sub(r"(?m)^[ \t]*[#!].*$", "", text)):
         part = match[1] or match[2]
         kinds = [_KINDS[part]] if part else ["serializer", "deserializer"]
-        if not any(catalogue.find(kind, match[4]) for kind in kinds):
+        if not any(catalogue.find_type(kind, match[4]) for kind in kinds):
             found.append(match[4])
     return found
 
 
 def table(verdicts: list[Verdict]) -> str:
-    """How many run, and what is missing, by component type and option, with the number of files."""
+    """Return the number of running files, and the missing types and options with their numbers of files."""
     reasons = Counter(verdict.reason or "runs" for verdict in verdicts)
     missing: Counter[str] = Counter()
     for verdict in verdicts:
@@ -139,10 +139,10 @@ def table(verdicts: list[Verdict]) -> str:
 
 
 def _short(error: Diagnostic) -> str:
-    """One sentence for the same thing in several files: without names and values, but for those of types."""
+    """Return an error without names and values except types, so that files with the same error agree."""
     kind = error.component.split(".")[-2] if error.component.count(".") >= 2 else "agent"
     message = error.message.partition(";")[0]
-    quoted = "" if "type" in message or "not built" in message else "…"
+    quoted = "" if "type" in message or re.search("not (built|supported)", message) else "…"
     return f"{kind}: {_QUOTED.sub(quoted, message) if quoted else message}"[:110]
 
 

@@ -1,7 +1,7 @@
 """Flume's behaviour as data: every case of every suite that has an adapter.
 
-The cases lie in the directory `FLUME_CASES` (default: beside the repository); `adapters/__init__.py` says what an
-adapter is, `deviations.toml` where we do otherwise on purpose. A suite without an adapter is one skip.
+The cases lie in the directory `FLUME_CASES` (default: beside the repository). `adapters/__init__.py` describes
+adapters; `deviations.toml` has the intended differences. A suite without an adapter is one skip.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ DEVIATIONS: list[dict[str, str]] = tomllib.loads(
 
 
 def adapter_of(suite: str) -> ModuleType | None:
-    """The suite's adapter, where it has one."""
+    """Return the suite's adapter, or None."""
     name = f"{adapters.__name__}.{suite}"
     return importlib.import_module(name) if importlib.util.find_spec(name) else None
 
 
 def parameters() -> list[Any]:
-    """One for each case, and a plain skip for each suite that cannot be run."""
+    """Return one parameter for each case, and a plain skip for each suite that cannot be run."""
     found: list[Any] = []
     for file in sorted(adapters.cases().glob("*.json")):
         adapter = adapter_of(file.stem)
@@ -50,7 +50,7 @@ def parameters() -> list[Any]:
 
 
 def deviation_of(suite: str, case: dict[str, Any]) -> dict[str, str] | None:
-    """The entry that says we differ here on purpose."""
+    """Return the entry with an intended difference for this case."""
     text = f"{case.get('note', '')}\n{json.dumps(case['input'], sort_keys=True)}"
     for entry in DEVIATIONS:
         if entry.get("case") == case["id"] or (entry.get("suite") == suite and re.search(entry["match"], text)):
@@ -76,7 +76,7 @@ def test_case(suite: str, case: dict[str, Any]) -> None:
         assert agree(got, expected), f"{case['id']}: {got} for {expected}"
 
 
-def test_every_deviation_says_what_and_why() -> None:
+def test_every_deviation_has_its_rule_and_reason() -> None:
     for entry in DEVIATIONS:
         assert set(entry) in ({"case", "reason"}, {"suite", "match", "reason"}), entry
         assert len(entry["reason"].split()) > 5, entry

@@ -1,4 +1,4 @@
-"""What `agent migrate` makes of the configurations that people have."""
+"""Output of `agent migrate` for users' real configurations."""
 
 from __future__ import annotations
 
@@ -20,15 +20,16 @@ from tests.fixtures.examples import some
 COMPONENTS = Components()
 CASES = some(real_files.files())
 FLOORS: dict[Verdict, int] = {"runs": 32, "differs": 36}
-"""Of all files: so many run, and so many more differ at least; `runs` may take from `differs`."""
+"""Least numbers of all files that run, and that run with differences; `runs` may take from `differs`."""
 MOST = 6
-"""Reasons why lines of a file differ: a user sees no more at once. Lines with one reason are told together."""
-WAY_OUT = re.compile(
-    r"did you mean|\b(write|add|take|choose|name|let|remove|install|keep|fetch|carry) |`agent template |built are: |"
-    r"expected |must |declared: ",
+"""Most reasons for differing lines of a file that a user can take in. Lines with one reason are reported together."""
+ADVICE = re.compile(
+    r"did you mean|\b(write|add|take|choose|name|let|remove|install|keep|fetch|carry) |`agent template |"
+    r"available types: |built are: |"
+    r"expected |must |declared (?:channels|sinks): |set |rename |is not of the form ",
     re.IGNORECASE,
 )
-"""What stands in a sentence that says what to write instead."""
+"""Words of a sentence with the replacement or the remedy."""
 
 pytestmark = pytest.mark.skipif(
     not CASES, reason=f"no suite {real_files.SUITE} in {adapters.cases()} (set FLUME_CASES)"
@@ -37,14 +38,14 @@ pytestmark = pytest.mark.skipif(
 
 @dataclass(frozen=True)
 class Migrated:
-    """One agent of a file, the old one and the new one."""
+    """Agent of a file before and after the migration."""
 
     id: str
     name: str | None
     found: Migration
     new: Path
     changed: bool
-    """Whether the new one is another than the old one."""
+    """True if the migration changed the agent."""
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +68,7 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Migrated
 
 
 def _agents(case: dict[str, Any]) -> list[str | None]:
-    """Those that Flume would run."""
+    """Return the agents that Flume would run."""
     return [name for name, kept in case["expected"]["agents"].items() if kept] or [None]
 
 
@@ -84,13 +85,13 @@ def test_the_number_that_runs_only_rises(migrated: list[Migrated]) -> None:
 
 
 def _verdict(found: Migration) -> Verdict:
-    return "needs porting" if not found.ok else "differs" if found.of("differs") else "runs"
+    return "needs porting" if not found.is_complete else "differs" if found.lines_with("differs") else "runs"
 
 
-def test_what_needs_no_porting_is_accepted_as_it_is_written(migrated: list[Migrated]) -> None:
+def test_migrated_files_without_java_classes_are_accepted(migrated: list[Migrated]) -> None:
     refused = {}
     for one in migrated:
-        if not one.found.ok or not one.changed:  # whether the old one is accepted is what the verdicts come from
+        if not one.found.is_complete or not one.changed:  # the verdicts cover the acceptance of the old one
             continue
         spec, found = load(one.new, one.name, components=COMPONENTS, system={}, environment={})
         if spec is None:
@@ -98,32 +99,32 @@ def test_what_needs_no_porting_is_accepted_as_it_is_written(migrated: list[Migra
     assert not refused
 
 
-def test_what_is_written_is_not_changed_again(migrated: list[Migrated]) -> None:
-    ported = [one for one in migrated if not one.found.ok]
-    for one in [*(one for one in migrated if one.found.ok and one.changed), *ported[::5]]:
+def test_a_second_migration_changes_nothing(migrated: list[Migrated]) -> None:
+    ported = [one for one in migrated if not one.found.is_complete]
+    for one in [*(one for one in migrated if one.found.is_complete and one.changed), *ported[::5]]:
         again = migrate(one.new, one.name, components=COMPONENTS, system={}, environment={})
         assert again.content == one.found.content, one.id
-        assert all(line.written is None for line in again.lines), one.id
+        assert all(line.replacement is None for line in again.lines), one.id
 
 
 def test_only_lines_that_differ_are_changed(migrated: list[Migrated]) -> None:
     for one in migrated:
         for line in one.found.lines:
-            assert line.written is None or line.verdict == "differs", (one.id, line)
+            assert line.replacement is None or line.verdict == "differs", (one.id, line)
 
 
 def test_a_user_sees_few_reasons_at_once(migrated: list[Migrated]) -> None:
     for one in migrated:
-        reasons = {reason.message for line in one.found.of("differs") for reason in line.reasons()}
+        reasons = {reason.message for line in one.found.lines_with("differs") for reason in line.reasons()}
         assert len(reasons) <= MOST, (one.id, reasons)
 
 
-def test_every_error_has_a_way_out(migrated: list[Migrated]) -> None:
+def test_every_error_has_advice(migrated: list[Migrated]) -> None:
     without = {
         reason.message: one.id
         for one in migrated
-        for line in one.found.of("needs porting")
+        for line in one.found.lines_with("needs porting")
         for reason in line.reasons()
-        if reason.severity == "error" and not WAY_OUT.search(reason.message)
+        if reason.severity == "error" and not ADVICE.search(reason.message)
     }
     assert not without

@@ -1,4 +1,4 @@
-"""How many of the configurations that people have run: the number only rises, and each other one has a reason."""
+"""Number of users' real configurations that run: it only rises, and each other one has a reason."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import pytest
 from tests.conformance import adapters, real_files
 
 FLOOR = 70
-"""So many files run at least; raise it when more do."""
+"""Least number of running files; raise it when more run."""
 REASONS: dict[str, str] = {
     id: reason for kind in ("own-errors", "needs-something") for id, reason in real_files.NOTES[kind].items()
 }
-"""By id: why a file does not run that `check` does not call a matter of Java classes or of what is not built yet."""
+"""By id: the reason why a file does not run, unless `check` names Java classes or an unsupported type of Flume's."""
 
 pytestmark = pytest.mark.skipif(
     not real_files.files(), reason=f"no suite {real_files.SUITE} in {adapters.cases()} (set FLUME_CASES)"
@@ -31,11 +31,11 @@ def test_the_number_that_runs_only_rises(verdicts: list[real_files.Verdict]) -> 
     assert len(running) >= FLOOR, f"\n{real_files.table(verdicts)}"
 
 
-def test_what_runs_has_the_parts_that_flume_keeps(verdicts: list[real_files.Verdict]) -> None:
+def test_running_files_have_the_parts_that_flume_keeps(verdicts: list[real_files.Verdict]) -> None:
     assert not {verdict.id: verdict.differs for verdict in verdicts if verdict.differs}
 
 
-def test_every_other_one_has_a_reason(verdicts: list[real_files.Verdict]) -> None:
+def test_every_other_file_has_a_reason(verdicts: list[real_files.Verdict]) -> None:
     known = {verdict.id: verdict for verdict in verdicts}
     if not REASONS.keys() <= known.keys():
         pytest.skip("these are other files than those whose reasons are written down")
@@ -45,7 +45,7 @@ def test_every_other_one_has_a_reason(verdicts: list[real_files.Verdict]) -> Non
     assert not wrong, f"these run: remove them from real_files.toml, and raise FLOOR: {wrong}"
 
 
-def test_where_java_classes_are_needed_each_is_named(verdicts: list[real_files.Verdict]) -> None:
+def test_needed_java_classes_are_named(verdicts: list[real_files.Verdict]) -> None:
     texts = {case["id"]: case["input"]["properties"] for case in real_files.files()}
     for verdict in verdicts:
         if verdict.reason == "java":

@@ -1,4 +1,4 @@
-"""The code blocks of README, CONTRIBUTING and docs/: where they are, and what they stand for."""
+"""Code blocks of README, CONTRIBUTING and docs/: their places and their meaning."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ class Block:
 
     page: Path
     line: int
-    """Of its first line within the page."""
+    """Number of its first line within the page."""
     kind: str
-    """What stands behind the fence; empty for one that has none, or is only indented."""
+    """Language after the fence; empty for a fence without one, or for an indented block."""
     text: str
     note: str
-    """The comment right before it, which no reader sees: how it is checked."""
+    """Hidden comment right before it, which selects the check."""
 
     @property
     def where(self) -> str:
-        """For messages and the names of tests."""
+        """Location for messages and names of tests."""
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
     @property
     def name(self) -> str:
-        """The file that it is, which its first line names in a comment or docstring; empty if none."""
+        """Name of the file in a comment or docstring of its first line; empty if none."""
         match = re.match(r"""(?:# |\"\"\"|<!-- )([\w./-]+\.\w+)\b""", self.text)
         return match[1] if match else ""
 
 
 @cache
 def blocks() -> tuple[Block, ...]:
-    """All of them, in the order of pages and lines."""
+    """Return all blocks in the order of pages and lines."""
     return tuple(block for page in PAGES for block in _of(page))
 
 
@@ -63,9 +63,9 @@ def _comment(html: str) -> str:
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """Each simple command of a shell script, as its words, without what sets variables for it.
+    """Return each simple command of a shell script, as its words, without assignments of variables before it.
 
-    What stands in quotes, a command substitution too, is one word.
+    A quoted text, a command substitution too, is one word.
     """
     for line in text.replace("\\\n", " ").splitlines():
         lexer = shlex.shlex(line, posix=True, punctuation_chars=True)
@@ -86,13 +86,16 @@ def commands(text: str) -> Iterator[list[str]]:
 
 
 def completed(text: str, note: str = "") -> str:
-    """A fragment of a configuration as a whole one that does nothing else.
+    """Return a fragment of a configuration completed to a whole one without further effects.
 
-    What the fragment and its note set stays. Then every component that is named without a type gets a plain one:
-    `seq`, with the time and this host's name as headers; `memory`, `file` for the sink `hdfs`, or `kafka` where Spark
-    or the sink `kafka` need it; `null`. Every source and sink without a channel gets the first one, a channel that
-    nothing drains gets a sink `null`, and the lists `sources`, `channels`, `sinks` and `interceptors` name all there
-    are.
+    The lines of the fragment and its note stay. Every named component without a type gets a plain one:
+
+    - a source `seq`, with the time and this host's name as headers
+    - a channel `memory`; `file` for the sink `hdfs`; `kafka` where Spark or the sink `kafka` need it
+    - a sink `null`
+
+    Every source and sink without a channel gets the first one. A channel without a sink gets a sink `null`. The lists
+    `sources`, `channels`, `sinks` and `interceptors` name all of them.
     """
     known: dict[str, str] = {**javaproperties.loads(note), **javaproperties.loads(text)}
     agent = next(iter(javaproperties.loads(text))).partition(".")[0]

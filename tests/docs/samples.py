@@ -9,7 +9,7 @@ from pathlib import Path
 from flafka.agent.runner.agent import Agent
 from flafka.agent.services.running import free_ports, until
 from tests.docs.blocks import ROOT, completed
-from tests.docs.test_blocks import right
+from tests.docs.test_blocks import check_configuration
 
 SAMPLES = ROOT / "docs" / "samples"
 ON_SERVERS = {
@@ -26,14 +26,14 @@ EVENTS = 20
 
 
 def run(name: str, directory: Path, replacements: Mapping[str, str], added: str = "") -> None:
-    """Until all of it is open and, of a sample without a source of its own, events have come to its end."""
-    text = here(completed((SAMPLES / f"{name}.conf").read_text("utf-8"), added), directory)
+    """Run until all components are open and, in a sample without its own source, events have reached its end."""
+    text = localised(completed((SAMPLES / f"{name}.conf").read_text("utf-8"), added), directory)
     for old, new in replacements.items():
         assert old in text, f"{name} does not say {old}"
         text = text.replace(old, new)
     file = directory / "agent.conf"
     file.write_text(text)
-    agent = Agent(right(file))
+    agent = Agent(check_configuration(file))
     agent.start()
     try:
         until(lambda: not agent.registry.waiting(), "all to be open")
@@ -44,8 +44,8 @@ def run(name: str, directory: Path, replacements: Mapping[str, str], added: str 
     assert all(not runner.failing() for runner in agent.sinks)
 
 
-def here(text: str, directory: Path) -> str:
-    """The sample with directories, addresses and ports of this test, and a bounded number of events."""
+def localised(text: str, directory: Path) -> str:
+    """Return the sample with directories, addresses and ports of this test, and a bounded number of events."""
     text = re.sub(r"= /(?=\w)", f"= {directory}/", text)
     text = re.sub(r"\b0\.0\.0\.0\b", "127.0.0.1", text)
     ports = " ".join(re.findall(r"^a1\.sources\.\w+\.ports? = (.*)$", text, re.MULTILINE)).split()
@@ -57,7 +57,7 @@ def here(text: str, directory: Path) -> str:
 
 
 def passed(agent: Agent) -> int:
-    """Events that came to an end: delivered, or dropped by an interceptor."""
+    """Return the number of events that were delivered, or dropped by an interceptor."""
     ends = {"SINK": "EventDrainSuccessCount", "INTERCEPTOR": "EventDroppedCount"}
     counted = ((one.metrics, ends.get(one.kind)) for one in agent.registry.components)
     return int(sum(metrics.get(name) for metrics, name in counted if name))

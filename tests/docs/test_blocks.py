@@ -3,10 +3,10 @@
 - `properties`: a configuration, or a part of one that `blocks.completed` completes, with the lines of the comment
   before it. It passes `agent check --strict`.
 - `sh`: commands. bash reads them, and `agent` and `./dev` have these verbs, arguments and options.
-- `console`: commands with what they print. Both are compared, in a directory with `conf/` and the files that the page
-  shows, which a comment in their first line names. `…` stands for anything, and lines may be folded. `not run: …` in
-  the comment before it says why it is read as `sh` only.
-- `python`: it compiles, and what it imports from us is there. Those with a file's name are run by other tests.
+- `console`: commands and their output. Both are compared, in a directory with `conf/` and the files of the page,
+  which a comment in their first line names. `…` stands for any text, and lines may be folded. A comment
+  `not run: …` before it has the reason why it is read as `sh` only.
+- `python`: it compiles, and its imports of the project exist. Other tests run those with a file's name.
 - `toml`, `json`, `xml`: well-formed.
 - `text`: a drawing, or lines of the file that the comment before it names: `from: conf/…`.
 
@@ -44,7 +44,7 @@ NO_EFFECT = re.compile("(?!Flume: ).*(unknown option|no effect|ignored)")
 DRAWN = re.compile("[─-╿▲-◿]")
 COMMANDS = {".", "./dev", "agent", "cat", "echo", "eval", "grep", "java", "journalctl", "jq", "logger", "mkdir"}
 COMMANDS |= {"export", "pip", "podman", "python", "python3", "sudo", "systemctl"}
-"""Commands that blocks may have; all but two are the system's own."""
+"""Commands that blocks may have; all but two belong to the system."""
 OURS = {"agent", "plugins", "sources", "channels", "interceptors", "sinks"}
 
 
@@ -67,16 +67,16 @@ def dev() -> ModuleType:
 
 
 def properties(block: Block, directory: Path) -> None:
-    if block.name:  # a file that a command of its page speaks of
+    if block.name:  # a file that a command of its page names
         assert [other for other in blocks() if other.page == block.page and other.kind == "console"]
         return
     file = directory / "agent.conf"
     file.write_text(standing_in(completed(block.text, block.note), directory))
-    right(file)
+    check_configuration(file)
 
 
-def right(file: Path) -> AgentSpec:
-    """The agent of a configuration in which nothing is wrong, and nothing without effect."""
+def check_configuration(file: Path) -> AgentSpec:
+    """Return the agent of a configuration without mistakes, and without options that have no effect."""
     spec, found = load(file, None, components=components(), mode="strict", environment={}, notes=True)
     wrong = [str(one) for one in found if one.severity != "note" or NO_EFFECT.match(one.message)]
     assert spec is not None, "\n".join([*wrong, file.read_text()])
@@ -85,7 +85,7 @@ def right(file: Path) -> AgentSpec:
 
 
 def standing_in(text: str, directory: Path) -> str:
-    """What is no option of ours, secrets and authorities in files, is there."""
+    """Return the text with stand-ins for classes, secrets and authorities in files."""
     (directory / "secret").write_text("word")
     text = re.sub(r"\$\{file:[^}]*\}", f"${{file:{directory}/secret}}", text)
     return re.sub(r"/etc/flafka/[\w-]+\.pem", certifi.where(), text)
@@ -99,7 +99,7 @@ def sh(block: Block, _: Path) -> None:
 
 
 def readable(words: list[str]) -> None:
-    """A command with its arguments is one that there is."""
+    """Check that a command with its arguments exists."""
     if words[0] == "sudo":
         words = words[3 if words[1] == "-u" else 1 :]
         words = [word for word in words if not re.fullmatch(r"[A-Z_]+=.*", word)]
@@ -118,7 +118,7 @@ def readable(words: list[str]) -> None:
 
 
 def parsed(command: click.Command, words: list[str], path: str, parent: click.Context | None = None) -> None:
-    """The verbs, arguments and options are there, and values are what options take; files need not be."""
+    """Check the verbs, arguments and options, and their values; files need not exist."""
     context = click.Context(command, parent=parent, info_name=path)
     context.allow_interspersed_args = command.allow_interspersed_args
     context.ignore_unknown_options = command.ignore_unknown_options
@@ -183,18 +183,18 @@ KINDS: dict[str, Callable[[Block, Path], object]] = {
 
 @pytest.fixture
 def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Where commands run."""
+    """Working directory of commands."""
     for there in ("conf", "docs"):
         (tmp_path / there).symlink_to(ROOT / there)
     (tmp_path / "hadoop").mkdir()
     (tmp_path / "hadoop" / "yarn-site.xml").write_text("<configuration/>")
-    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "hadoop"))  # as of a host of a cluster
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "hadoop"))  # as on a host of a cluster
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
 
 def files_of(page: Path, directory: Path) -> None:
-    """Write the files that a page shows."""
+    """Write the files of a page."""
     for block in blocks():
         if block.page == page and block.name and not (directory / block.name).exists():
             (directory / block.name).parent.mkdir(parents=True, exist_ok=True)
@@ -210,7 +210,7 @@ def test_block(block: Block, directory: Path) -> None:
     KINDS[block.kind](block, directory)
 
 
-def test_verbs_that_sentences_name_are_there() -> None:
+def test_verbs_that_sentences_name_exist() -> None:
     """`agent dlq list` in a sentence is a command of that name."""
     wrong = []
     for page in {block.page for block in blocks()} | {ROOT / "docs/index.md"}:

@@ -1,4 +1,4 @@
-"""The manifest for Kubernetes, which is not run here: against its schemas, and the agent's configuration in it."""
+"""Manifest for Kubernetes, which is not run here: checked by its schemas, and the agent's configuration in it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_the_schemas_accept_it() -> None:
         schemas.validate(one, schemas.latest_version(), strict=True)
 
 
-def test_what_names_one_another_is_there(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_references_between_manifests_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kinds = {one["kind"]: one for one in documents()}
     pod = kinds["StatefulSet"]["spec"]["template"]
     (container,) = pod["spec"]["containers"]

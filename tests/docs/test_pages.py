@@ -1,4 +1,4 @@
-"""The pages: what is generated is the present, links lead somewhere, the site is built without a warning."""
+"""Pages: generated ones are up to date, links lead somewhere, the site is built without a warning."""
 
 import ast
 import importlib
@@ -21,7 +21,7 @@ DOCS = ROOT / "docs"
 ELSEWHERE = re.compile(
     r"""(?:<(?:script|img|iframe|link)\b[^>]*\b(?:src|href)=["']?|@import |url\(["']?)(?:https?:)?//"""
 )
-"""What a browser would fetch from a network when it shows a page."""
+"""Elements that a browser would load from a network."""
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:'myst_parser.* is deprecated")
@@ -47,43 +47,43 @@ def wrap() -> ModuleType:
 def test_no_line_of_a_page_is_too_long(wrap: ModuleType) -> None:
     for page in wrap.pages():
         text = page.read_text("utf-8")
-        assert text == wrap.wrapped(text), f"{page.name}: ./dev fmt"
+        assert text == wrap.wrap(text), f"{page.name}: ./dev fmt"
 
 
-def test_what_is_wrapped_says_the_same(wrap: ModuleType) -> None:
+def test_wrapping_does_not_change_the_text(wrap: ModuleType) -> None:
     long = ("one `agent replay --sink k` of " * 6).strip()
     for text in (f"# {long}", f"| {long}", f"```\n{long}\n```", f"    {long}", f"[a]: {long}", "short\n- x", ""):
-        assert wrap.wrapped(f"{text}\n") == f"{text}\n"
+        assert wrap.wrap(f"{text}\n") == f"{text}\n"
     for text in (long, f"- {long}\n  and {long}", f"  12. {long}\n- {long}", f"{long}\n{long}\n\n{long}"):
-        made = wrap.wrapped(f"{text}\n")
+        made = wrap.wrap(f"{text}\n")
         assert max(map(len, made.splitlines())) <= wrap.WIDTH
         assert made.split() == text.split()
         assert "--sink\nk" not in made
         assert [line.strip() for line in made.splitlines() if not line.strip()] == [""] * text.count("\n\n")
-        assert wrap.wrapped(made) == made
-    item = wrap.wrapped(f"- {long}\n").splitlines()
+        assert wrap.wrap(made) == made
+    item = wrap.wrap(f"- {long}\n").splitlines()
     assert [line[:2] for line in item] == ["- ", *["  "] * (len(item) - 1)]
     hostile = "word " * 23 + "- 12. # |" * 9  # at the beginning of a line it would be an item, a heading, a table
-    assert wrap.wrapped(f"{hostile}\n") == f"{hostile}\n"
+    assert wrap.wrap(f"{hostile}\n") == f"{hostile}\n"
 
 
 def test_generated_pages_are_up_to_date(build: ModuleType) -> None:
     there = {page.name: page.read_text("utf-8") for page in (DOCS / "reference").glob("*.md")}
-    assert there == build.pages(), "run ./dev docs"
-    for page, made in build.FILLED.items():
+    assert there == build.reference_pages(), "run ./dev docs"
+    for page, made in build.FILLED_PAGES.items():
         text = page.read_text("utf-8")
-        assert text == build.filled(text, made()), "run ./dev docs"
+        assert text == build.fill_tables(text, made()), "run ./dev docs"
 
 
 def test_each_sample_is_one_of_a_component(build: ModuleType) -> None:
-    shown = "".join(build.pages().values())
+    shown = "".join(build.reference_pages().values())
     for sample in (DOCS / "samples").iterdir():
         assert sample.read_text("utf-8").strip() in shown, f"{sample.name} is of no component"
 
 
 def test_the_site_is_built_without_a_warning_and_needs_no_network(build: ModuleType, tmp_path: Path) -> None:
     """Sphinx warns of dead links, missing anchors, and pages that are not in the navigation."""
-    assert build.site(tmp_path) == ""
+    assert build.build_site(tmp_path) == ""
     made = {path.relative_to(tmp_path).with_suffix("").as_posix() for path in tmp_path.rglob("*.html")}
     assert made >= {page.relative_to(DOCS).with_suffix("").as_posix() for page in DOCS.rglob("*.md")}
     for file in tmp_path.rglob("*"):
@@ -91,7 +91,7 @@ def test_the_site_is_built_without_a_warning_and_needs_no_network(build: ModuleT
             assert not (found := ELSEWHERE.search(file.read_text("utf-8"))), f"{file.name}: {found}"
 
 
-def test_a_link_that_leads_nowhere_and_a_page_that_is_not_listed_are_errors_of_the_site(
+def test_a_dead_link_and_an_unlisted_page_are_errors_of_the_site(
     build: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     docs = tmp_path / "docs"
@@ -104,14 +104,14 @@ def test_a_link_that_leads_nowhere_and_a_page_that_is_not_listed_are_errors_of_t
     (docs / "listed.md").write_text("# Listed\n")
     (docs / "unlisted.md").write_text("# Not listed\n")
     monkeypatch.setattr(build, "DOCS", docs)
-    warnings = build.site(tmp_path / "site").splitlines()
+    warnings = build.build_site(tmp_path / "site").splitlines()
     for wrong in ("nowhere.md", "no-heading", "no-anchor", "no-picture.svg", "unlisted.md: WARNING: document isn't"):
         assert any(wrong in warning for warning in warnings), wrong
     assert len(warnings) == 5, warnings
 
 
 def test_links_of_pages_outside_the_site_lead_somewhere() -> None:
-    """Those of the site's own pages, too, as they are read without it."""
+    """Links of the site's own pages included, as they are read without it."""
     for page in PAGES:
         for target, anchor in re.findall(r"\]\((?!https?:|<)([^)#]*)(?:#([^)]+))?\)", page.read_text("utf-8")):
             there = page.parent / target if target else page
@@ -121,12 +121,12 @@ def test_links_of_pages_outside_the_site_lead_somewhere() -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """As GitHub makes them of headings."""
+    """Return the anchors of headings as GitHub makes them."""
     headings = re.findall(r"^#+ (.+)$", page.read_text("utf-8"), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
-def test_files_that_messages_name_are_there() -> None:
+def test_files_that_messages_name_exist() -> None:
     for folder in ("agent", "plugins", "sources", "channels", "interceptors", "sinks", "conf"):
         for file in (ROOT / folder).rglob("*"):
             if file.suffix in (".py", ".conf", ".yml", ".xml", ".js", ".html", ".service"):

@@ -1,4 +1,4 @@
-"""The samples of components that need no server run; tests/system/test_samples.py has the others."""
+"""Samples of components without servers; tests/system/test_samples.py has the others."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ HERE = sorted(path.stem for path in SAMPLES.glob("*.conf") if path.stem not in O
 
 @contextlib.contextmanager
 def receiver(name: str) -> Iterator[dict[str, str]]:
-    """What the sample's sink sends to, as replacements for its text."""
+    """Start the receiver of the sample's sink; yield the replacements for its text."""
     if name == "sink-http":
         with Server() as server:
             yield {"http://alerts.example.com:8080/events": server.url}
@@ -32,7 +32,7 @@ def receiver(name: str) -> Iterator[dict[str, str]]:
         yield {}
 
 
-@pytest.mark.usefixtures("brisk")
+@pytest.mark.usefixtures("short_waits")
 @pytest.mark.parametrize("name", HERE)
 def test_sample_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flafka.plugins.sink.Sink.flush_interval", 0.02)
@@ -44,5 +44,5 @@ def test_sample_runs(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
         run(name, tmp_path, replacements)
 
 
-def test_those_that_need_servers_are_there() -> None:
+def test_samples_with_servers_exist() -> None:
     assert {path.stem for path in SAMPLES.glob("*.conf")} >= ON_SERVERS

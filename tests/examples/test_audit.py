@@ -1,4 +1,4 @@
-"""The example of the audit: reports in, a row for each minute in which a group has not what was put."""
+"""Example of the audit: reports in, a row for each minute in which a group lacks put events."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from flafka.plugins import Batch, Event
 pytestmark = pytest.mark.usefixtures("spark_session")
 
 NOW = 30_000_000
-"""A minute."""
+"""Minute of the reports."""
 
 
 def report(second: int, stage: str, minute: int, *numbers: int, start: int = 0) -> Event:
@@ -28,7 +28,7 @@ def at(second: int) -> dict[str, str]:
     return {"timestamp": str(NOW * MINUTE + second * 1000)}
 
 
-def test_differences_are_told_once_and_when_they_are_gone() -> None:
+def test_differences_are_reported_once_and_when_they_have_vanished() -> None:
     batches = (
         [report(0, PUT, 1, 1, 2, 3), report(0, PUT, 2, 4, 5), Event(b"\xff", at(1)), Event(b'{"topic": "x"}', at(1))],
         [report(1, "a", 1, 1, 2), report(2, "b", 2, 4, 4, 5), report(3, "b", 1, 1, 2, 3, start=5)],

@@ -1,4 +1,4 @@
-"""The examples' configurations are right as they are, with no variable set."""
+"""Configurations of the examples, which are valid without any variable set."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from flafka.agent.cli import main
 @pytest.mark.parametrize(
     ("name", "agent"), [("counts", "a1"), ("game", "a1"), ("json", "a1"), ("audit", "edge"), ("audit", "store")]
 )
-def test_check_finds_nothing_to_say(name: str, agent: str) -> None:
+def test_check_has_no_messages(name: str, agent: str) -> None:
     result = CliRunner().invoke(main, ["check", "--strict", "-n", agent, "-c", f"conf/examples/{name}/{name}.conf"])
     assert result.exit_code == 0, result.output
     assert result.stderr == ""

@@ -1,4 +1,4 @@
-"""The example of counts: each message in its minute, counts that grow, messages that are late or lack something."""
+"""Example of counts: each message in its minute, growing counts, late and incomplete messages."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_counts_by_host_severity_and_minute() -> None:
         [message(30), message(665)],  # ten minutes later: 12:00 is closed, once the next micro-batch is over
         [message(666)],
         [message(31), message(61)],
-        [bare, *(message(700, "odd", severity) for severity in (-1, 8, 2**31 - 1))],  # of none that syslog knows
+        [bare, *(message(700, "odd", severity) for severity in (-1, 8, 2**31 - 1))],  # outside the values of syslog
     )
     rows = run_processor(per_minute, *batches, mode="update")
     first, then, late, last = (

@@ -1,4 +1,4 @@
-"""The example of the game: which trades are suspicious, over micro-batches that end anywhere."""
+"""Example of the game: suspicious trades, over micro-batches that end anywhere."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_suspicious_trades() -> None:
             Event(b"no JSON", {"topic": "trades"}),
             Event(b"{}", {"topic": "trades"}),
         ],
-        # … and what was known before counts.
+        # … and earlier state counts.
         [action("trades", "eve", 5), action("trades", "eve", 4, "Lima"), action("logins", "eve", 3, "Lima")],
         [action("trades", user, second, "Rome") for user in ("amy", "bob") for second in (6, 12)],
         [action("logins", "amy", second, "Rome") for second in (7, 90)],

@@ -1,4 +1,4 @@
-"""The plugins of conf/examples/plugins: each passes its own tests, and its type works once it is installed."""
+"""Plugins of conf/examples/plugins: each passes its own tests, and its type works once it is installed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SERVERS = {
         ("redis-server", "redis-tools", "libjemalloc2", "liblzf1", "libatomic1"),
     ),
 }
-"""By plugin: how its test is told of the program that it runs, and Debian's packages that have it."""
+"""By plugin: the variable that names its program, and Debian's packages of it."""
 
 
 def named(plugin: Path) -> str:
@@ -34,7 +34,9 @@ def named(plugin: Path) -> str:
 
 
 @pytest.mark.parametrize("plugin", PLUGINS, ids=named)
-def test_its_type_works_once_it_is_installed(plugin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_type_of_a_plugin_works_once_installed(
+    plugin: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     directory = copy_of(plugin, tmp_path / plugin.name)
     module = found_by_python(directory, monkeypatch)
     components = Components()
@@ -51,7 +53,7 @@ def test_its_type_works_once_it_is_installed(plugin: Path, tmp_path: Path, monke
 
 @pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize("plugin", PLUGINS, ids=named)
-def test_it_passes_its_own_tests(plugin: Path) -> None:
+def test_a_plugin_passes_its_own_tests(plugin: Path) -> None:
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{plugin}", "PYTHONDONTWRITEBYTECODE": "1"}
     if plugin.name in SERVERS:
         variable, program, packages = SERVERS[plugin.name]
@@ -64,7 +66,7 @@ def test_it_passes_its_own_tests(plugin: Path) -> None:
 
 
 @pytest.mark.usefixtures("lengthy")
-def test_they_pass_the_type_checker(pytestconfig: pytest.Config) -> None:
+def test_plugins_pass_the_type_checker(pytestconfig: pytest.Config) -> None:
     cache = f"--cache-dir={pytestconfig.cache.mkdir('mypy')}"
     options = ["--strict", cache, "--config-file", os.devnull, "--follow-imports=silent"]
     environment = {**os.environ, "MYPYPATH": os.pathsep.join(map(str, [ROOT, *PLUGINS]))}
@@ -73,7 +75,7 @@ def test_they_pass_the_type_checker(pytestconfig: pytest.Config) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_they_import_the_public_face_only() -> None:
+def test_plugins_import_only_public_modules() -> None:
     for file in (file for plugin in PLUGINS for file in plugin.glob("*.py")):
         imported = {
             line.split()[1] for line in file.read_text().splitlines() if line.startswith(("from ", "import "))

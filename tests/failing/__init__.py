@@ -1,1 +1,1 @@
-"""An agent of which one operation of the operating system fails: open, write, fork or clone, and mmap."""
+"""Agent of which one operation of the operating system fails: open, write, fork or clone, and mmap."""

@@ -1,9 +1,9 @@
-"""Points at which one operation of an agent fails, and what becomes of the events that are sent then.
+"""Points at which one operation of an agent fails, and the events that are sent then.
 
-The agent has the sources `http`, `netcat`, `avro` and `taildir`, whose clients learn what is stored. A channel `file`
+The agent has the sources `http`, `netcat`, `avro` and `taildir`, whose clients get acknowledgements. A channel `file`
 stands before each of two sinks: `file_roll`, and `hdfs` on a local directory. After each point, 10 events are sent as
-their clients send them: again, until they are acknowledged. Each event is in both stores in the end; while one is
-not, `/healthz` names a component.
+their clients send them, with retries until they are acknowledged. Each event is in both stores in the end; while one
+is not, `/healthz` names a component.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from types import SimpleNamespace
 from flafka.agent.services import ServiceError
 from flafka.agent.services.running import RunningAgent
 from flafka.plugins import Event
-from flafka.plugins.shared.avrorpc import AvroStatus
+from flafka.plugins.wire.avrorpc import AvroStatus
 from tests.failing.operations import KINDS, Page
 from tests.sources.calling import Client as AvroClient
 
-PATIENCE_SECONDS = 60.0
+TIMEOUT_SECONDS = 60.0
 """Longest time until all events of a point are stored: the longest wait between two attempts is 30 s."""
 SILENT_SECONDS = 20.0
-"""Longest time for which events may lack while `/healthz` names no component."""
+"""Longest time for which events may be missing while `/healthz` names no component."""
 CALLS = {
     "start": {"open": 350, "write": 45, "fork": 20, "map": 8},
     "load": {"open": 60, "write": 50, "fork": 1, "map": 2},
@@ -97,11 +97,11 @@ class Point:
     moment: str
     """`start` or `load`."""
     call: str = ""
-    """The call that has failed; empty where so many were not made."""
+    """Call that has failed; empty if fewer calls were made."""
     named: dict[str, str] = field(default_factory=dict)
     """Components that `/healthz` named until all events were stored."""
     seconds: float = 0.0
-    wrong: str = ""
+    fault: str = ""
     """Broken guarantee; empty where there is none."""
 
     @property
@@ -110,7 +110,7 @@ class Point:
         return [b"event %d-%d" % (self.number, number) for number in range(10)]
 
     def __str__(self) -> str:
-        found = self.wrong or (f"named {self.named}" if self.named else "all stored")
+        found = self.fault or (f"named {self.named}" if self.named else "all stored")
         return f"{self.number} {self.moment} {self.kind} {self.nth} [{self.call}] {self.seconds:.1f} s: {found}"
 
 
@@ -122,8 +122,8 @@ class Stores:
         self.counts: dict[str, Counter[bytes]] = {name: Counter() for name in self._roots}
         self._offsets: dict[Path, int] = {}
 
-    def look(self) -> None:
-        """Read what has come."""
+    def read_new(self) -> None:
+        """Read the new files."""
         for name, root in self._roots.items():
             for file in [path for path in root.iterdir() if path.is_file()]:
                 with file.open("rb") as opened:
@@ -134,8 +134,8 @@ class Stores:
                 self.counts[name].update(_EVENT.findall(whole))
 
     def missing(self, events: list[bytes]) -> dict[str, list[bytes]]:
-        """Return what of these events each sink has not written, of those sinks that lack any."""
-        self.look()
+        """Return the missing events of each sink, of those sinks that lack any."""
+        self.read_new()
         lacking = {name: [one for one in events if one not in counts] for name, counts in self.counts.items()}
         return {name: ones for name, ones in lacking.items() if ones}
 
@@ -145,13 +145,13 @@ class Stores:
 
 
 class Client:
-    """Sends events until they are acknowledged."""
+    """Client that sends events until they are acknowledged."""
 
     def __init__(self, agent: RunningAgent) -> None:
         self._agent = agent
 
     def requests(self, events: list[bytes]) -> list[tuple[Callable[[list[bytes]], bool], list[bytes]]]:
-        """Return what sends the events, with the events of each; it returns True once they are acknowledged."""
+        """Return functions that send, with the events of each; a function returns True once they are acknowledged."""
         return [(self._http, events[:3]), (self._netcat, events[3:5]), (self._avro, events[5:])]
 
     def _port(self, source: str) -> int:
@@ -206,7 +206,7 @@ class Campaign:
         self.refusals: list[str] = []
         """Last lines of the logs of agents that did not start, and were started again."""
         self.unclean: list[str] = []
-        """Ends of the logs of agents whose stop left something undone."""
+        """Ends of the logs of agents whose stop was incomplete."""
 
     def run(self, starts: int, loads: int, per_agent: int) -> None:
         """Try points until so many calls have failed at the start and under load, `per_agent` with one process.
@@ -232,10 +232,10 @@ class Campaign:
                 self._observe(point, agent)
                 if self._is_refusal(agent):
                     self.refusals.append(agent.log.splitlines()[-1])
-                    point.wrong = ""
-                    agent = stack.enter_context(self._agent(None))  # as systemd starts it again
+                    point.fault = ""
+                    agent = stack.enter_context(self._agent(None))  # as systemd restarts it
                     self._await(point, agent)
-            broken = point is not None and bool(point.wrong)
+            broken = point is not None and bool(point.fault)
             if not broken:
                 agent.until(lambda: " runs: " in agent.log, "the agent to run")
             while loads > 0 and not broken:
@@ -243,13 +243,13 @@ class Campaign:
                 point = self._point("load")
                 self._page.arm(point.kind, point.nth)
                 self._observe(point, agent)
-                broken = bool(point.wrong)
+                broken = bool(point.fault)
             self._page.disarm()
             if agent.process.poll() is None:
                 if not broken:
-                    agent.healthy()
+                    agent.wait_until_healthy()
                 agent.process.terminate()
-                if agent.ended(60) != 0:
+                if agent.wait_for_exit(60) != 0:
                     self.unclean.append(agent.log[-500:])
 
     def _agent(self, point: Point | None) -> RunningAgent:
@@ -289,11 +289,11 @@ class Campaign:
         while unsent or self._stores.missing(point.events):
             waited = time.monotonic() - began
             if agent.process.poll() is not None:
-                point.wrong = f"the agent ended with {agent.process.poll()}"
+                point.fault = f"the agent ended with {agent.process.poll()}"
                 break
-            if waited > PATIENCE_SECONDS or (waited > SILENT_SECONDS and not point.named):
+            if waited > TIMEOUT_SECONDS or (waited > SILENT_SECONDS and not point.named):
                 unacknowledged = [event for _, events in unsent for event in events]
-                point.wrong = f"not acknowledged: {unacknowledged}; not stored: {self._stores.missing(point.events)}"
+                point.fault = f"not acknowledged: {unacknowledged}; not stored: {self._stores.missing(point.events)}"
                 break
             unsent = [(send, events) for send, events in unsent if not send(events)]
             if self._stores.missing(point.events):
@@ -306,9 +306,9 @@ class Campaign:
         """Return the events of all points that a sink has not written, by sink."""
         return self._stores.missing(self._sent)
 
-    def wrong(self) -> list[str]:
+    def broken_points(self) -> list[str]:
         """Return the points with a broken guarantee."""
-        return [str(point) for point in self.points if point.wrong]
+        return [str(point) for point in self.points if point.fault]
 
     def figures(self) -> str:
         """Describe the campaign in one line."""
@@ -316,7 +316,8 @@ class Campaign:
         named = sum(bool(point.named) for point in self.points)
         return (
             f"{sum(fired.values())} calls failed at {len(self.points)} points ({dict(sorted(fired.items()))}); "
-            f"{named} named by /healthz, {len(self.refusals)} starts refused, {len(self.wrong())} broken guarantees, "
+            f"{named} named by /healthz, {len(self.refusals)} starts refused, "
+            f"{len(self.broken_points())} broken guarantees, "
             f"{len(self.unclean)} unclean stops, "
             f"{len(self._sent)} events sent, {self._stores.repeated()} written twice"
         )

@@ -58,7 +58,7 @@ class Page:
 
     @property
     def fired(self) -> str:
-        """The call that has failed, with its thread; empty while none has."""
+        """Call that has failed, with its thread; empty while none has."""
         if not self._numbers()[4]:
             return ""
         return self._map[_NUMBERS.size : _NUMBERS.size + _WHERE].split(b"\0")[0].decode(errors="replace") or "?"

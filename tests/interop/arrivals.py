@@ -1,4 +1,4 @@
-"""A real file, run by real Flume: the same lines behind its own, the same input, and what has arrived compared."""
+"""Real configuration file run by real Flume: the same replaced lines, the same input, and the outputs compared."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from flafka.agent.services import ServiceError
-from flafka.agent.services.running import PATIENCE_SECONDS, until
+from flafka.agent.services.running import WAIT_TIMEOUT_SECONDS, until
 from flafka.agent.topology import AgentSpec, ComponentSpec
-from flafka.agent.web import page
+from flafka.agent.web import fetch_page
 from tests.conformance import real_files
 from tests.conformance.arrival import ID, Agent, Run
 from tests.conformance.outputs import compared
@@ -25,19 +25,19 @@ from tests.interop.test_flume import RunningFlume
 from tests.system.arrivals import Real, Shared, agents
 
 EVENTS = 60
-"""Of each kind: no more than Flume's channels hold by default, as several of its sources lose what finds no room."""
+"""Events of each kind: no more than Flume's channels hold by default, as several of its sources lose the excess."""
 RUNS_IN_FLUME = {
     "source": {"avro", "exec", "kafka", "netcat", "spooldir", "syslogudp", "taildir"},
     "channel": {"file", "kafka", "memory"},
     "sink": {"avro", "file_roll", "hdfs", "kafka", "logger", "null"},
 }
-"""What is among the jars of Flume 1.11 that tests have, and needs no server that it cannot speak to."""
+"""Types that the tests' jars of Flume 1.11 contain, and that need no server which Flume 1.11 cannot reach."""
 FLUME_ENDS = {"real-0ded2e1169": "it writes the name of a class in other letters, upper and lower case, than it has"}
-"""Files with a mistake of their own that we forgive."""
+"""Files with a mistake that this project accepts, and the reason why Flume ends."""
 
 
 class FlumeAgent(RunningFlume):
-    """As a `RunningAgent` is watched from outside."""
+    """Flume's agent with the interface of `RunningAgent`."""
 
     def __init__(self, run: FlumeRun, file: Path) -> None:
         self._run, self._monitoring = run, free_port()
@@ -47,16 +47,17 @@ class FlumeAgent(RunningFlume):
         super().__init__(run.home, file, name=run.spec.name, jars=["hdfs"], options=options, environment=variables)
 
     def metrics(self) -> dict[str, dict[str, str]]:
-        """Flume's JSON; empty while it does not answer."""
-        found: dict[str, dict[str, str]] = json.loads(page("127.0.0.1", self._monitoring, "/metrics")[1] or b"{}")
+        """Return Flume's JSON; empty while it does not answer."""
+        body = fetch_page("127.0.0.1", self._monitoring, "/metrics")[1]
+        found: dict[str, dict[str, str]] = json.loads(body or b"{}")
         return found
 
     def count(self, component: str, counter: str) -> int:
-        """One counter; 0 where it is not there."""
+        """Return one counter; 0 if it is absent."""
         return int(float(self.metrics().get(component, {}).get(counter, 0)))
 
     def port(self, source: str) -> int:
-        """The port that this source listens on, once it does."""
+        """Return the port of this source, once it listens."""
         spec = next(one for one in self._run.spec.sources if one.name == source)
         number = int(self._run.settings[f"{spec.path}.port"])
         if "udp" in spec.cls.type_name:
@@ -66,7 +67,7 @@ class FlumeAgent(RunningFlume):
         return number
 
     def until(self, condition: Callable[[], Any], what: str) -> None:
-        """Wait until the condition holds; ServiceError with the end of the log where Flume ends before."""
+        """Wait until the condition holds; ServiceError with the end of the log if Flume ends before."""
 
         def met_or_ended() -> bool:
             return bool(condition()) or self.process.poll() is not None
@@ -79,49 +80,50 @@ class FlumeAgent(RunningFlume):
             raise ServiceError(f"Flume ended before {what}; its log ends:\n{self.log[-4000:]}")
 
     def stop(self) -> int:
-        """As an operator does; 0, as its own code is that of the signal.
+        """Stop Flume as an operator does; return 0, as its exit code is that of the signal.
 
-        What its sources have started gets the signal, too: Flume ends only a `shell`, and waits for what that runs.
+        Child processes of its sources get the signal as well: Flume ends only a `shell`, and waits for the shell's
+        children.
         """
         os.killpg(self.process.pid, signal.SIGTERM)
-        self.process.wait(PATIENCE_SECONDS)
+        self.process.wait(WAIT_TIMEOUT_SECONDS)
         return 0
 
 
 class FlumeRun(Run):
-    """The same, with real Flume."""
+    """Run of one agent of one file by real Flume."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         for sink in self.spec.sinks:
-            if sink.cls.type_name == "hdfs":  # on a busy machine it gives up, and leaves events in `.tmp` files
+            if sink.cls.type_name == "hdfs":  # on a busy machine it stops retrying, and leaves events in `.tmp` files
                 self.put(sink, "hdfs.callTimeout", 0)
         for part in (*self.spec.sources, *self.spec.channels):
-            if "zookeeperConnect" in part.properties:  # it looks there for offsets of a Kafka before 0.9
+            if "zookeeperConnect" in part.properties:  # Flume searches there for offsets of a Kafka before 0.9
                 self.put(part, "migrateZookeeperOffsets", "false")
 
     def started(self, file: Path) -> AbstractContextManager[Agent]:
-        """Flume with that file, until the end of the block."""
+        """Run Flume with that file until the end of the block."""
         return FlumeAgent(self, file)
 
     def unused_port(self) -> int:
-        """Flume does not tell which port it has chosen."""
+        """Return a free port, as Flume does not report a port that it chose."""
         return free_port()
 
     def hdfs_path(self, path: str) -> str:
-        """With the address, as Flume gets no configuration of Hadoop."""
+        """Return the path with its address, as Flume gets no configuration of Hadoop."""
         root = "" if path.startswith("/") else f"/user/{getpass.getuser()}/"
         return f"{self.servers.hdfs.rpc}{root}{path}"
 
     def taken(self, sink: ComponentSpec, counters: Mapping[str, str], agent: Agent) -> int:
-        """Flume's logger counts nothing."""
+        """Return the number of events that the sink took; Flume's logger has no counters."""
         if sink.cls.type_name == "logger":
             return len({id for id in ID.findall(agent.log.encode()) if self.ours(id)})
         return int(float(counters.get("EventDrainSuccessCount", 0)))
 
 
 def in_both() -> list[Real]:
-    """Each agent of each file that real Flume can run here, too."""
+    """Return each agent of each file that real Flume can run here as well."""
     return [real for real in agents() if real.id not in FLUME_ENDS and _runs_in_flume(real.spec)]
 
 
@@ -130,8 +132,8 @@ def _runs_in_flume(spec: AgentSpec) -> bool:
     return all(part.cls.type_name in RUNS_IN_FLUME[kind] for kind, parts in kinds.items() for part in parts)
 
 
-def told_of_both(every: Iterable[Real], home: Path, shared: Shared, *, at_once: int) -> dict[str, list[str]]:
-    """Run each by ours and by Flume, so many at a time; by file and agent, in what they differ, or why one failed."""
+def differences_of_both(every: Iterable[Real], home: Path, shared: Shared, *, at_once: int) -> dict[str, list[str]]:
+    """Run each by both, a few at a time. Return by file and agent the differences, or why one failed."""
     pairs = {}
     for real in every:
         name = f"{real.id}-{real.spec.name}"
@@ -142,10 +144,10 @@ def told_of_both(every: Iterable[Real], home: Path, shared: Shared, *, at_once: 
         theirs = FlumeRun(*real, home / f"{name}-flume", shared, events=EVENTS, mark="-flume")
         pairs[name] = ours, theirs
     with ThreadPoolExecutor(at_once) as pool:
-        return dict(zip(pairs, pool.map(lambda pair: _told(*pair), pairs.values()), strict=True))
+        return dict(zip(pairs, pool.map(lambda pair: _difference(*pair), pairs.values()), strict=True))
 
 
-def _told(ours: Run, theirs: Run) -> list[str]:
+def _difference(ours: Run, theirs: Run) -> list[str]:
     told = []
     for who, run in (("ours", ours), ("Flume", theirs)):
         try:

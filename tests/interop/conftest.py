@@ -1,8 +1,8 @@
-"""What runs here is a server, or a client of an agent that runs as a process."""
+"""Fixtures of tests with servers, or with clients of an agent process."""
 
 import pytest
 
 
 @pytest.fixture(autouse=True, scope="session")
 def real(servers: None) -> None:
-    """Asks for servers, for every test in this folder."""
+    """Request servers for every test in this folder."""

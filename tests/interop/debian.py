@@ -1,4 +1,4 @@
-"""Programs of Debian's packages for tests, where the machine has not got them: unpacked beside it, not installed."""
+"""Programs of Debian's packages for tests, unpacked into the cache if the machine lacks them, never installed."""
 
 from __future__ import annotations
 
@@ -13,21 +13,21 @@ from flafka.agent.jvm.jars import cache_directory
 
 
 class Missing(Exception):
-    """The program is not here and cannot be fetched; says why, and what to install."""
+    """A program is neither installed nor fetchable; the message has the reason and the package to install."""
 
 
 def program(name: str, *packages: str) -> tuple[Path, dict[str, str]]:
-    """A program and the environment it runs in; the calling test is skipped where it cannot be had.
+    """Return a program and its environment; skip the calling test if it cannot be fetched.
 
-    `packages` are those to unpack: its own, and libraries that no base system has. They are fetched once into the
-    cache, `apt-get update` included where apt has no lists yet and we may.
+    `packages` are unpacked: the program's package, and libraries that no base system has. They are fetched once into
+    the cache, after `apt-get update` where apt has no lists and this user may run it.
     """
     found, libraries = unpacked(name, *packages)
     return found, {**os.environ, **libraries}
 
 
 def unpacked(name: str, *packages: str) -> tuple[Path, dict[str, str]]:
-    """The same, with only what it needs to have in its environment."""
+    """Return a program and only the environment variables that it needs; skip like `program`."""
     try:
         return fetched(name, *packages)
     except Missing as reason:
@@ -35,7 +35,7 @@ def unpacked(name: str, *packages: str) -> tuple[Path, dict[str, str]]:
 
 
 def fetched(name: str, *packages: str) -> tuple[Path, dict[str, str]]:
-    """The same, for what is no test. Raises `Missing`."""
+    """Return like `unpacked`, outside of tests. Raises `Missing`."""
     if found := shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin:/lib/systemd"):
         return Path(found), {}
     root = cache_directory() / "debian" / "-".join(packages)
@@ -47,7 +47,7 @@ def fetched(name: str, *packages: str) -> tuple[Path, dict[str, str]]:
 
 
 def _fetch(root: Path, packages: tuple[str, ...]) -> str:
-    """Fetch and unpack; answer why that was not possible."""
+    """Fetch and unpack; return the reason of a failure."""
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
         return "no apt-get here"
     downloads = root.with_name(f"{root.name}.{os.getpid()}")
@@ -68,6 +68,6 @@ def _fetch(root: Path, packages: tuple[str, ...]) -> str:
 
 
 def _run(command: list[str], directory: Path) -> str:
-    """Run it; answer its last words where it failed."""
+    """Run it; return the end of its output after a failure."""
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=240, check=False)
     return (done.stderr.strip().splitlines() or ["no reason given"])[-1] if done.returncode else ""

@@ -1,6 +1,6 @@
-"""JSON encoders as applications have them, and what each of them writes: `tests/data/encoders`.
+"""JSON encoders of applications, and their output in `tests/data/encoders`.
 
-`python -m tests.interop.encoders` has the real encoders write those files anew.
+`python -m tests.interop.encoders` runs the real encoders and rewrites those files.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from tests.interop.jvm import Application
 
 DATA = Path(__file__).parents[1] / "data" / "encoders"
 TIMES = DATA / "times.json"
-"""When they wrote: milliseconds before the first and after the last event of each."""
+"""Times in milliseconds before the first and after the last event of each encoder."""
 
 _TEMPLATE = '<JsonTemplateLayout eventTemplateUri="classpath:{}.json"/>'
 _OWN = """<JsonTemplateLayout><EventTemplate><![CDATA[{
@@ -64,7 +64,7 @@ LOG4J2 = {
     "json-array": '<JsonLayout compact="true" complete="true" properties="true"/>',
     "json-joined": '<JsonLayout compact="true" properties="true"/>',
 }
-"""log4j 2's layouts, by a name for each."""
+"""Layouts of log4j 2 by a name for each."""
 
 _LOGSTASH = "net.logstash.logback.encoder"
 _COMPOSITE = f"""<encoder class="{_LOGSTASH}.LoggingEventCompositeJsonEncoder"><providers>
@@ -98,14 +98,14 @@ LOGBACK = {
     "composite": _COMPOSITE,
     "composite-pattern": _PATTERN,
 }
-"""logback's encoders, by a name for each."""
+"""Encoders of logback by a name for each."""
 
 
 APIS = {"log4j2": LOG4J2, "logback": LOGBACK}
 
 
 def log4j2(appender: str, names: list[str]) -> str:
-    """Settings with a logger and an appender for each of these layouts. `appender`: its element without one."""
+    """Return settings with a logger and an appender for each layout. `appender`: its element without a layout."""
     kind = appender.split()[0]
     appenders = "".join(f'<{appender.format(name=name)} name="{name}">{LOG4J2[name]}</{kind}>' for name in names)
     loggers = "".join(
@@ -119,7 +119,7 @@ def log4j2(appender: str, names: list[str]) -> str:
 
 
 def logback(appender: str, names: list[str]) -> str:
-    """The same for logback's encoders. `appender`: its class, and what stands in it beside the encoder."""
+    """Return settings for logback's encoders. `appender`: its class, and its other elements."""
     kind, inner = appender.split(maxsplit=1)
     text = "".join(
         f'<appender name="{name}" class="{kind}">{inner.format(name=name)}{LOGBACK[name]}</appender>'
@@ -136,13 +136,13 @@ class Encoders(Application):
     name = "Encoders"
 
     def times(self, api: str, logger: str) -> tuple[int, int]:
-        """Have it log its events; the milliseconds before the first and after the last."""
-        before, after = map(int, self.tell(f"{api} {logger}").split())
+        """Have it log its events; return the milliseconds before the first and after the last."""
+        before, after = map(int, self.request(f"{api} {logger}").split())
         return before, after
 
 
 def encoders(directory: Path, for_log4j2: str, for_logback: str, **properties: object) -> Encoders:
-    """The program, with every encoder there is in an appender of these kinds."""
+    """Run the program with every encoder in an appender of these kinds."""
     (directory / "log4j2.xml").write_text(log4j2(for_log4j2, list(LOG4J2)))
     (directory / "logback.xml").write_text(logback(for_logback, list(LOGBACK)))
     return Encoders(

@@ -1,6 +1,6 @@
-"""Apache Flume 1.11's file channel in a Java program, and stories of it.
+"""File channel of Apache Flume 1.11 in a Java program, and random stories of it.
 
-`python -m tests.interop.filechannels` makes `tests/data/flume_file_channel` anew, which says itself what it is.
+`python -m tests.interop.filechannels` rewrites `tests/data/flume_file_channel`, which has its own description.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class FileChannels(Application):
 
 
 class Story:
-    """Puts, takes, commits, rollbacks, checkpoints, restarts and kills in any order, in Flume's own classes, and what
-    is in the channel then."""
+    """Puts, takes, commits, rollbacks, checkpoints, restarts and kills in random order, in Flume's own classes, and
+    the expected contents of the channel."""
 
     def __init__(self, program: FileChannels, directory: Path, seed: int) -> None:
         self.program, self.seed = program, seed
@@ -37,21 +37,21 @@ class Story:
         self.directory = directory
         self.copies = 0
         self.count = self.random.choice([1, 1, 2, 3])
-        """Directories of events."""
+        """Number of data directories."""
         self.dual = self.random.choice(["", "", "useDualCheckpoints=true", "useDualCheckpoints=true packed"])
         self.inside: list[str] = []
         """Bodies that are in the channel."""
         self.open: dict[str, tuple[str, list[str]]] = {}
-        """By transaction, what it does and with which bodies."""
+        """Operation and bodies by transaction."""
         self.number = 0
 
     def run(self, steps: int = 120) -> None:
-        """All of it, with a kill at the end."""
+        """Run all steps, with a kill at the end."""
         self.start()
         for _ in range(steps):
             self.step()
         self.kill()
-        self.program.tell("close")
+        self.program.request("close")
         shutil.rmtree(self.directory)
 
     def start(self) -> None:
@@ -63,7 +63,7 @@ class Story:
         options += " capacity=60 transactionCapacity=60 keep-alive=0 checkpointInterval=3600000"
         options += f" maxFileSize=20000 minimumRequiredSpace=1048576 {self.dual.replace('packed', '')}"
         options += " compressBackupCheckpoint=true" * ("packed" in self.dual)
-        assert self.program.tell("open " + " ".join(options.split())) == "opened"
+        assert self.program.request("open " + " ".join(options.split())) == "opened"
 
     def step(self) -> None:
         verb = self.random.choices(
@@ -74,20 +74,20 @@ class Story:
 
     def begin(self) -> None:
         if free := [name for name in "stuvw" if name not in self.open]:
-            assert self.program.tell(f"begin {free[0]}") == "done"
+            assert self.program.request(f"begin {free[0]}") == "done"
             self.open[free[0]] = ("", [])
 
     def put(self) -> None:
         if names := [name for name, (what, _) in self.open.items() if what != "take"]:
             name, body = self.random.choice(names), str(self.number)
             self.number += 1
-            if self.program.tell(f"put {name} {body} {self.random.choice([0, 100, 3000])}") == "done":
+            if self.program.request(f"put {name} {body} {self.random.choice([0, 100, 3000])}") == "done":
                 self.open[name] = ("put", [*self.open[name][1], body])
 
     def take(self) -> None:
         if names := [name for name, (what, _) in self.open.items() if what != "put"]:
             name = self.random.choice(names)
-            taken = self.program.tell(f"take {name}")
+            taken = self.program.request(f"take {name}")
             if taken != "nothing" and not taken.startswith("failed"):
                 self.open[name] = ("take", [*self.open[name][1], taken])
 
@@ -101,23 +101,23 @@ class Story:
         if self.open:
             name = self.random.choice([*self.open])
             what, bodies = self.open.pop(name)
-            if self.program.tell(f"{how} {name}") == "done" and how == "commit":
+            if self.program.request(f"{how} {name}") == "done" and how == "commit":
                 if what == "put":
                     self.inside += bodies
                 else:
                     self.inside = [body for body in self.inside if body not in bodies]
 
     def checkpoint(self) -> None:
-        self.program.tell("checkpoint")  # it refuses while the copy of the one before is under way
+        self.program.request("checkpoint")  # Flume refuses while it copies the checkpoint before
 
     def restart(self) -> None:
-        if self.program.tell("close") == "stuck":
+        if self.program.request("close") == "stuck":
             self.place = self.copy()
         self.open.clear()
         self.start()
 
     def copy(self) -> Path:
-        """What is on the disk at this moment, as a kill would leave it."""
+        """Copy the files as they are now, as a kill would leave them."""
         self.copies += 1
         to = self.directory / str(self.copies)
         shutil.copytree(self.place, to, ignore=shutil.ignore_patterns("in_use.lock"))
@@ -129,12 +129,12 @@ class Story:
             with (left / "checkpoint" / "checkpoint").open("r+b") as file:
                 file.seek(4 * 8)
                 file.write((1).to_bytes(8, "big"))
-        self.program.tell("close")
+        self.program.request("close")
         self.open.clear()
         self.place = left
         ours = self.read(left)
         self.start()
-        theirs = self.program.tell("drain").split()[1:]
+        theirs = self.program.request("drain").split()[1:]
         assert {*ours} <= {*theirs}, (self.seed, ours, theirs)
         assert sorted(ours) == sorted(self.inside), (self.seed, ours, self.inside)
 
@@ -150,14 +150,14 @@ class Story:
         return bodies
 
 
-# --- what is recorded
+# --- recorded files
 
 OPTIONS = (
     "open checkpointDir={0}/checkpoint backupCheckpointDir={0}/backup dataDirs={1} capacity=20 keep-alive=0 "
     "transactionCapacity=20 checkpointInterval=3600000 minimumRequiredSpace=1048576 {2}"
 )
 RECORDED = {
-    # Nothing but records: the checkpoint is the empty one of the start.
+    # Only records: the checkpoint is the empty one of the start.
     "records": (
         "{0}/a",
         "",
@@ -165,7 +165,7 @@ RECORDED = {
         "commit s, begin t, take t, commit t, begin u, put u 6 0, begin t, take t",
         ["2", "4", "5"],
     ),
-    # Two directories, and transactions that are open over the checkpoint: one that puts, one that takes.
+    # Two directories, and two transactions, a put and a take, that are open at the checkpoint.
     "checkpoint": (
         "{0}/a,{0}/b",
         "useDualCheckpoints=true compressBackupCheckpoint=true",
@@ -181,7 +181,7 @@ RECORDED = {
         ["2"],
     ),
 }
-"""By name: dataDirs, more options, commands, and which bodies are in the channel then."""
+"""By name: dataDirs, more options, commands, and the remaining bodies of the channel."""
 
 
 def record(program: FileChannels) -> None:
@@ -191,8 +191,8 @@ def record(program: FileChannels) -> None:
             place = f"{directory}/{name}"
             opened = OPTIONS.format(place, data.format(place), options)
             for command in (" ".join(opened.split()), *commands.split(", ")):
-                # A checkpoint is refused while the copy of the one before is made.
-                until(lambda: not program.tell(command).startswith("failed"), command)
+                # A checkpoint is refused while the one before is copied.
+                until(lambda: not program.request(command).startswith("failed"), command)
             if "backup" in options.lower():
                 until((Path(place) / "backup/backupComplete").exists, "the copy of the checkpoint")
             to = DATA / name
@@ -201,7 +201,7 @@ def record(program: FileChannels) -> None:
             for log in to.glob("*/log-?"):
                 log.write_bytes(log.read_bytes().rstrip(b"\x80") + b"\x80" * 64)
             (to / "bodies.json").write_text(json.dumps(bodies) + "\n")
-            program.tell("close")
+            program.request("close")
 
 
 if __name__ == "__main__":

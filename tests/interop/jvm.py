@@ -1,4 +1,4 @@
-"""Java programs of the tests: compiled when they are needed, with whatever Java there is, and run beside it."""
+"""Java programs of the tests, compiled on demand with any Java, and run as processes."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from flafka.agent.services.cluster import java_command
 
 SOURCES = Path(__file__).parent / "java"
 COMPILER = "org.eclipse.jdt.internal.compiler.batch.Main"
-"""Eclipse's, a jar like others: not every Java has one of its own."""
+"""Compiler of Eclipse, a jar like others: a JRE has none."""
 
 
 def java_keystore(path: Path, password: str = "changeit") -> Path:
-    """A JKS keystore of keytool's own, with a key for this machine; as a truststore it trusts just that."""
+    """Create a JKS keystore with a key for this machine; as a truststore it trusts only that key."""
     command = [
         "-m",
         "java.base/sun.security.tools.keytool.Main",
@@ -34,13 +34,13 @@ def java_keystore(path: Path, password: str = "changeit") -> Path:
 
 
 def interceptors(settings: Path, source: str = "logs") -> str:
-    """Those that the comment of a file of conf/log4j names, for this source of the agent `a1`."""
+    """Return the interceptors in the comment of a file of conf/log4j, for this source of the agent `a1`."""
     found = re.findall(r"^ +agent\.sources\.logs\.(interceptors.*)$", settings.read_text(), re.MULTILINE)
     return "".join(f"a1.sources.{source}.{line}\n" for line in found)
 
 
 def compiled(source: Path, jars: str, classes: Path) -> list[Path]:
-    """The class path of that program, whose other jars are those of a lock."""
+    """Return the class path of that program, whose other jars are the jars of a lock."""
     found = ensure(jars)
     compiler = java_command(find_java(), [ensure("appenders") / "*"], COMPILER, heap_mb=128, options=[])
     names = ":".join(map(str, found.iterdir()))
@@ -51,14 +51,14 @@ def compiled(source: Path, jars: str, classes: Path) -> list[Path]:
 
 
 class Application:
-    """`java/Application.java`, told what to do through its standard input; `with` it.
+    """`java/Application.java`, controlled through its standard input; a context manager.
 
-    A logging library whose configuration is not among the properties is silent.
+    A logging library without a configuration among the properties logs nothing.
     """
 
     name = "Application"
     jars = "appenders"
-    """The lock with all that is on its class path."""
+    """Lock with all jars of its class path."""
 
     def __init__(self, directory: Path, **properties: object) -> None:
         self._classes = directory / "classes"
@@ -89,11 +89,11 @@ class Application:
 
     @property
     def log(self) -> str:
-        """What it and its libraries said."""
+        """Output of the program and its libraries."""
         return self._log.read_text()
 
-    def tell(self, command: str) -> str:
-        """Give a command and wait for what it says to it."""
+    def request(self, command: str) -> str:
+        """Send a command and wait for its answer."""
         assert self.process.stdin is not None
         assert self.process.stdout is not None
         with contextlib.suppress(BrokenPipeError):
@@ -105,7 +105,7 @@ class Application:
 
     def end(self) -> None:
         """Let it end by itself."""
-        assert self.tell("end") == "ended"
+        assert self.request("end") == "ended"
         assert self.process.wait(60) == 0
 
 

@@ -1,4 +1,4 @@
-"""The avro source under the clients that Flume's users have: flume-ng-sdk, log4j 1, log4j 2."""
+"""Source `avro` with the clients of Flume's users: flume-ng-sdk, log4j 1, log4j 2."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def keystore(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def port() -> int:
-    """Where the appenders of the application believe the agent to be."""
+    """Port to which the appenders of the application connect."""
     return free_port()
 
 
@@ -46,7 +46,7 @@ def application(tmp_path_factory: pytest.TempPathFactory, port: int) -> Iterator
 
 @pytest.fixture
 def collector() -> Iterator[Running]:
-    """Another avro source, at the end of the agent's avro sink: what came through, headers included."""
+    """Avro source at the end of the agent's avro sink: the received events, headers included."""
     with Running() as running:
         yield running
 
@@ -93,7 +93,9 @@ def test_every_client_of_the_sdk(
             f"hosts.h2={at['second']} host-selector=round_robin backoff=true",
         }
         for tag, properties in clients.items():
-            assert application.tell(f"rpc {COUNT} {tag} {properties}") == f"stored {COUNT}", application.log[-3000:]
+            assert application.request(f"rpc {COUNT} {tag} {properties}") == f"stored {COUNT}", application.log[
+                -3000:
+            ]
         agent.until(lambda: len(collector.events) >= len(clients) * COUNT, "all events at the collector")
         assert agent.count("SOURCE.second", "EventAcceptedCount") > COUNT // 4  # its part of the balance
         assert agent.count("SOURCE.plain", "AppendAcceptedCount") > COUNT
@@ -105,15 +107,15 @@ def test_every_client_of_the_sdk(
         assert event.headers == wanted[event.body.decode()]
 
 
-def test_a_client_is_told_when_the_channel_is_away(tmp_path: Path, application: Application) -> None:
+def test_a_client_gets_an_error_while_the_channel_is_unavailable(tmp_path: Path, application: Application) -> None:
     with Running(store=False, **{"request-timeout": "500"}) as source:
         properties = f"hosts=h1 hosts.h1=127.0.0.1:{source.source.port}"
-        assert application.tell(f"rpc 10 away {properties}") == "stored 0"
+        assert application.request(f"rpc 10 away {properties}") == "stored 0"
         assert "FAILED" in application.log
 
 
 def test_the_stock_log4j_appender(tmp_path: Path, application: Application, collector: Running) -> None:
-    """Flume's Log4jAppender itself, synchronous, as Flume's guide sets it up."""
+    """Flume's own Log4jAppender, synchronous, as in Flume's guide."""
     port = free_port()
     settings = tmp_path / "log4j.properties"
     settings.write_text(f"""
@@ -126,7 +128,7 @@ log4j.appender.stock.UnsafeMode = true
 """)
 
     def log(tag: str, count: int = COUNT) -> None:
-        assert application.tell(f"stock {count} {tag} {settings}") == "logged"
+        assert application.request(f"stock {count} {tag} {settings}") == "logged"
 
     def arrived(tag: str, count: int = COUNT) -> bool:
         return [f"{tag}-stock-{n}" for n in range(count)] == [
@@ -135,14 +137,14 @@ log4j.appender.stock.UnsafeMode = true
 
     text = configuration(collector, {"logs": f"port = {port}"})
     with RunningAgent(tmp_path, text) as agent:
-        agent.healthy()
+        agent.wait_until_healthy()
         log("up")
         assert agent.count("SOURCE.logs", "AppendAcceptedCount") == COUNT  # it waits for each answer
         agent.until(lambda: arrived("up"), "all events, in their order")
         agent.stop(signal.SIGKILL)
     log("killed", 1)
     with RunningAgent(tmp_path, text) as agent:
-        agent.healthy()
+        agent.wait_until_healthy()
         log("again")
         agent.until(lambda: arrived("again"), "all events, in their order")
         assert agent.stop() == 0
@@ -156,7 +158,7 @@ log4j.appender.stock.UnsafeMode = true
     }
 
 
-def test_log4j_goes_on_whatever_the_agent_does(
+def test_log4j_never_blocks_its_application(
     tmp_path: Path, application: Application, collector: Running, port: int
 ) -> None:
     text = configuration(collector, {"logs": f"port = {port}"}) + interceptors(LOG4J / "log4j2.xml")
@@ -166,21 +168,21 @@ def test_log4j_goes_on_whatever_the_agent_does(
         return wanted <= {event.body.decode() for event in list(collector.events)}
 
     def log(tag: str, count: int = COUNT) -> None:
-        """The application logs, and goes on."""
-        assert application.tell(f"log {count} {tag}") == "logged"
+        """Have the application log; it never blocks."""
+        assert application.request(f"log {count} {tag}") == "logged"
 
-    def come_back(agent: RunningAgent, tag: str) -> None:
-        """The first events may be lost: with them the appenders find out that their connections have gone."""
+    def await_reconnection(agent: RunningAgent, tag: str) -> None:
+        """Log until events arrive: the appenders detect broken connections only by losing the first events."""
         agent.until(lambda: log(tag, 1) or arrived(tag, 1), f"the appenders to come back\n{application.log[-2000:]}")
 
     log("down")
     with RunningAgent(tmp_path, text) as agent:
-        agent.healthy()
-        come_back(agent, "hello")
+        agent.wait_until_healthy()
+        await_reconnection(agent, "hello")
         log("up")
         agent.until(lambda: arrived("up"), "all events at the collector")
         check([event for event in collector.events if event.body.startswith(b"up")])
-        agent.process.send_signal(signal.SIGSTOP)  # a connection that does not answer, for a while
+        agent.process.send_signal(signal.SIGSTOP)  # a connection that does not answer for a while
         log("stopped")
         agent.process.send_signal(signal.SIGCONT)
         agent.until(lambda: arrived("stopped"), "what was logged meanwhile at the collector")
@@ -189,8 +191,8 @@ def test_log4j_goes_on_whatever_the_agent_does(
     with silent(port):
         log("silent")
     with RunningAgent(tmp_path, text) as agent:
-        agent.healthy()
-        come_back(agent, "again")
+        agent.wait_until_healthy()
+        await_reconnection(agent, "again")
         log("end")
         application.end()
         agent.until(lambda: arrived("end"), "what was logged last at the collector")
@@ -198,7 +200,7 @@ def test_log4j_goes_on_whatever_the_agent_does(
 
 
 def check(events: list[Event]) -> None:
-    """The headers of either appender, and nothing around the message."""
+    """Check the headers of either appender, and that the body is the bare message."""
     by_api = {event.body.split(b"-")[1]: event.headers for event in events}
     one, two = by_api[b"log4j1"], by_api[b"log4j2"]
     assert one["flume.client.log4j.logger.name"] == "app.one"
@@ -212,6 +214,6 @@ def check(events: list[Event]) -> None:
 
 @contextlib.contextmanager
 def silent(port: int) -> Iterator[None]:
-    """Something that lets clients connect, and says nothing."""
+    """Server that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", port)):
         yield

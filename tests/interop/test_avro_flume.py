@@ -24,7 +24,7 @@ EVENTS = [Event(b"event %d \xff" % n, {"number": str(n), "grüße": "世界"} if
 
 
 def sent(port: int, kind: type[RpcSink[Any]] = AvroSink, **properties: str) -> RpcSink[Any]:
-    """A sink that has delivered all events there, as soon as Flume listened."""
+    """Return a sink that has delivered all events there, as soon as Flume listened."""
     config, problems = kind.config_class.parse({"hostname": "127.0.0.1", "port": str(port)} | properties)
     assert config is not None, problems
     sink = kind(config)
@@ -48,7 +48,7 @@ def sent(port: int, kind: type[RpcSink[Any]] = AvroSink, **properties: str) -> R
     return sink
 
 
-def test_there_and_back(tmp_path: Path) -> None:
+def test_a_round_trip_through_flume(tmp_path: Path) -> None:
     keystore = java_keystore(tmp_path / "server.jks")
     server = {"ssl": "true", "keystore": str(keystore), "keystore-password": "changeit"}
     client = {"ssl": "true", "truststore": str(keystore), "truststore-password": "changeit"}
@@ -67,14 +67,14 @@ def test_there_and_back(tmp_path: Path) -> None:
             for running in (small, secret):
                 until(lambda running=running: len(running.events) >= len(EVENTS), "all events back from Flume")
         for running in (small, secret):
-            # A channel that is full makes Flume answer FAILED, and what it had taken of the flush comes again.
+            # A full channel makes Flume answer FAILED, and events that it took from the flush are delivered twice.
             assert {key(event) for event in running.events} == {key(event) for event in EVENTS}
             repeated = Counter(map(key, running.events))
             assert max(repeated.values()) == 1, "sent again without need"
 
 
 def test_a_flume_that_does_not_answer(tmp_path: Path) -> None:
-    """It is left in time, and asked again; what it had taken before is then there twice."""
+    """The sink has a timeout and retries; events that Flume took before are delivered twice."""
     timeouts = {"connect-timeout": "1000", "request-timeout": "1000", "reset-connection-interval": "1"}
     port, file = free_port(), tmp_path / "flume.conf"
     with Running() as running:
@@ -82,8 +82,8 @@ def test_a_flume_that_does_not_answer(tmp_path: Path) -> None:
         file.write_text(text + "a1.sources = r1\na1.channels = c1\na1.sinks = k1\n")
         with RunningFlume(tmp_path, file) as flume, contextlib.closing(sent(port, **timeouts)) as sink:
             flume.process.send_signal(signal.SIGSTOP)
-            os.waitpid(flume.process.pid, os.WUNTRACED)  # all its threads stand still
-            for _ in range(2):  # on the connection that there is, and on a new one
+            os.waitpid(flume.process.pid, os.WUNTRACED)  # all its threads are stopped
+            for _ in range(2):  # on the open connection, and on a new one
                 sink.write(Batch.of([Event(b"more")]))
                 with pytest.raises(Retry, match="no answer in time"):
                     sink.flush()
@@ -107,7 +107,7 @@ def flushed(sink: RpcSink[Any]) -> bool:
 def hop(
     number: str, port: int, source: dict[str, str], next_port: int, sink: dict[str, Any], kind: str = "avro"
 ) -> str:
-    """Lines for one way through Flume."""
+    """Return lines for one way through Flume."""
     lines = [
         f"a1.channels.c{number}.type = memory",
         f"a1.channels.c{number}.capacity = 10000",

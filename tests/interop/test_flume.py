@@ -45,14 +45,14 @@ a1.sinks.files.type = file_roll
 a1.sinks.files.channel = shared
 a1.sinks.files.sink.directory = {directory}
 """
-"""One file, read by both."""
+"""One file that both read."""
 
 
 class RunningFlume:
-    """Flume's agent as a process. `with` it, so that it never outlives what started it.
+    """Flume's agent as a process, a context manager that ends it.
 
     `jars` are locks whose jars follow Flume's own on its class path; `options` are for its JVM, `environment` adds to
-    the present one. What it says is in `flume.log` in `directory`.
+    the present one. Its output is in `flume.log` in `directory`.
     """
 
     def __init__(
@@ -90,19 +90,19 @@ class RunningFlume:
         return self
 
     def __exit__(self, *_: object) -> None:
-        with contextlib.suppress(ProcessLookupError):  # what its sources have started may outlive it
+        with contextlib.suppress(ProcessLookupError):  # child processes of its sources may outlive it
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait()
 
     @property
     def log(self) -> str:
-        """All that it has said, under this configuration or another."""
+        """Return the whole output, of earlier configurations too."""
         return self._log.read_text(errors="replace")
 
 
 @contextlib.contextmanager
 def flume(directory: Path, configuration: Path) -> Iterator[None]:
-    """Flume's agent `a1`, until the end of the block; then stopped as an operator does."""
+    """Run Flume's agent `a1` until the end of the block; then stop it as an operator does."""
     with RunningFlume(directory, configuration) as running:
         try:
             yield
@@ -131,8 +131,8 @@ def frames(bodies: list[bytes]) -> bytes:
     return b"".join(b"<13>1 2026-01-02T03:04:05Z web-%d %s\n" % (n % 5, body) for n, body in enumerate(bodies))
 
 
-def test_a_group_goes_on_from_flume_to_us_and_back(tmp_path: Path, kafka_cluster: KafkaCluster) -> None:
-    """Flume stops and ours goes on, ours stops and Flume goes on: each event is delivered once, by one of the two."""
+def test_a_group_moves_from_flume_to_us_and_back(tmp_path: Path, kafka_cluster: KafkaCluster) -> None:
+    """Flume and our agent take turns in one group: each event is delivered once, by one of the two."""
     topic = unique("flume")
     port = free_port()
     admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
@@ -167,7 +167,7 @@ def test_a_group_goes_on_from_flume_to_us_and_back(tmp_path: Path, kafka_cluster
     both.update(messages("second"))
     assert everywhere() == both, "ours did not go on where Flume stopped"
 
-    # Without a sink what ours takes in stays in the topic, for Flume.
+    # Without a sink the events that our agent takes in stay in the topic, for Flume.
     files["ours"].write_text(files["ours"].read_text().replace("a1.sinks = files", "a1.sinks ="))
     with RunningAgent(homes["ours"], files["ours"]) as agent:
         send(agent.port("syslog"), frames(messages("third")))

@@ -1,4 +1,4 @@
-"""Apache Flume 1.11's file channel, from its own jars, and the import of what that has left into ours."""
+"""File channel of Apache Flume 1.11, from its own jars, and the import of its files into ours."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ STORIES = 5
 
 @pytest.fixture(scope="module")
 def flumes(tmp_path_factory: pytest.TempPathFactory, servers: None) -> Iterator[FileChannels]:
-    """A Java program with Flume's channel."""
+    """Java program with Flume's channel."""
     with FileChannels(tmp_path_factory.mktemp("flumes")) as program:
         yield program
 
 
-def test_what_we_read_is_what_flume_reads(flumes: FileChannels, tmp_path: Path) -> None:
-    """Over kills at any moment: each event that was put and not taken, once."""
+def test_our_import_agrees_with_flume(flumes: FileChannels, tmp_path: Path) -> None:
+    """After kills at any moment each event that was put and not taken is imported once."""
     for seed in range(STORIES):
         Story(flumes, tmp_path / str(seed), seed).run()
 
@@ -61,17 +61,17 @@ def test_a_channel_that_flume_uses_is_left_alone(flumes: FileChannels, tmp_path:
     )
     assert config is not None
     ours = FileChannel(config, "files")
-    with pytest.raises(Retry, match="log-1 is open in another process, as a running Flume has it"):
+    with pytest.raises(Retry, match="log-1 is open for writing in another process"):
         import_events(ours)
-    assert flumes.tell("close") == "closed"
+    assert flumes.request("close") == "closed"
     import_events(ours)
     ours.open()
-    assert flumes.tell(f"open checkpointDir={story.place}/checkpoint dataDirs={story.place}/a") == "failed"
+    assert flumes.request(f"open checkpointDir={story.place}/checkpoint dataDirs={story.place}/a") == "failed"
     ours.close()
 
 
 def test_a_team_moves_to_us_and_back(tmp_path: Path) -> None:
-    """What Flume's channel holds ours delivers; what ours holds it delivers before Flume starts again."""
+    """Our agent delivers the events of Flume's channel, and its own before Flume starts again."""
     (tmp_path / "out").mkdir()
     port = free_port()
     text = CONFIGURATION.format(port=port, home=tmp_path)
@@ -99,7 +99,7 @@ def test_a_team_moves_to_us_and_back(tmp_path: Path) -> None:
         agent.stop()
     import_it = [sys.executable, "-m", "flafka", "migrate", "--import-channel", "files", str(ours)]
     imported = subprocess.run(import_it, capture_output=True, text=True, check=True).stdout
-    assert "imported what Flume had not delivered, 300 events now" in imported
+    assert "imported 300 undelivered events in this run" in imported
     with RunningAgent(tmp_path, ours) as agent:
         agent.port("syslog")
         count = sent("third")
@@ -115,7 +115,7 @@ def test_a_team_moves_to_us_and_back(tmp_path: Path) -> None:
         assert agent.stop() == 0
     ours.write_text(text + "a1.monitoring.port = 0\n")
     with RunningAgent(tmp_path, ours, "-c", str(ours), "--drain") as agent:
-        assert agent.ended() == 0, agent.log
+        assert agent.wait_for_exit() == 0, agent.log
     with flume(tmp_path, theirs):
         until(lambda: listening(port), "Flume to listen", seconds=100)
         count = sent("fifth")

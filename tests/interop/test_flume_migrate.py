@@ -1,4 +1,4 @@
-"""A configuration that Apache Flume 1.11 runs, and the one that `agent migrate` writes for it: the same arrives."""
+"""Configuration that Apache Flume 1.11 runs, and the output of `agent migrate` for it: the same events arrive."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ LINES = [f"line {number} ß" for number in range(50)]
 
 
 def arrived(out: Path) -> Counter[bytes]:
-    """Headers in one order, as neither has one."""
+    """Return the events with sorted headers, as neither guarantees an order."""
     found = Counter[bytes]()
     for file in out.iterdir():
         for line in file.read_bytes().splitlines():
@@ -59,7 +59,7 @@ def arrived(out: Path) -> Counter[bytes]:
 
 
 def prepared(directory: Path, port: int) -> Path:
-    """The configuration, in a directory of its own with what it reads."""
+    """Write the configuration and its input into a new directory."""
     for name in ("spool", "out"):
         (directory / name).mkdir(parents=True)
     (directory / "spool" / "orders.txt").write_text("".join(line + "\n" for line in LINES))
@@ -69,7 +69,7 @@ def prepared(directory: Path, port: int) -> Path:
 
 
 def post(port: int) -> bool:
-    """Whether it was answered that all are stored."""
+    """Return True if the answer is that all events are stored."""
     request = urllib.request.Request(
         f"http://127.0.0.1:{port}", json.dumps(ORDERS).encode(), {"Content-Type": "application/json"}
     )
@@ -84,8 +84,8 @@ def post(port: int) -> bool:
         raise
 
 
-def test_what_arrives_is_the_same_before_and_after(tmp_path: Path) -> None:
-    """Flume with the old configuration, ours with the old one, and ours with the one that is written for it."""
+def test_the_same_events_arrive_before_and_after_a_migration(tmp_path: Path) -> None:
+    """Flume with the old configuration, ours with the old one, and ours with the migrated one."""
     port = free_port()
     out: dict[str, Counter[bytes]] = {}
     for who in ("flume", "old", "new"):

@@ -36,7 +36,7 @@ a1.sinks.out.sink.rollInterval = 0
 
 
 def put(spool: Path, name: str, lines: list[bytes], age: float) -> Counter[bytes]:
-    """As a program puts a file there: whole."""
+    """Put a complete file there, as a program does."""
     path = spool / name
     path.parent.mkdir(parents=True, exist_ok=True)
     path.with_name(".written").write_bytes(b"".join(line + b"\n" for line in lines))
@@ -46,7 +46,7 @@ def put(spool: Path, name: str, lines: list[bytes], age: float) -> Counter[bytes
 
 
 def offset(spool: Path) -> int:
-    """What the tracker says; 0 before it says anything."""
+    """Return the offset in the tracker file; 0 if absent."""
     try:
         data = (spool / ".flumespool" / ".flumespool-main.meta").read_bytes()
         return [0, *(int(record["offset"]) for record in fastavro.reader(io.BytesIO(data)))][-1]
@@ -58,13 +58,13 @@ def offset(spool: Path) -> int:
 @pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize("policy", ["rename", "tracker_dir"])
 def test_a_team_moves_to_us_and_back_and_to_us_again(tmp_path: Path, policy: str) -> None:
-    """Each goes on where the other stopped, within a file, and knows which files the other has read."""
+    """Each continues at the other's offset within a file, and skips the files that the other has read."""
     spool, out, home = tmp_path / "spool", tmp_path / "out", tmp_path / "home"
     for directory in (spool, out, home):
         directory.mkdir()
     full = home / "full.conf"
     drained = home / "drained.conf"
-    # Without a sink the channel fills up, so that whoever reads stops within a file.
+    # Without a sink the channel fills, so that either reader stops within a file.
     text = CONFIGURATION.format(spool=spool, policy=policy, out=out, capacity=10_000)
     drained.write_text(text)
     full.write_text(

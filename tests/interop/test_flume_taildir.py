@@ -28,7 +28,7 @@ a1.sinks.out.sink.rollInterval = 0
 
 
 def test_a_team_moves_to_us_and_back_and_to_us_again(tmp_path: Path) -> None:
-    """Each goes on where the other stopped; what grows meanwhile is read once, rotated by us or not."""
+    """Each continues at the other's offset; lines written meanwhile are read once, whether or not files rotate."""
     logs, out, home = tmp_path / "logs", tmp_path / "out", tmp_path / "home"
     for directory in (logs, out, home):
         directory.mkdir()

@@ -1,4 +1,4 @@
-"""The source `log4j` and real encoders: what arrives over a socket is what they wrote into `tests/data/encoders`."""
+"""Source `log4j` and real encoders: the bytes of a socket equal those in `tests/data/encoders`."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_every_encoder(tmp_path: Path) -> None:
 
 
 def same(event: Event) -> tuple[str, dict[str, str]]:
-    """The event without what is another at another time, on another machine and on another Java."""
+    """Return the event without values that depend on the time, the machine or the Java."""
     body = re.sub(r"(?<=Thread\.java:)\d+", "", event.body.decode())
     return body, {
         name: value

@@ -16,10 +16,10 @@ from tests.system.running import ROOT, unique
 SETTINGS = ROOT / "conf" / "log4j" / "log4j-kafka.xml"
 COUNT = 300
 MANY = 60_000
-"""More than the appender holds."""
+"""More events than the appender holds."""
 
 
-def test_the_kafka_appender_and_what_the_agent_makes_of_it(tmp_path: Path, kafka_cluster: KafkaCluster) -> None:
+def test_the_kafka_appender_and_the_agents_events(tmp_path: Path, kafka_cluster: KafkaCluster) -> None:
     topic, out = unique("log4j"), tmp_path / "out"
     servers = kafka_cluster.bootstrap_servers
     out.mkdir()
@@ -46,7 +46,7 @@ a1.sinks.k1.sink.serializer = json
 """
 
     def arrived() -> dict[str, dict[str, str]]:
-        """Headers by body; of whole lines alone, as the sink may be writing."""
+        """Return headers by body; of complete lines only, as the sink may be writing."""
         lines = [line for file in out.iterdir() for line in file.read_text().splitlines(keepends=True)]
         events = [json.loads(line) for line in lines if line.endswith("\n")]
         return {event["body"]: event["headers"] for event in events}
@@ -55,15 +55,15 @@ a1.sinks.k1.sink.serializer = json
         return {f"{tag}-{number}" for number in range(count)}
 
     def log(tag: str, count: int = COUNT) -> None:
-        assert application.tell(f"log {count} {tag}") == "logged"
+        assert application.request(f"log {count} {tag}") == "logged"
 
     with application, RunningAgent(tmp_path, configuration) as agent:
         log("before")
-        assert application.tell("throw error") == "logged"
+        assert application.request("throw error") == "logged"
         agent.until(lambda: len(arrived()) > COUNT, f"what was logged\n{application.log[-2000:]}")
         found = arrived()
         with all_brokers_silent(kafka_cluster):
-            log("silent", MANY)  # the application goes on
+            log("silent", MANY)  # the application keeps running
         agent.until(
             lambda: log("hello", 1) or "hello-0" in arrived(), f"the appender to go on\n{application.log[-2000:]}"
         )
@@ -71,7 +71,7 @@ a1.sinks.k1.sink.serializer = json
         agent.until(lambda: bodies("after") <= arrived().keys(), "what was logged last")
         with all_brokers_silent(kafka_cluster):
             log("silent", MANY)
-            application.end()  # it can end, too
+            application.end()  # it can end as well
         assert agent.stop() == 0
     errors = found.keys() - bodies("before")
     assert bodies("before") <= found.keys()

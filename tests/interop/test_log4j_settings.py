@@ -1,4 +1,4 @@
-"""The settings of `conf/log4j` under applications that throw, and under one that ends on a busy machine."""
+"""Settings of `conf/log4j` in applications that throw, and in one that ends on a busy machine."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TIME = {"log4j1": "flume.client.log4j.timestamp", "log4j2": "timeStamp"}
 
 @contextlib.contextmanager
 def busy() -> Iterator[None]:
-    """Programs that take all the time of all processors."""
+    """Programs that keep all processors busy."""
     burners = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(os.cpu_count() or 1)]
     try:
         yield
@@ -45,7 +45,7 @@ def busy() -> Iterator[None]:
         ("log4j", {"log4j2": "log4j2-json.xml", "logback": "logback.xml"}),
     ],
 )
-def test_all_of_an_event_arrives_and_all_that_was_logged_before_the_end(
+def test_complete_events_arrive_up_to_the_last_one_of_an_application(
     tmp_path: Path, source: str, apis: dict[str, str]
 ) -> None:
     port, files = free_port(), {api: SETTINGS / name for api, name in apis.items()}
@@ -77,17 +77,17 @@ a1.sinks.k1.port = {collector.source.port}
             return [event for event in collector.events if event.headers.get("logger") == name]
 
         with RunningAgent(tmp_path, text) as agent, Encoders(tmp_path, **properties) as program:
-            agent.healthy()
+            agent.wait_until_healthy()
             for api in apis:
                 before, after = program.times(api, f"app.{api}")
                 agent.until(
                     lambda api=api: len(of(f"app.{api}")) >= 4, f"four events of {api}\n{program.log[-2000:]}"
                 )
                 check(api, of(f"app.{api}"), before, after)
-            many = [api for api in apis if api != "log4j1"]  # whose end has no limit of time
+            many = [api for api in apis if api != "log4j1"]  # whose end has no time limit
             with busy():
                 for api in many:
-                    assert program.tell(f"many {api} app.{api}.many {MANY}") == "logged"
+                    assert program.request(f"many {api} app.{api}.many {MANY}") == "logged"
                 program.end()
             for api in many:
                 wanted = [f"app.{api}.many-{number}".encode() for number in range(MANY)]
@@ -96,7 +96,7 @@ a1.sinks.k1.port = {collector.source.port}
 
 
 def check(api: str, events: list[Event], before: int, after: int) -> None:
-    """Level, logger, thread, time, thread context and stack trace."""
+    """Check level, logger, thread, time, thread context and stack trace."""
     greeting, clash, failed, silent = events[:4]
     for event, level in zip(events, ("WARN", "WARN", "ERROR", "ERROR"), strict=False):
         assert (event.headers["level"], event.headers["thread"]) == (level, "worker 1")
@@ -111,5 +111,5 @@ def check(api: str, events: list[Event], before: int, after: int) -> None:
 
 
 def lines(body: bytes) -> list[str]:
-    """A trace's, without line numbers."""
+    """Return the lines of a trace without line numbers."""
     return re.sub(r"(?<=\.java):\d+", "", plain(body.decode())).splitlines()

@@ -1,4 +1,4 @@
-"""The source `log4j` under a real log4j 2 and a real logback, with the settings of conf/log4j."""
+"""Source `log4j` with a real log4j 2 and a real logback, with the settings of conf/log4j."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ SETTINGS = Path(__file__).parents[2] / "conf" / "log4j"
 APIS = ("log4j2", "logback")
 COUNT = 300
 MANY = 60_000
-"""More than appenders and sockets hold."""
+"""More events than appenders and sockets hold."""
 
 
-def test_log4j2_and_logback_go_on_whatever_the_agent_does(tmp_path: Path) -> None:
+def test_log4j2_and_logback_never_block_their_application(tmp_path: Path) -> None:
     port = free_port()
     application = Application(
         tmp_path,
@@ -54,30 +54,30 @@ a1.sinks.k1.port = {collector.source.port}
             return {f"{tag}-{api}-{number}" for api in APIS for number in range(count)} <= seen
 
         def log(tag: str, count: int = COUNT) -> None:
-            """The application logs, and goes on."""
-            assert application.tell(f"log {count} {tag}") == "logged"
+            """Have the application log; it never blocks."""
+            assert application.request(f"log {count} {tag}") == "logged"
 
-        def come_back(agent: RunningAgent, tag: str) -> None:
-            """The first events may be lost: with them the appenders find out that their connections have gone."""
+        def await_reconnection(agent: RunningAgent, tag: str) -> None:
+            """Log until events arrive: the appenders detect broken connections only by losing the first events."""
             agent.until(lambda: log(tag, 1) or arrived(tag, 1), f"the appenders to come\n{application.log[-2000:]}")
 
         log("down")
         with RunningAgent(tmp_path, text) as agent:
-            agent.healthy()
-            come_back(agent, "hello")
-            assert application.tell("throw error") == "logged"
+            agent.wait_until_healthy()
+            await_reconnection(agent, "hello")
+            assert application.request("throw error") == "logged"
             log("up")
             agent.until(lambda: arrived("up"), "all events")
             check(collector.events)
             agent.process.send_signal(signal.SIGSTOP)
             log("stopped", MANY)
             agent.process.send_signal(signal.SIGCONT)
-            come_back(agent, "continued")
+            await_reconnection(agent, "continued")
             agent.stop(signal.SIGKILL)
         log("killed")
         with RunningAgent(tmp_path, text) as agent:
-            agent.healthy()
-            come_back(agent, "again")
+            agent.wait_until_healthy()
+            await_reconnection(agent, "again")
             log("end")
             agent.until(lambda: arrived("end"), "all events")
             agent.stop(signal.SIGKILL)
@@ -86,7 +86,7 @@ a1.sinks.k1.port = {collector.source.port}
 
 
 def check(events: list[Event]) -> None:
-    """Level, logger, thread, time, thread context and stack trace."""
+    """Check level, logger, thread, time, thread context and stack trace."""
     by_body = {event.body.decode(): event.headers for event in events}
     for api, logger in zip(APIS, ("app.two", "app.three"), strict=True):
         headers = by_body[f"up-{api}-7"]

@@ -1,4 +1,4 @@
-"""`logger` of util-linux, in every way it can send, through the agent and Kafka into HDFS."""
+"""`logger` of util-linux in every mode, through the agent and Kafka into HDFS."""
 
 import re
 import shutil
@@ -76,7 +76,7 @@ a1.sinks = k1
 
 
 def check(way: tuple[str, str, bool], events: list[Event], began: float, ended: float) -> None:
-    """Every message of that way, once, unchanged, with its headers."""
+    """Check every message of that mode: once, unchanged, with its headers."""
     protocol, form, counted = way
     head = tag(*way).encode() + (b": " if form == "rfc3164" else b" ")
     texts = []
@@ -84,7 +84,8 @@ def check(way: tuple[str, str, bool], events: list[Event], began: float, ended: 
     for event in events:
         body, headers = event.body, dict(event.headers)
         if (protocol, counted) == ("udp", True):
-            # There are no octet counts in datagrams (RFC 5426): what begins with one is kept as it came, and marked.
+            # Datagrams have no octet counts (RFC 5426): a datagram that begins with one is kept unchanged, and
+            # marked.
             assert headers == {"Facility": "0", "Severity": "0", "flume.syslog.status": "Invalid"}
             count, _, body = body.partition(b" ")
             assert int(count) == len(body)

@@ -1,4 +1,4 @@
-"""`logrotate` itself rotating files that writers write to and a real agent tails: every line is looked for."""
+"""`logrotate` itself, which rotates files that writers write and a real agent tails: no line is lost."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ a1.sinks.out.sink.rollInterval = 0
 
 
 class Writer(threading.Thread):
-    """Writes numbered lines into one file as a daemon does: it goes on with an open file until told to reopen."""
+    """Daemon that writes numbered lines into one open file until its `reopen` is set."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(daemon=True)
@@ -105,10 +105,10 @@ def test_under_load(rule: str, tmp_path: Path) -> None:
     with RunningAgent(tmp_path / "a", configuration) as agent:
         for _ in range(ROTATIONS):
             more = lines() + 1000
-            # Compressing ends what can be read of a file, so the agent must have found it before; as on any host.
+            # A compressed file cannot be read any more, so the agent must have found it before; as on any host.
             agent.until(lambda more=more: agent.count("SOURCE.files", "EventAcceptedCount") >= more, "it keeps up")
             if truncates:
-                # Between its copy and its truncation logrotate throws away what is written: nobody could read that.
+                # Lines between the copy and the truncation of logrotate are lost: no reader could have them.
                 for writer in writers:
                     writer.pause.set()
                 assert all(writer.paused.wait(10) for writer in writers)
@@ -127,7 +127,7 @@ def test_under_load(rule: str, tmp_path: Path) -> None:
 
     rotated = [path for path in logs.iterdir() if re.search(r"\.log\.\d+", path.name)]
     assert len(rotated) == 2 * ROTATIONS
-    # Compressed at once, what its writer still adds to a file is in none that is left: it was read before that.
+    # With immediate compression the last lines of a writer are only in the file before its removal.
     seen = Counter(line.rpartition(b" ")[0] for line in delivered())
     assert set(seen) == written_by(writers[0]) | written_by(writers[1])
     assert max(seen.values()) == 1
@@ -155,7 +155,7 @@ def test_copytruncate_under_a_writer_that_does_not_append(tmp_path: Path) -> Non
     assert [line for file in sorted(out.iterdir()) for line in file.read_bytes().splitlines()] == lines
 
 
-def test_what_is_shipped_rotates_tailed_files_and_the_agents_own_log(tmp_path: Path) -> None:
+def test_shipped_rules_rotate_tailed_files_and_the_agents_own_log(tmp_path: Path) -> None:
     logrotate, environment = program("logrotate", "logrotate", "libpopt0")
     logs, out = tmp_path / "app", tmp_path / "out"
     logs.mkdir()
@@ -166,7 +166,7 @@ def test_what_is_shipped_rotates_tailed_files_and_the_agents_own_log(tmp_path: P
     configuration = CONFIGURATION.format(logs=logs, pattern="app[.]log", home=tmp_path, out=out)
     own = tmp_path / "flafka" / "agent.log"
     with RunningAgent(own.parent, configuration) as agent:
-        agent.healthy()
+        agent.wait_until_healthy()
         for number in range(3):
             (logs / "app.log").write_text(f"line {number}\n")
             lines = number + 1

@@ -1,5 +1,5 @@
 # ruff: noqa: E501  # a case reads best in one line
-"""Morphlines beside Kite's own library: the same file and the same records give the same."""
+"""Morphlines beside Kite's own library: the same file and the same records give the same result."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from hypothesis import strategies as st
 from flafka.agent.jvm.java import find_java
 from flafka.agent.services.cluster import java_command
 from flafka.plugins.morphline.morphline import Morphline
-from flafka.plugins.morphline.record import BODY, Failed, JsonNode, MorphlineRecord, text
+from flafka.plugins.morphline.record import BODY, JsonNode, MorphlineRecord, MorphlineRuntimeError, to_java_string
 from tests.interop.jvm import SOURCES, compiled
 
 Fields = dict[str, list[Any]]
 
 
 class Kite:
-    """`java/Morphlines.java`, asked again and again."""
+    """`java/Morphlines.java`, a process that runs repeatedly."""
 
     def __init__(self, directory: Path) -> None:
         path = compiled(SOURCES / "Morphlines.java", "morphlines", directory / "classes")
@@ -79,7 +79,7 @@ def ours(file: Path, records: list[Fields]) -> Any:
         success: bool | str
         try:
             success = morphline.process(MorphlineRecord({name: list(values) for name, values in record.items()}))
-        except Failed:
+        except MorphlineRuntimeError:
             success = "failed"
         some = [{name: [written(value) for value in one[name]] for name in one} for one in arrived]
         results.append({"success": success, "records": some})
@@ -90,7 +90,7 @@ def written(value: Any) -> list[str]:
     if isinstance(value, bytes):
         return ["bytes", base64.b64encode(value).decode()]
     kinds = {str: "text", bool: "truth", float: "fraction", int: "whole", JsonNode: "json"}
-    return [kinds[type(value)], text(value)]
+    return [kinds[type(value)], to_java_string(value)]
 
 
 def file_of(directory: Path, commands: str) -> Path:
@@ -306,7 +306,7 @@ CASES: dict[str, tuple[str, list[Fields]]] = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_command_does_what_kites_does(kite: Kite, name: str, tmp_path: Path) -> None:
+def test_a_command_agrees_with_kites(kite: Kite, name: str, tmp_path: Path) -> None:
     commands, records = CASES[name]
     file = file_of(tmp_path, commands)
     theirs = kite.runs(file, records)
@@ -349,7 +349,7 @@ MADE = {
 
 
 @pytest.mark.parametrize("name", MADE)
-def test_it_does_so_with_whatever_comes(kite: Kite, name: str, tmp_path: Path) -> None:
+def test_a_command_agrees_with_kites_on_any_input(kite: Kite, name: str, tmp_path: Path) -> None:
     file = file_of(tmp_path, MADE[name])
 
     @settings(max_examples=8, deadline=None, database=None)
@@ -363,7 +363,7 @@ def test_it_does_so_with_whatever_comes(kite: Kite, name: str, tmp_path: Path) -
 
 @settings(max_examples=10, deadline=None, database=None)
 @given(st.data())
-def test_times_are_read_and_written_as_javas_are(
+def test_times_are_read_and_written_as_in_java(
     kite: Kite, tmp_path_factory: pytest.TempPathFactory, data: Any
 ) -> None:
     zones = st.sampled_from(

@@ -37,7 +37,7 @@ offsets.topic.replication.factor=1
 
 @pytest.fixture
 def old_brokers(tmp_path: Path) -> Iterator[str]:
-    """The address of one broker."""
+    """Address of one broker."""
     port, zookeeper = free_port(), free_port()
     files = {
         "broker": BROKER.format(port=port, zookeeper=zookeeper, directory=tmp_path),
@@ -65,8 +65,8 @@ def _listens(port: int) -> bool:
 
 def test_a_source_and_a_sink_work_with_them_and_a_channel_refuses_them(tmp_path: Path, old_brokers: str) -> None:
     def created() -> bool:
-        """By a client of its own: one that has asked a broker before it is the controller asks it for minutes."""
-        admin = AdminClient(client)  # its answers come as long as it is there
+        """Ask with a new client: one that asked a broker before it is the controller keeps asking it for minutes."""
+        admin = AdminClient(client)  # its answers arrive as long as it exists
         made = admin.create_topics([NewTopic("in", 2, 1), NewTopic("between", 2, 1)])
         for future in made.values():
             with contextlib.suppress(KafkaException, TimeoutError):

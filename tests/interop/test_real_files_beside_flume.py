@@ -1,4 +1,4 @@
-"""A few real files that real Flume 1.11 can run, too: of the same input the same arrives. All: `./dev soak`."""
+"""Sample of real files that real Flume 1.11 can run as well: the same input arrives alike. All: `./dev soak`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.conformance import real_files
-from tests.interop.arrivals import in_both, told_of_both
+from tests.interop.arrivals import differences_of_both, in_both
 from tests.system.arrivals import Shared, shared
 
 __all__ = ["shared"]
@@ -18,7 +18,7 @@ DRAWN = 2
 
 @pytest.mark.skipif(not real_files.files(), reason="no collection of real files (set FLUME_CASES)")
 @pytest.mark.timeout(1200)
-def test_real_flume_writes_the_same(shared: Shared, seed: int, tmp_path: Path) -> None:
+def test_real_flume_delivers_the_same(shared: Shared, seed: int, tmp_path: Path) -> None:
     drawn = random.Random(seed).sample(in_both(), DRAWN)
-    told = told_of_both(drawn, tmp_path, shared, at_once=DRAWN)
+    told = differences_of_both(drawn, tmp_path, shared, at_once=DRAWN)
     assert not {name: each for name, each in told.items() if each}

@@ -1,6 +1,6 @@
 """rsyslog, syslog-ng and its `loggen` send to real agents: TCP in both framings, UDP, and TLS with certificates.
 
-Over TCP each message is looked for and must be there once, also when the agent and the sender were away in between.
+Over TCP each message must arrive once, also when the agent and the sender were stopped in between.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ source s_src {{ network(ip("127.0.0.1") port({port}) transport("tcp") flags(sysl
 
 
 def pipelines(directory: Path, **sources: str) -> str:
-    """Of agent `a1`: from each source, given its options, through memory into a directory of the source's name."""
+    """Return lines of agent `a1`: each source with its options, a memory channel, and a directory of the source's
+    name."""
     lines = [f"a1.{kind} = {' '.join(sources)}" for kind in ("sources", "channels", "sinks")]
     for name, options in sources.items():
         lines += [f"a1.sources.{name}.{option.strip()}" for option in options.split(";")]
@@ -73,7 +74,7 @@ def bodies(directory: Path) -> Counter[bytes]:
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the shipped files look for, in one directory."""
+    """Directory with the certificates that the shipped files name."""
     agent, host = (certificate(tmp_path_factory.mktemp(name), whose=name) for name in ("agent", "host"))
     directory = tmp_path_factory.mktemp("certificates")
     for name, source in {
@@ -88,7 +89,7 @@ def certificates(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def snippet(name: str, directory: Path, certificates: Path, port: int) -> Path:
-    """A file of conf/ with a user's own names in it."""
+    """Return a file of conf/ with a user's own names."""
     text = (ROOT / "conf" / name).read_text()
     for old, new in {
         "flafka.example.com": "localhost",
@@ -103,7 +104,7 @@ def snippet(name: str, directory: Path, certificates: Path, port: int) -> Path:
 
 
 def shipped(directory: Path, certificates: Path, port: int) -> RunningAgent:
-    """The agent of conf/syslog-tls.conf, which writes into `directory`."""
+    """Agent of conf/syslog-tls.conf, which writes into `directory`."""
     environment = {
         "SYSLOG_HOST": "127.0.0.1",
         "SYSLOG_PORT": str(port),
@@ -118,7 +119,7 @@ def shipped(directory: Path, certificates: Path, port: int) -> RunningAgent:
 
 @contextlib.contextmanager
 def daemon(command: Sequence[str | Path], environment: dict[str, str], port: int, log: Path) -> Iterator[None]:
-    """A syslog daemon in the foreground, from when it listens; stopped as an operator does."""
+    """Run a syslog daemon in the foreground from the moment it listens; stop it as an operator does."""
     with log.open("ab") as output:
         process = subprocess.Popen([str(word) for word in command], env=environment, stdout=output, stderr=output)
 
@@ -140,7 +141,7 @@ def daemon(command: Sequence[str | Path], environment: dict[str, str], port: int
 
 
 def hand_over(port: int, tag: str, count: int) -> list[bytes]:
-    """Give a daemon so many messages and wait until it has read them; what they are in an event's body."""
+    """Give a daemon this many messages and wait until it has read them; return the expected bodies."""
     texts = [f"{tag} - - - {number:06} grüße".encode() for number in range(count)]
     with connected(port) as connection:
         connection.sendall(b"".join(b"<13>1 2026-01-02T03:04:05.678Z web %s\n" % text for text in texts))
@@ -150,7 +151,7 @@ def hand_over(port: int, tag: str, count: int) -> list[bytes]:
     return texts
 
 
-def there_and_back(
+def check_round_trip(
     start: Callable[[], contextlib.AbstractContextManager[object]],
     agents: Callable[[], Sequence[RunningAgent]],
     port: int,
@@ -159,10 +160,10 @@ def there_and_back(
     *,
     repeats: int = 0,
 ) -> None:
-    """Send, stop the agents, send, restart the daemon, start the agents and send: all must be in each output, once.
+    """Send, stop the agents, send, restart the daemon, start the agents and send: each output has each message once.
 
-    Nobody acknowledges plain syslog, so messages with which a daemon finds out that the agent has gone may be lost;
-    `notices` tells when it has. `repeats` others of that time may be there twice: those the daemon had in hand then.
+    Plain syslog has no acknowledgements, so messages with which a daemon detects the stopped agent may be lost;
+    `notices` returns True after that. Up to `repeats` messages in flight at that time may be there twice.
     """
 
     away: list[bytes] = []
@@ -225,7 +226,7 @@ def test_rsyslog(tmp_path: Path, certificates: Path) -> None:
         udp=f"type = syslogudp; port = {udp}",
     )
     command = [rsyslogd, "-n", "-f", configuration, "-i", home / "pid"]
-    there_and_back(
+    check_round_trip(
         lambda: daemon(command, environment, port, home / "log"),
         lambda: [RunningAgent(tmp_path / "a", text), shipped(out / "tls", certificates, tls)],
         port,
@@ -233,7 +234,7 @@ def test_rsyslog(tmp_path: Path, certificates: Path) -> None:
         lambda _: all(
             f":{to}: Connection refused" in (home / "log").read_text() for to in (tls, traditional, counted)
         ),
-        repeats=4,  # one of each of its workers' connections, before it ended and after; so it does with any receiver
+        repeats=4,  # one message of each worker's connection, before it ended and after, as with any receiver
     )
     assert set(bodies(out / "udp")) <= {b"first - - - %06d gr\xc3\xbc\xc3\x9fe" % number for number in range(2000)}
 
@@ -249,7 +250,7 @@ def test_syslog_ng(tmp_path: Path, certificates: Path) -> None:
     configuration.write_text(SYSLOG_NG_CONF.format(port=port, snippet=ours))
     own = [f"--{option}={home / option}" for option in ("persist-file", "control", "pidfile")]
     command = [syslog_ng, "--foreground", "--stderr", "--no-caps", f"--cfgfile={configuration}", *own]
-    there_and_back(
+    check_round_trip(
         lambda: daemon(command, environment, port, home / "log"),
         lambda: [shipped(out, certificates, tls)],
         port,
@@ -298,7 +299,7 @@ def test_loggen(tmp_path: Path, certificates: Path) -> None:
             "received and dropped to be what was sent",
         )
         dropped = agent.count("SOURCE.udp", "KernelDropCount")
-        # The zone that its timestamps do not name is the one of this machine.
+        # Its timestamps have no zone and are in that of this machine.
         assert [agent.count(f"SOURCE.{name}", "EventReadFail") for name in ("multi", "tls", "udp")] == [0, 0, 0]
         assert agent.stop() == 0
     each = {(thread, number) for thread in range(connections) for number in range(count)}
@@ -325,6 +326,6 @@ def test_loggen_sends_lines_that_begin_with_a_number(tmp_path: Path) -> None:
 
 
 def ids(directory: Path) -> Counter[tuple[int, int]]:
-    """Which messages of loggen these are: the thread that sent it, and its number there."""
+    """Return the messages of loggen as the thread that sent each, and its number there."""
     found = (re.search(rb"seq: (\d+), thread: (\d+),", body) for body in bodies(directory).elements())
     return Counter((int(match[2]), int(match[1])) for match in found if match)

@@ -1,4 +1,4 @@
-"""Thrift's RPC with Apache Flume 1.11: its SDK's client before our source, and our sink and source around its own."""
+"""Thrift RPC with Apache Flume 1.11: its SDK's client before our source, and our sink and source around its own."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.sources.test_thrift import Running
 
 
 def test_the_sdks_client(tmp_path: Path) -> None:
-    """`ThriftRpcClient`, over both protocols and TLS; it is told when the channel is away, and a wrong protocol."""
+    """`ThriftRpcClient`, over both protocols and TLS; it gets errors for a failing channel and a wrong protocol."""
     keystore = java_keystore(tmp_path / "server.jks")
     sources = {
         "compact": "port = 0",
@@ -32,20 +32,20 @@ def test_the_sdks_client(tmp_path: Path) -> None:
         RunningAgent(tmp_path, configuration(collector, sources, "thrift")) as agent,
     ):
 
-        def told(tag: str, port: int, properties: str = "", count: int = COUNT) -> str:
-            """What a new client says to so many events."""
-            return application.tell(
+        def send(tag: str, port: int, properties: str = "", count: int = COUNT) -> str:
+            """Return the answer of a new client to this many events."""
+            return application.request(
                 f"rpc {count} {tag} client.type=thrift hosts=h1 hosts.h1=127.0.0.1:{port} {properties}"
             )
 
-        assert told("compact", agent.port("compact"), "batch-size=50") == f"stored {COUNT}", application.log[-3000:]
-        assert told("binary", agent.port("binary"), "protocol=binary") == f"stored {COUNT}", application.log[-3000:]
-        assert told("tls", agent.port("tls"), trust) == f"stored {COUNT}", application.log[-3000:]
+        assert send("compact", agent.port("compact"), "batch-size=50") == f"stored {COUNT}", application.log[-3000:]
+        assert send("binary", agent.port("binary"), "protocol=binary") == f"stored {COUNT}", application.log[-3000:]
+        assert send("tls", agent.port("tls"), trust) == f"stored {COUNT}", application.log[-3000:]
         assert agent.count("SOURCE.compact", "AppendAcceptedCount") == COUNT // 2
-        assert told("wrong", agent.port("compact"), "protocol=binary", 1) == "stored 0"
+        assert send("wrong", agent.port("compact"), "protocol=binary", 1) == "stored 0"
         assert "it speaks the protocol binary: set protocol = binary" in agent.log
         with Running(store=False, **{"request-timeout": "500"}) as away:
-            assert told("away", away.source.port, count=10) == "stored 0"
+            assert send("away", away.source.port, count=10) == "stored 0"
         assert "Server returned status : FAILED" in application.log
         agent.until(lambda: len(collector.events) >= 3 * COUNT, "all events at the collector")
         assert agent.stop() == 0
@@ -55,7 +55,7 @@ def test_the_sdks_client(tmp_path: Path) -> None:
         assert event.headers == wanted[event.body.decode()]
 
 
-def test_there_and_back(tmp_path: Path) -> None:
+def test_a_round_trip_through_flume(tmp_path: Path) -> None:
     """Our sink → Flume's source → its sink → our source, and no event is sent twice."""
     keystore = java_keystore(tmp_path / "server.jks")
     server = {"ssl": "true", "keystore": str(keystore), "keystore-password": "changeit"}

@@ -1,4 +1,4 @@
-"""Three tiers, one of them a real Flume 1.11: see `tests/interop/tiers.py`; the other ways are in tests/soak.
+"""Three tiers, one of them a real Flume 1.11: see `tests/interop/tiers.py`; tests/soak has the other combinations.
 
 Every run kills one of the tiers, by its seed; the soak kills each.
 """

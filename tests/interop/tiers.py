@@ -1,10 +1,10 @@
-"""Three tiers as Flume's users have them, any of which is a real Flume 1.11, under load while each is killed.
+"""Three tiers of Flume's users, any of which is a real Flume 1.11, under load while each is killed.
 
     tail agent: taildir → file channel → two avro sinks in a load_balance group
     relays, two: avro source → file channel → avro sink
     collector: avro source → file channel, or Kafka's → hdfs sink
 
-Whoever runs an agent gets the same file.
+Both products run the same file.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ ID = re.compile(rb"\d{8} x*;")
 
 
 class Writer(threading.Thread):
-    """Writes numbered lines at a rate, to two files in turns, one of which it renames from time to time."""
+    """Thread that writes numbered lines at a rate to two files in turns, and sometimes renames one of them."""
 
     def __init__(self, logs: Path, rate: int) -> None:
         super().__init__(daemon=True)
@@ -111,7 +111,7 @@ class Writer(threading.Thread):
 
 @dataclass
 class Process:
-    """One agent: where it lives and how it runs, over all its lives."""
+    """One agent with its directory, over all its processes."""
 
     home: Path
     real: bool
@@ -119,7 +119,7 @@ class Process:
     running: RunningAgent | RunningFlume | None = None
 
     def start(self) -> None:
-        """Run it, again too."""
+        """Start it, or restart it."""
         file = self.home / "flume.conf"
         if self.real:
             self.running = RunningFlume(self.home, file, jars=["hdfs"] if self.hadoop else [])
@@ -128,7 +128,7 @@ class Process:
         self.running.__enter__()
 
     def kill(self) -> None:
-        """As SIGKILL does."""
+        """End it with SIGKILL."""
         if self.running is not None:
             self.running.process.kill()
             self.running.process.wait()
@@ -140,7 +140,7 @@ class Process:
 
 @dataclass
 class Tiers:
-    """The set-up, below `directory`; `real` are the tiers that Flume runs. `with` it: everything ends with it."""
+    """Tiers below `directory`; Flume runs those in `real`. A context manager that ends all processes."""
 
     directory: Path
     hdfs: HdfsCluster
@@ -164,7 +164,7 @@ class Tiers:
             held = held.replace("type = kafka", "type = org.apache.flume.channel.kafka.KafkaChannel")
             held += "a1.channels.c1.kafka.consumer.auto.offset.reset = earliest\n"
             admin = AdminClient({"bootstrap.servers": servers})
-            admin.create_topics([NewTopic(topic, 3, 3)])[topic].result(30)  # Flume makes none
+            admin.create_topics([NewTopic(topic, 3, 3)])[topic].result(30)  # Flume creates none
         else:
             held = CHANNEL
         self._add("tails", tail, 0)
@@ -207,7 +207,7 @@ class Tiers:
             process.start()
 
     def delivered(self) -> Counter[int]:
-        """How often each line is on HDFS, in files that Flume has not closed too."""
+        """Return the number of copies of each line on HDFS, in files that Flume has not closed as well."""
         reader = HdfsReader(self.hdfs.webhdfs)
         open_files = []
         for path in reader.visible(self.root):
@@ -222,22 +222,22 @@ class Tiers:
         return Counter(itertools.chain(*self._closed.values(), *open_files))
 
     def flows(self, beyond: int) -> None:
-        """Wait until a line is delivered that was written after so many."""
+        """Wait until a line with a higher number is delivered."""
         self._until(lambda: max(self.delivered(), default=-1) > beyond, f"a line beyond {beyond} on HDFS")
 
     def _until(self, condition: Callable[[], bool], what: str) -> None:
-        def looked() -> bool:
-            time.sleep(0.5)  # each look reads all files
+        def read_lines() -> bool:
+            time.sleep(0.5)  # each check reads all files
             return condition()
 
         try:
-            until(looked, what)
+            until(read_lines, what)
         except ServiceError as e:
             ends = "\n".join(f"{p.home.name}:\n{p.log[-3000:]}" for tier in TIERS for p in self.processes[tier])
             raise AssertionError(f"{e}\n{ends}") from None
 
     def finish(self) -> Counter[int]:
-        """Write no more, and wait until every line is on HDFS: how often each is there."""
+        """Stop writing, and wait until every line is on HDFS; return the number of copies of each."""
         self.writer.end.set()
         self.writer.join()
         wanted = set(range(self.writer.written))
@@ -248,7 +248,7 @@ class Tiers:
             found = self.delivered()
             return wanted <= found.keys()
 
-        with contextlib.suppress(AssertionError):  # what is missing says more
+        with contextlib.suppress(AssertionError):  # the list of missing lines says more
             self._until(all_there, "every line on HDFS")
         missing = sorted(wanted - found.keys())
         assert not missing, f"{len(missing)} of {len(wanted)} lines are lost, such as {missing[:5]}"
@@ -257,11 +257,10 @@ class Tiers:
 
 
 def campaign(tiers: Tiers, killed: Collection[str] = TIERS) -> str:
-    """Kill these tiers under load, one after the other, and start each again: nothing is lost.
+    """Kill these tiers under load, one after the other, and restart each: nothing is lost.
 
-    What it gives is a line of figures: how many lines each tier's end has repeated. A sender that gets no answer, as
-    also on a machine that is busy for longer than `request-timeout`, sends again, so that whatever was on its way in
-    a hop may be there twice.
+    The result is a line of figures: the repeated lines of each tier's kill. A sender without an answer retries, also
+    on a machine that is busy for longer than `request-timeout`. The events in flight of a hop may then be repeated.
     """
     begin = time.monotonic()
     repeated: dict[str, int] = {}
@@ -283,5 +282,5 @@ def campaign(tiers: Tiers, killed: Collection[str] = TIERS) -> str:
 
 
 def repeats(found: Counter[int]) -> int:
-    """How many lines there are beyond the first of each."""
+    """Return the number of lines beyond the first copy of each."""
     return found.total() - len(found)

@@ -14,7 +14,7 @@ from flafka.agent.jvm.jars import Jar
 
 
 class Mirror(http.server.ThreadingHTTPServer):
-    """A Maven repository with ranges; `cut` jars break off half-way once, `busy` ones are refused so many times."""
+    """Maven repository with ranges; `cut` jars break off half-way once, `busy` ones are refused this many times."""
 
     def __init__(self) -> None:
         super().__init__(("127.0.0.1", 0), Handler)
@@ -60,7 +60,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def mirror(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Mirror]:
-    """A repository that holds the jars of a small lock named `tiny`, and an empty cache."""
+    """Repository with the jars of a small lock named `tiny`, and an empty cache."""
     with Mirror() as server:
         locked = []
         for number in range(5):
@@ -110,7 +110,7 @@ def test_a_broken_connection_is_resumed_where_it_broke(mirror: Mirror) -> None:
     assert mirror.ranges == ["bytes=65536-", "bytes=65536-"]  # whole pieces are kept
 
 
-def test_what_a_killed_run_left_is_continued(mirror: Mirror, tmp_path: Path) -> None:
+def test_a_download_of_a_killed_run_is_resumed(mirror: Mirror, tmp_path: Path) -> None:
     jar = jars.read_lock("tiny")[0]
     part = tmp_path / "cache" / "flafka" / "maven" / f"{jar.path}.part"
     part.parent.mkdir(parents=True)
@@ -122,12 +122,12 @@ def test_what_a_killed_run_left_is_continued(mirror: Mirror, tmp_path: Path) -> 
 def test_a_jar_with_another_checksum_is_never_used(mirror: Mirror, tmp_path: Path) -> None:
     jar = jars.read_lock("tiny")[1]
     mirror.files[jar.path] = b"?" * jar.size
-    with pytest.raises(ServiceError, match=r"part1-1\.0\.jar: has SHA-256 .*, the lock says "):
+    with pytest.raises(ServiceError, match=r"part1-1\.0\.jar: has SHA-256 .*, not .* as in the lock"):
         jars.ensure("tiny")
     assert not (tmp_path / "cache" / "flafka" / "maven" / jar.path).exists()
 
 
-def test_a_missing_jar_is_named_and_not_asked_for_again(mirror: Mirror) -> None:
+def test_a_missing_jar_is_named_and_not_requested_again(mirror: Mirror) -> None:
     jar = jars.read_lock("tiny")[3]
     del mirror.files[jar.path]
     with pytest.raises(ServiceError, match=r"part3-1\.0\.jar: the server answers 404") as failure:
@@ -137,14 +137,14 @@ def test_a_missing_jar_is_named_and_not_asked_for_again(mirror: Mirror) -> None:
     assert mirror.requests[jar.path] == 1
 
 
-def test_a_server_that_is_busy_is_asked_again(mirror: Mirror) -> None:
+def test_a_busy_server_is_retried(mirror: Mirror) -> None:
     jar = jars.read_lock("tiny")[0]
     mirror.busy = {jar.path: 2}
     jars.ensure("tiny")
     assert mirror.requests[jar.path] == 3
 
 
-def test_an_unreachable_repository_says_what_to_do(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_repository_is_reported_with_advice(mirror: Mirror, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FLAFKA_MAVEN_REPO", "http://user:secret@127.0.0.1:1/repo")
     with pytest.raises(ServiceError, match="Connection refused") as failure:
         jars.ensure("tiny")
@@ -189,7 +189,7 @@ def test_a_bundle_serves_a_machine_without_network(
     mirror: Mirror, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     bundle = tmp_path / "a bundle"
-    for _ in range(2):  # the second time there is nothing to do
+    for _ in range(2):  # the second time does nothing
         assert jars.bundle(bundle, "tiny") == sum(jar.size for jar in jars.read_lock("tiny"))
     mirror.shutdown()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another cache"))

@@ -7,7 +7,7 @@ from flafka.agent.jvm.java import Java, find_java
 
 
 def fake_java(home: Path, version: str) -> Path:
-    """A `java` that only tells its version, as OpenJDK does."""
+    """Create a `java` that only prints its version, as OpenJDK does."""
     path = home / "bin" / "java"
     path.parent.mkdir(parents=True)
     path.write_text(f"""#!/bin/sh\necho 'openjdk version "{version}" 2025-01-01' >&2\n""")
@@ -22,7 +22,7 @@ def test_java_home_comes_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("version", ["1.8.0_412", "11.0.2", "24", "25.0.1"])
-def test_one_that_is_too_old_or_too_new_is_passed_over(
+def test_a_java_that_is_too_old_or_too_new_is_skipped(
     version: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_java(tmp_path / "home", version)
@@ -32,7 +32,7 @@ def test_one_that_is_too_old_or_too_new_is_passed_over(
     assert find_java() == Java(path, 17)
 
 
-def test_without_any_the_error_lists_what_was_found_and_what_to_install(
+def test_without_a_suitable_java_the_error_lists_those_found_and_the_package_to_install(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     old, none = fake_java(tmp_path, "11.0.2"), tmp_path / "none"

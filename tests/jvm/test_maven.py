@@ -16,7 +16,7 @@ SETTINGS = """<settings xmlns="urn:any">
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A home folder without any settings."""
+    """Home directory without any settings."""
     monkeypatch.setenv("HOME", str(tmp_path))
     for name in ("FLAFKA_MAVEN_REPO", "XDG_CONFIG_HOME", "PIP_CONFIG_FILE", *CA_VARIABLES):
         monkeypatch.delenv(name, raising=False)
@@ -45,7 +45,7 @@ def test_a_mirror_of_central_is_used_with_its_credentials(home: Path, mirror_of:
 
 
 @pytest.mark.parametrize("mirror_of", ["*,!central", "releases", ""])
-def test_other_mirrors_are_not(home: Path, mirror_of: str) -> None:
+def test_mirrors_of_other_repositories_are_not_used(home: Path, mirror_of: str) -> None:
     settings(home, mirror_of)
     assert find_repository().url.startswith("https://repo1.")
 
@@ -56,7 +56,7 @@ def test_a_password_may_come_from_the_environment(home: Path, monkeypatch: pytes
     assert find_repository().credentials == ("ann", "t0ken")
 
 
-def test_an_encrypted_password_is_refused_with_a_way_out(home: Path) -> None:
+def test_an_encrypted_password_is_refused_with_advice(home: Path) -> None:
     settings(home, "central", password="{jSMOWnoPFgsHVpMvz5VrIt5kRbzGpI8u+9EF1iFQyJQ=}")
     with pytest.raises(ServiceError, match="FLAFKA_MAVEN_REPO"):
         find_repository()

@@ -1,4 +1,4 @@
-"""A certificate of one's own, as a test needs it."""
+"""Self-signed certificates for tests."""
 
 import subprocess
 import tempfile
@@ -11,9 +11,9 @@ NAMES = "subjectAltName=DNS:localhost,IP:127.0.0.1"
 def certificate(
     directory: Path, names: str = NAMES, whose: str = "server", *, days: int = 30, password: str = "changeit"
 ) -> Path:
-    """`server.crt`, and with its key `server.pem` and `server.p12` (with that password), for this machine.
+    """Write `server.crt`, and with its key `server.pem` and `server.p12` (with that password), for this machine.
 
-    Those of another host or client bear another name in `whose`.
+    Certificates of another host or client have another name in `whose`.
     """
     for name, content in _made(names, whose, days, password).items():
         (directory / name).write_bytes(content)
@@ -22,7 +22,7 @@ def certificate(
 
 @cache
 def _made(names: str, whose: str, days: int, password: str) -> dict[str, bytes]:
-    """Once a run."""
+    """Return the certificate, created once a run."""
     with tempfile.TemporaryDirectory(prefix=f"{whose}-") as temporary:
         directory = Path(temporary)
         key, crt = directory / "server.key", directory / "server.crt"

@@ -1,4 +1,4 @@
-"""The audit: sums that order and batches do not change, and everything else does; reports that replace others."""
+"""Audit: sums that ignore order and batches, and detect all else; reports that replace others."""
 
 from __future__ import annotations
 
@@ -8,7 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flafka.agent.audit.sums import DAY, KEPT, MINUTE, PUT, Ledger, Report, Sum, add, read, tally
+from flafka.agent.audit.sums import (
+    DAY,
+    MAX_CHAIN_REPORTS,
+    MINUTE,
+    PUT,
+    Ledger,
+    Report,
+    Sum,
+    add,
+    decode_report,
+    tally,
+)
 from flafka.plugins import Batch, Event
 
 VALUES = st.sampled_from(["", "a", "b", "é", "60001", "120001"])
@@ -43,7 +54,7 @@ def test_different_events_have_different_sums(one: Event, other: Event) -> None:
     assert (total([one]) == total([other])) == (one == other)
 
 
-def test_a_part_that_moves_to_another_event_is_seen() -> None:
+def test_a_part_that_moves_to_another_event_is_detected() -> None:
     assert checksum(Event(b"ab"), Event(b"cd")) != checksum(Event(b"ad"), Event(b"cb"))
     assert checksum(Event(b"a", {"x": "1"}), Event(b"b")) != checksum(Event(b"a"), Event(b"b", {"x": "1"}))
     assert checksum(Event(b"", {"a": "bc"})) != checksum(Event(b"", {"ab": "c"}))
@@ -70,7 +81,7 @@ def sums(*events: int, minute: int = MINUTE) -> dict[int, Sum]:
 
 
 def differences(ledger: Ledger) -> list[str]:
-    return [f"{difference.stage}: {difference.text}" for difference in ledger.compared()]
+    return [f"{difference.stage}: {difference.text}" for difference in ledger.compare()]
 
 
 def test_loss_duplicates_and_alterations() -> None:
@@ -92,14 +103,14 @@ def test_loss_duplicates_and_alterations() -> None:
         "one lost, one twice: as many, but altered",
         "twice: 1 too many",
     ]
-    assert [d.stage for d in ledger.compared({"never"}) if d.text == "4 missing"] == ["never"]
+    assert [d.stage for d in ledger.compare({"never"}) if d.text == "4 missing"] == ["never"]
 
 
-def test_a_redelivery_replaces_what_was_reported() -> None:
+def test_a_redelivery_replaces_its_report() -> None:
     ledger = Ledger()
     ledger.add(Report("t", PUT, sums(*range(30))), 0)
     for chain, start, end in [
-        ("p0", 0, 10),  # then the agent is killed, and what it commits next ends elsewhere
+        ("p0", 0, 10),  # then the agent is killed, and its next commit ends elsewhere
         ("p0", 0, 4),
         ("p1", 10, 20),
         ("p0", 4, 8),
@@ -109,12 +120,12 @@ def test_a_redelivery_replaces_what_was_reported() -> None:
     ]:
         ledger.add(Report("t", "g", sums(*range(start, end)), chain, start, end), 0)
     assert differences(ledger) == ["g: "]
-    for start in range(100, 100 + 2 * KEPT):
+    for start in range(100, 100 + 2 * MAX_CHAIN_REPORTS):
         ledger.add(Report("t", "g", {}, "p0", start, start + 1), 0)
-    assert len(ledger.latest["g p0"]) == KEPT
+    assert len(ledger.latest["g p0"]) == MAX_CHAIN_REPORTS
 
 
-def test_a_report_is_withdrawn_by_its_own_reader_alone() -> None:
+def test_a_report_is_withdrawn_only_by_its_own_reader() -> None:
     ledger = Ledger()
 
     def reported(start: int, end: int, by: str, time: int) -> Report:
@@ -127,59 +138,61 @@ def test_a_report_is_withdrawn_by_its_own_reader_alone() -> None:
 
     ledger.add(Report("t", PUT, sums(*range(10))), 1)
     reported(0, 4, "one", 2)
-    for time in (1000, 2000):  # a commit that is refused, and the next try of it
+    for time in (1000, 2000):  # a refused commit, and its next attempt
         refused = reported(4, 10, "one", time)
         assert differences(ledger) == ["g: "]
         withdraw(refused, time + 1)
         assert differences(ledger) == ["g: 6 missing"]
-        assert ledger.quiet(MINUTE, 2)
+        assert ledger.is_quiet(MINUTE, 2)
     late = reported(4, 10, "one", 3000)
     reported(4, 10, "another", 3001)
     withdraw(late, 3002)
     assert differences(ledger) == ["g: "]
 
 
-def test_news_are_told_once_when_a_minute_is_quiet() -> None:
+def test_differences_are_reported_once_when_a_minute_is_quiet() -> None:
     ledger = Ledger()
     ledger.add(Report("t", PUT, sums(1, 2) | sums(3, minute=2 * MINUTE)), 100)
     ledger.add(Report("t", "g", sums(1) | sums(3, minute=2 * MINUTE), "p", 0, 2), 110)
     ledger.add(Report("t", "", {}), 500)
-    assert ledger.news(109) == []
-    (told,) = ledger.news(110)
+    assert ledger.new_discrepancies(109) == []
+    (told,) = ledger.new_discrepancies(110)
     assert (told.minute, told.stage, told.text) == (MINUTE, "g", "1 missing")
-    assert ledger.news(500) == []
+    assert ledger.new_discrepancies(500) == []
     ledger.add(Report("t", "g", sums(2), "p", 2, 3), 600)
-    assert ledger.news(599) == []
-    assert [(told.minute, told.text) for told in ledger.news(600)] == [(MINUTE, "")]
+    assert ledger.new_discrepancies(599) == []
+    assert [(told.minute, told.text) for told in ledger.new_discrepancies(600)] == [(MINUTE, "")]
 
 
 def test_a_minute_is_forgotten_after_a_day() -> None:
     ledger = Ledger()
     ledger.add(Report("t", PUT, sums(1, 2)), 100)
     ledger.add(Report("t", "g", sums(1), "p", 0, 2), 100)
-    assert len(ledger.news(99 + DAY)) == 1
+    assert len(ledger.new_discrepancies(99 + DAY)) == 1
     assert ledger.minutes.keys() == {MINUTE}
-    assert ledger.news(100 + DAY) == []
-    assert (ledger.minutes, ledger.changed, ledger.told) == ({}, {}, {})
+    assert ledger.new_discrepancies(100 + DAY) == []
+    assert (ledger.minutes, ledger.changed, ledger.reported) == ({}, {}, {})
     ledger.add(Report("t", "new", sums(1, 2), "p", 0, 2), 2 * DAY)  # a group that begins at the beginning
-    assert ledger.news(3 * DAY) == []
+    assert ledger.new_discrepancies(3 * DAY) == []
 
 
-def test_what_others_write_is_in_no_report() -> None:
+def test_other_text_is_no_report() -> None:
     ledger = Ledger()
     ledger.add(Report("t", "g", sums(1), "p", 0, 1), 0)
     assert differences(ledger) == []
-    assert ledger.news(10) == []
+    assert ledger.new_discrepancies(10) == []
 
 
 def test_reports_are_read_back() -> None:
     import msgspec
 
     report = Report("t", "g", {MINUTE: Sum(1, 2**64 - 1)}, "p", 3, 4)
-    assert read(msgspec.json.encode(report)) == report
-    assert [read(body) for body in (b"", b"\xff", b"{}", b'{"topic": "t"}')] == [None] * 4
+    assert decode_report(msgspec.json.encode(report)) == report
+    assert [decode_report(body) for body in (b"", b"\xff", b"{}", b'{"topic": "t"}')] == [None] * 4
     # Of no date that can be shown.
-    assert [read(msgspec.json.encode(Report("t", "put", {at: Sum()}))) for at in (-60_000, 10**15)] == [None] * 2
+    assert [decode_report(msgspec.json.encode(Report("t", "put", {at: Sum()}))) for at in (-60_000, 10**15)] == [
+        None
+    ] * 2
     ledger = Ledger()
     ledger.add(report, 5)
     assert msgspec.json.decode(msgspec.json.encode(ledger), type=Ledger) == ledger

@@ -1,4 +1,4 @@
-"""Batches: events and columns are two views of one thing, and nothing that makes another batch loses any of it."""
+"""Batches: events and columns are two views of one thing, and no operation loses any part."""
 
 import random
 import re
@@ -25,7 +25,7 @@ EVENTS = st.lists(
 
 @st.composite
 def _batches(draw: st.DrawFn) -> tuple[list[Event], Batch]:
-    """Events, and the same as a batch: with or without an origin, fresh, sliced, joined, or read from a stream."""
+    """Draw events, and their batch: with or without an origin, fresh, sliced, joined, or read from a stream."""
     events = draw(EVENTS)
     if draw(st.booleans()):
         events = [
@@ -126,7 +126,7 @@ def test_setting_a_header_changes_that_header_only(
     )
     column = [values] * len(events) if isinstance(values, str) else values
     keep = data.draw(st.booleans())
-    changed = batch.with_header(name, values, keep=keep)
+    changed = batch.with_header(name, values, preserve_existing=keep)
     wanted = []
     for event, value in zip(events, column, strict=True):
         headers = {key: old for key, old in event.headers.items() if key != name}
@@ -245,7 +245,7 @@ MAP = pa.map_(pa.string(), pa.string())
         (stream([pa.array([[("h", "x")]], MAP)], ["headers"]), "not a batch of events"),
     ],
 )
-def test_what_is_no_batch_is_a_value_error(data: bytes, why: str) -> None:
+def test_a_stream_that_is_no_batch_is_a_value_error(data: bytes, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         Batch.from_ipc(data)
 
@@ -306,6 +306,6 @@ def test_a_piece_of_a_split_batch_carries_its_own_header_values_only():
         (Event(b"", ["a"]), "the headers of an event must be texts by name, not the list ['a']"),  # type: ignore[arg-type]  # as by mistake
     ],
 )
-def test_what_is_no_event_is_told(given: Any, said: str) -> None:
+def test_an_invalid_event_is_named(given: Any, said: str) -> None:
     with pytest.raises(TypeError, match=re.escape(said)):
         Batch.of([Event(b"fine"), given])

@@ -1,4 +1,4 @@
-"""The conformance kit: it says of each component, interceptor and channel that is broken what is broken."""
+"""Conformance kit: it names the fault of each broken component, interceptor and channel."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ class WithLenient(Identity, Interceptor[Lenient]):
 
 
 class Impatient(Identity):
-    """Pure, and does everything at once."""
+    """Pure, and does everything in the constructor."""
 
     what: ClassVar[Any]
 
@@ -91,7 +91,7 @@ def test_an_honest_interceptor_passes() -> None:
         (WithLenient, "WithLenient does not report an unknown option"),
     ],
 )
-def test_options_are_looked_at(cls: type[Interceptor[Any]], says: str) -> None:
+def test_options_are_checked(cls: type[Interceptor[Any]], says: str) -> None:
     with pytest.raises(AssertionError) as e:
         conformance.check_interceptor(cls, {})
     assert says in str(e.value)
@@ -113,7 +113,7 @@ def test_wrong_properties_are_the_authors_mistake() -> None:
         (os.pipe, "__init__ opens "),
     ],
 )
-def test_work_in_the_constructor_is_found(what: Any, says: str) -> None:
+def test_work_in_the_constructor_is_detected(what: Any, says: str) -> None:
     Impatient.what = staticmethod(what)
     with pytest.raises(AssertionError) as e:
         conformance.check_interceptor(Impatient, {})
@@ -124,7 +124,7 @@ def test_work_in_the_constructor_is_found(what: Any, says: str) -> None:
 
 
 class Numbering(Identity):
-    """Numbers events; pure, it says."""
+    """Numbers events; declared pure."""
 
     count = 0
 
@@ -141,14 +141,14 @@ class FirstOnly(Identity):
 
 
 class WithoutIds(Identity):
-    """Makes a batch anew; pure."""
+    """Creates a new batch; pure."""
 
     def intercept(self, batch: Batch) -> Batch:
         return Batch.of(list(batch))
 
 
 class Reordering(Identity):
-    """Turns a batch around; pure."""
+    """Reverses a batch; pure."""
 
     def intercept(self, batch: Batch) -> Batch:
         return Batch.of(list(batch)[::-1], batch.origin)
@@ -169,7 +169,7 @@ class NeedsText(Identity):
 
 
 class Aging(Identity):
-    """Counts how often it was asked; pure, it says."""
+    """Counts its calls; declared pure."""
 
     count = 0
 
@@ -193,7 +193,7 @@ class Splitting(Identity):
 
 
 class PureByItself(Identity):
-    """Pure with some options, and says so of itself alone."""
+    """Pure with some options, which only the instance declares."""
 
     pure = False
 
@@ -203,7 +203,7 @@ class PureByItself(Identity):
 
 
 class ImpureByItself(Identity):
-    """Not pure, though its class is said to be pure."""
+    """Not pure, although its class is declared pure."""
 
     def __init__(self, config: Config, name: str = "") -> None:
         super().__init__(config, name)
@@ -242,13 +242,13 @@ class NotPure(Identity):
         (PureWithNothing, "PureWithNothing.pure_with is no option of it"),
     ],
 )
-def test_a_broken_interceptor_is_found(cls: type[Interceptor[Any]], says: str) -> None:
+def test_a_broken_interceptor_is_detected(cls: type[Interceptor[Any]], says: str) -> None:
     with pytest.raises(AssertionError) as e:
         conformance.check_interceptor(cls, {})
     assert says in str(e.value)
 
 
-def test_an_interceptor_must_bear_bytes_that_are_not_utf8() -> None:
+def test_an_interceptor_must_accept_bytes_that_are_not_utf8() -> None:
     with pytest.raises(UnicodeDecodeError):
         conformance.check_interceptor(NeedsText, {})
 
@@ -261,7 +261,7 @@ def test_an_impure_interceptor_passes_with_its_clock_set() -> None:
 
 
 class Leaky(MemoryChannel):
-    """Nothing is lost, it says."""
+    """Loses events, and promises that nothing is lost."""
 
     type_name = "leaky"
 
@@ -270,7 +270,7 @@ class Leaky(MemoryChannel):
 
 
 class Renumbering(MemoryChannel):
-    """Nothing is lost; numbers records anew."""
+    """Loses nothing; numbers records anew."""
 
     def reader(self, owner: Any, **which: Any) -> Any:
         reader: Any = super().reader(owner, **which)
@@ -285,7 +285,7 @@ class Renumbering(MemoryChannel):
 
 
 class Careless(MemoryChannel):
-    """Nothing is lost, but for what is taken."""
+    """Loses taken events, and promises that nothing is lost."""
 
     def reader(self, owner: Any, **which: Any) -> Any:
         reader: Any = super().reader(owner, **which)
@@ -294,7 +294,7 @@ class Careless(MemoryChannel):
 
 
 class Boasting(MemoryChannel):
-    """Nothing is lost, ever."""
+    """Loses events at a restart, and promises that nothing is lost."""
 
     durable = True
 
@@ -309,7 +309,7 @@ class Boasting(MemoryChannel):
         (Boasting, "10 events are in the channel, 0 came out"),
     ],
 )
-def test_a_broken_channel_is_found(cls: type[Channel[Any]], says: str) -> None:
+def test_a_broken_channel_is_detected(cls: type[Channel[Any]], says: str) -> None:
     with pytest.raises(AssertionError) as e:
         conformance.check_channel(cls, {})
     assert says in str(e.value)
@@ -328,19 +328,19 @@ class Deaf(AssignmentListener):
 
 
 class Rigid(MyChannel):
-    """Loses nothing, and delivers twice what a commit log holds already."""
+    """Loses nothing, and delivers the events of a commit log twice."""
 
     def reader(self, owner: RebalanceListener, *, group: str | None, member: str) -> Reader:
         return super().reader(Deaf(owner), group=group, member=member)
 
 
 @pytest.mark.usefixtures("impatient")
-def test_a_channel_that_ignores_a_commit_log_is_found(tmp_path: Path) -> None:
+def test_a_channel_that_ignores_a_commit_log_is_detected(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="a reader starts at the offset that `assigned` returns"):
         conformance.check_channel(Rigid, {"path": str(tmp_path / "events.db")})
 
 
-def test_the_samples_have_what_careless_components_stumble_over() -> None:
+def test_the_samples_have_the_pitfalls_of_careless_components() -> None:
     events = conformance.sample_events()
     assert any(len(event.headers) > 64 for event in events)
     assert any(not event.headers for event in events)

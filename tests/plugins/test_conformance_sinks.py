@@ -1,4 +1,4 @@
-"""The conformance kit passes honest sinks, and says of each broken one what is broken."""
+"""Conformance kit: it passes honest sinks, and names the fault of each broken one."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ class Once(CommittingSink[DirectoryConfig]):
 
     def resume(self, committed: Assignment) -> Assignment:
         newest = self._newest()
-        return committed if newest is None else committed.at(_end(newest))
+        return committed if newest is None else committed.with_offset(_end(newest))
 
     def _newest(self) -> Path | None:
         found = [file for file in self.directory.iterdir() if file.name[0] != "."]
         return max(found, key=_end, default=None)
 
-    def due(self) -> set[int]:
+    def due_partitions(self) -> set[int]:
         return set()
 
     def stage(self, assignment: Assignment, offsets: OffsetRange) -> Receipt:
@@ -98,7 +98,7 @@ class Once(CommittingSink[DirectoryConfig]):
         return receipt
 
     def commit(self, receipt: Receipt) -> None:
-        if (self.resume(receipt.assignment.at(None)).next_offset or 0) != receipt.offsets.start:
+        if (self.resume(receipt.assignment.with_offset(None)).next_offset or 0) != receipt.offsets.start:
             raise Conflict("another was faster")
         Path(receipt.staged).rename(self.directory / f"{receipt.offsets.start}-{receipt.offsets.end}")
 
@@ -107,7 +107,7 @@ class Once(CommittingSink[DirectoryConfig]):
 
 
 class ById(Files):
-    """Writes each event to a file that has its id; at least once, and what comes again replaces itself."""
+    """Writes each event to a file named by its id; at least once, and a redelivery replaces the file."""
 
     type_name = "by-id"
 
@@ -167,7 +167,7 @@ class Garbling(Files):
 
 
 class Twice(Once):
-    """Exactly once, but for what was dropped."""
+    """Exactly once, except dropped events."""
 
     def reset(self, partition: int | None = None) -> None:
         pass
@@ -188,7 +188,7 @@ class NoGuard(Once):
 
 
 class Careless2(Once):
-    """Exactly once; forgets what it is asked to stage."""
+    """Exactly once; forgets staged partitions."""
 
     def stage(self, assignment: Assignment, offsets: OffsetRange) -> Receipt:
         receipt = super().stage(assignment, offsets)
@@ -202,18 +202,18 @@ class Careless2(Once):
         (Buffering, "Buffering lost"),
         (Garbling, r"Garbling lost 1 events, such as b'caf\xe9 \xff\xfe \xc3'"),
         (Twice, "Twice.stage gives a receipt of something else"),
-        (NoRecord, "NoRecord.resume answers 0 where it should go on at 2"),
+        (NoRecord, "NoRecord.resume returns offset 0 instead of 2"),
         (NoGuard, "NoGuard lets two owners commit the same records"),
         (Careless2, "Careless2.stage gives a receipt of something else"),
     ],
 )
-def test_a_broken_sink_is_found(cls: type[Sink[Any]], says: str, tmp_path: Path) -> None:
+def test_a_broken_sink_is_detected(cls: type[Sink[Any]], says: str, tmp_path: Path) -> None:
     with pytest.raises(AssertionError) as e:
         check_files(cls, tmp_path)
     assert says in str(e.value)
 
 
-def test_a_sink_that_says_that_nothing_repeats_is_taken_at_its_word(tmp_path: Path) -> None:
-    told = r"ByItsOwnCount delivered twice, though repeats\(\) says that it does not: \d+ events, such as b'"
+def test_a_sink_that_promises_no_duplicates_is_checked_for_them(tmp_path: Path) -> None:
+    told = r"ByItsOwnCount delivered twice, though duplicate_risk\(\) is empty: \d+ events, such as b'"
     with pytest.raises(AssertionError, match=told):
         check_files(ByItsOwnCount, tmp_path)

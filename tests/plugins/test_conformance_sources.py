@@ -1,4 +1,4 @@
-"""The conformance kit passes an honest source, and says of each broken one what is broken."""
+"""Conformance kit: it passes an honest source, and names the fault of each broken one."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def test_an_honest_source_passes(tmp_path: Path) -> None:
 
 
 class Deaf(Lines):
-    """Goes on until the test is over; nothing is lost."""
+    """Ignores the stop until the test is over; nothing is lost."""
 
     over: ClassVar = threading.Event()
 
@@ -98,7 +98,7 @@ class Decoding(Lines):
 
 
 class Forgetful(Lines):
-    """At least once, it says."""
+    """Loses events, and promises at least once."""
 
     def batches(self) -> Iterator[Batch]:
         for batch in super().batches():
@@ -110,7 +110,7 @@ class Forgetful(Lines):
 
 
 class Stubborn(Lines):
-    """At least once after a restart; after a failure it continues with what it had read."""
+    """At least once after a restart; after a failure it continues with the lines that it had read."""
 
     read = 0
 
@@ -138,7 +138,7 @@ class Failing(Lines):
 
 
 class Raw(Lines):
-    """At least once, but for errors of the user."""
+    """At least once, except for errors of the user."""
 
     def open(self) -> None:
         self.file, self.position = (Path(self.config.directory) / name for name in ("in", "position"))
@@ -194,36 +194,36 @@ class NoName(Lines):
     [
         (Deaf, "Deaf goes on for 0.5 s after stopping is set"),
         (Decoding, r"Decoding lost 1 events, such as b'caf\xe9 \xff\xfe \xc3'"),
-        (Forgetful, "Forgetful lost 1 events, such as b'again 0': they were yielded, no channel had stored them"),
-        (Stubborn, "Stubborn lost 1 events, such as b'again 0': they were yielded, no channel had stored them"),
-        (Chatty, "Chatty brought in what nobody sent: 1 events, such as b'greetings'"),
+        (Forgetful, "Forgetful lost 1 events, such as b'again 0': they were yielded but not stored"),
+        (Stubborn, "Stubborn lost 1 events, such as b'again 0': they were yielded but not stored"),
+        (Chatty, "Chatty yielded events that nobody sent: 1 events, such as b'greetings'"),
         (Failing, "Failing.batches() failed: RuntimeError('no idea')"),
         (Blind, "Blind.check_connectivity() finds nothing where open() fails"),
-        (Suspicious, "Suspicious.check_connectivity() finds fault where open() works: ['I do not like it here']"),
+        (Suspicious, "Suspicious.check_connectivity() reports errors where open() works: ['I do not like it here']"),
         (Undocumented, "Undocumented has no docstring"),
         (Vague, "the docstring of Vague does not say what can be lost or repeated"),
         (NoName, "NoName.type_name is ''"),
     ],
 )
-def test_a_broken_source_is_found(cls: type[Source[Any]], says: str, tmp_path: Path) -> None:
+def test_a_broken_source_is_detected(cls: type[Source[Any]], says: str, tmp_path: Path) -> None:
     with pytest.raises(AssertionError) as e:
         check_lines(cls, tmp_path)
     assert says in str(e.value)
 
 
-def test_what_the_sender_repeats_need_not_come_again(tmp_path: Path) -> None:
+def test_events_that_the_sender_repeats_need_not_be_redelivered(tmp_path: Path) -> None:
     def send(source: Forgetful, bodies: list[bytes]) -> None:
         with source.file.open("ab") as file:
             file.writelines(body + b"\n" for body in bodies)
 
     properties, failing = {"directory": str(tmp_path)}, {"directory": "/no such directory"}
-    conformance.check_source(Forgetful, properties, send, repeats=False, failing=failing)
+    conformance.check_source(Forgetful, properties, send, redelivers=False, failing=failing)
 
 
 @pytest.mark.parametrize(
     ("cls", "error"), [(Raw, FileNotFoundError), (CloseOnce, AttributeError), (CloseOpened, AttributeError)]
 )
-def test_what_escapes_a_component_escapes_the_check(
+def test_an_exception_of_a_component_leaves_the_check(
     cls: type[Source[Any]], error: type[Exception], tmp_path: Path
 ) -> None:
     with pytest.raises(error):

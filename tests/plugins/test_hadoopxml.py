@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flafka.plugins.shared.hadoopxml import read_properties, value_of
+from flafka.plugins.java.hadoopxml import read_properties, resolve_property
 
 
 def test_properties_of_a_file(tmp_path: Path) -> None:
@@ -37,5 +37,5 @@ def test_properties_of_a_file(tmp_path: Path) -> None:
 def test_references(value: str, expected: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PLACE", "here")
     properties = {"x": value, "host": "nn", "port": "8020", "deep": "${host}:${port}", "circle": "${circle}"}
-    assert value_of(properties, "x") == expected
-    assert value_of(properties, "missing", "${host}") == "nn"
+    assert resolve_property(properties, "x") == expected
+    assert resolve_property(properties, "missing", "${host}") == "nn"

@@ -1,4 +1,4 @@
-"""Times in Joda-Time's letters."""
+"""Times in patterns of Joda-Time."""
 
 from datetime import UTC, datetime
 from zoneinfo import ZoneInfo
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flafka.plugins.shared.jodatime import TimePattern
+from flafka.plugins.java.jodatime import TimePattern
 
 
 def at(*parts: int) -> int:
@@ -57,13 +57,13 @@ def test_reads(pattern: str, text: str, expected: int | None) -> None:
     assert TimePattern(pattern, UTC).millis(text) == expected
 
 
-def test_a_time_without_an_offset_is_one_of_the_zone() -> None:
+def test_a_time_without_an_offset_is_in_the_zone() -> None:
     pattern = TimePattern("yyyy-MM-dd HH:mm", ZoneInfo("Europe/Berlin"))
     assert pattern.millis("2012-07-01 14:00") == at(2012, 7, 1, 12)
 
 
 @pytest.mark.parametrize("pattern", ["ABCDEFG", "yyyy-MM-dd'T", "HH kk", "yyyy ZZZ", "w"])
-def test_what_is_not_built_is_refused(pattern: str) -> None:
+def test_unsupported_patterns_are_refused(pattern: str) -> None:
     with pytest.raises(ValueError, match="the time"):
         TimePattern(pattern)
 

@@ -10,7 +10,7 @@ from flafka.plugins import Retry
 from flafka.plugins.kafka.clients import PRODUCER
 from flafka.plugins.kafka.properties import client_properties, java_properties
 from flafka.sinks.kafka import KafkaSink, KafkaSinkConfig
-from flafka.sinks.kafka.writers import TransactionalWriter
+from flafka.sinks.kafka.producers import TransactionalProducer
 from flafka.sources.kafka import KafkaSourceConfig
 from tests.fixtures.partitions import assignment
 from tests.plugins.certificates import certificate
@@ -22,7 +22,7 @@ BROKERS = {"kafka.bootstrap.servers": "h:1"}
     "weak", [{"acks": "1"}, {"acks": "0", "enable.idempotence": "false"}, {"transactional.id": "x"}]
 )
 @pytest.mark.parametrize("config", [KafkaChannelConfig, KafkaSinkConfig])
-def test_no_property_weakens_what_is_promised(config, weak):
+def test_no_property_weakens_the_guarantees(config, weak):
     properties = {**BROKERS, "kafka.topic": "t", **{f"kafka.producer.{name}": text for name, text in weak.items()}}
     parsed, problems = config.parse(properties)
     assert parsed is not None, problems
@@ -33,7 +33,7 @@ def test_no_property_weakens_what_is_promised(config, weak):
 
 
 @pytest.mark.parametrize("kind", ["consumer", "producer"])
-def test_a_property_that_no_client_has_is_told_and_left_out(kind):
+def test_an_unknown_client_property_is_reported_and_omitted(kind):
     properties = {f"kafka.{kind}.timeout.ms": "100", f"kafka.{kind}.linger.ms": "7"}
     parsed, problems = KafkaChannelConfig.parse({**BROKERS, **properties})
     assert parsed is not None, problems
@@ -72,7 +72,7 @@ def test_a_property_that_no_client_has_is_told_and_left_out(kind):
         ({"security.protocol": "TLS"}, "security.protocol", "none of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
     ],
 )
-def test_what_the_client_refuses_is_told_of_the_property(properties, option, says):
+def test_a_value_that_the_client_refuses_is_reported_with_its_property(properties, option, says):
     _, problems = KafkaChannelConfig.parse({**BROKERS, **{f"kafka.consumer.{n}": v for n, v in properties.items()}})
     assert [problem.option for problem in problems] == [f"kafka.consumer.{option}"]
     assert says in problems[0].message
@@ -87,7 +87,7 @@ def test_what_the_client_refuses_is_told_of_the_property(properties, option, say
 )
 @pytest.mark.parametrize("config", [KafkaChannelConfig, KafkaSinkConfig])
 def test_a_property_that_a_component_cannot_work_with_is_an_error(config, properties, says):
-    """Each is valid by itself, and refused beside what the component always sets."""
+    """Each is valid by itself, and refused beside the properties that the component always sets."""
     given = {**BROKERS, "kafka.topic": "t", **{f"kafka.producer.{name}": text for name, text in properties.items()}}
     parsed, problems = config.parse(given)
     assert parsed is None
@@ -106,11 +106,11 @@ def test_a_property_that_a_component_cannot_work_with_is_an_error(config, proper
         {"max.in.flight": "1", "retries": "3"},
     ],
 )
-def test_what_runs_in_flume_runs(brokers, properties):
+def test_properties_that_run_in_flume_run(brokers, properties):
     given = {**BROKERS, "kafka.topic": "t", **{f"kafka.producer.{name}": text for name, text in properties.items()}}
     config, problems = KafkaSinkConfig.parse(given | {"kafka.bootstrap.servers": brokers})
     assert config is not None, problems
-    TransactionalWriter(KafkaSink(config)._properties(), assignment("", "t", "", "g", 0, 0)).close()
+    TransactionalProducer(KafkaSink(config)._properties(), assignment("", "t", "", "g", 0, 0)).close()
     changed = properties.keys() & {"retries", "message.send.max.retries", "max.in.flight.requests.per.connection"}
     noted = {problem.option for problem in config.warnings()}
     assert noted == {f"kafka.producer.{name}" for name in changed if properties[name] != "3"}
@@ -129,13 +129,13 @@ def test_a_name_that_no_topic_can_have_is_an_error(config, option, name):
     assert [problem.option for problem in problems] == [option]
 
 
-def test_all_that_the_client_refuses_is_told_at_once():
+def test_all_values_that_the_client_refuses_are_reported_at_once():
     given = {
         "compression.type": "zst",
         "client.id": "right",
         "linger.ms": "-5",
         "allow.auto.create.topics": "perhaps",
-        "security.protocol": "SASL_SSL",  # wants a user, which is said once these are right
+        "security.protocol": "SASL_SSL",  # requires a user, which is reported once these are right
         "sasl.mechanism": "PLAIN",
     }
     _, problems = KafkaChannelConfig.parse({**BROKERS, **{f"kafka.consumer.{n}": v for n, v in given.items()}})
@@ -197,7 +197,7 @@ def test_librdkafkas_names_for_javas_client(tmp_path, mechanism, module):
         java_properties({"ssl.ca.location": "/nowhere"})
 
 
-def test_javas_names_stay_but_for_those_that_spark_refuses():
+def test_javas_names_stay_except_names_that_spark_refuses():
     java = {
         "ssl.truststore.location": "/t.jks",
         "sasl.jaas.config": "x",
@@ -208,14 +208,15 @@ def test_javas_names_stay_but_for_those_that_spark_refuses():
     assert java_properties({**java, **dict.fromkeys(usual, "x")}) == java
 
 
-def test_only_the_cluster_that_no_one_has_named_has_to_be_one_s_own() -> None:
+def test_only_an_unnamed_cluster_has_to_be_the_users_own() -> None:
     named = KafkaChannelConfig.model_validate({"kafka.bootstrap.servers": "a:1"})
-    assert named.foreign("any") is None
-    own = pickle.loads(pickle.dumps(KafkaChannelConfig().of_cluster("a:1", "mine")))  # as it comes to Spark's driver
+    assert named.foreign_cluster_error("any") is None
+    # as it arrives at Spark's driver
+    own = pickle.loads(pickle.dumps(KafkaChannelConfig().of_cluster("a:1", "mine")))
     assert own.bootstrap_servers == "a:1"
-    assert own.foreign("mine") is None
+    assert own.foreign_cluster_error("mine") is None
     for other in ("theirs", None):
-        assert f"at a:1 answers the Kafka cluster {other}, not your own, mine" in own.foreign(other)
+        assert f"at a:1 answers the Kafka cluster {other}, not your own, mine" in own.foreign_cluster_error(other)
 
 
 def test_flumes_variables_name_the_stores_that_no_property_does(tmp_path, monkeypatch):

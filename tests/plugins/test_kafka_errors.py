@@ -1,9 +1,9 @@
-"""Sentences about Kafka brokers that cannot be used; tests/system has those about secured ones."""
+"""Messages about Kafka brokers that cannot be used; tests/system has those about secured ones."""
 
 import pytest
 
 from flafka.plugins import Retry
-from flafka.plugins.kafka.errors import ReportedErrors, Trouble, metadata, trouble
+from flafka.plugins.kafka.errors import BrokerFailure, ReportedErrors, diagnose_broker, fetch_metadata
 
 LONG = f"{'k' * 64}.example.com"
 
@@ -20,15 +20,15 @@ LONG = f"{'k' * 64}.example.com"
         ("h:", "it must be written as host:port"),
     ],
 )
-def test_a_server_that_is_written_wrong_is_told_in_a_sentence(protocol, server, text):
-    found = trouble({"security.protocol": protocol}, server, ReportedErrors())
-    assert found == Trouble(text, text.endswith("a host"))
+def test_a_malformed_server_is_reported(protocol, server, text):
+    found = diagnose_broker({"security.protocol": protocol}, server, ReportedErrors())
+    assert found == BrokerFailure(text, text.endswith("a host"))
 
 
 def test_brokers_behind_a_name_that_no_host_has_are_named():
     client = {"bootstrap.servers": "kafka1..example.com:9092", "log_level": 0}
     with pytest.raises(Retry) as failed:
-        metadata(client, 0.5, "channel c1: ")
+        fetch_metadata(client, 0.5, "channel c1: ")
     assert str(failed.value) == (
         "channel c1: no Kafka broker answers at kafka1..example.com:9092: kafka1..example.com is no name of a host"
     )

@@ -1,4 +1,4 @@
-"""What a committed offset says besides the offset."""
+"""Metadata of a committed offset."""
 
 import time
 
@@ -8,13 +8,13 @@ from hypothesis import strategies as st
 
 from flafka.plugins import FlafkaError, Generation, LastRecord, next_epoch
 from flafka.plugins.kafka.offsets import (
+    METADATA_VERSION,
     NUL,
-    VERSION,
     OffsetMetadata,
     RecordsLost,
-    refusal,
-    truncated,
-    undone,
+    is_late_commit,
+    truncation_error,
+    unsupported_reason,
 )
 from tests.fixtures.partitions import assignment
 
@@ -25,24 +25,24 @@ SAID = st.builds(
     st.builds(Generation, st.one_of(st.just(0), EPOCHS), st.sampled_from([2, MILLIS]), st.text()),
     st.text(),
     st.sampled_from(["", "30", "7?", "7+"]),
-    st.just(VERSION),
+    st.just(METADATA_VERSION),
     st.sampled_from([-1, 0, MILLIS]),
 )
 
 
 @given(SAID)
-def test_it_is_read_as_it_was_written(said: OffsetMetadata) -> None:
+def test_written_metadata_can_be_read(said: OffsetMetadata) -> None:
     assert OffsetMetadata.parse(said.text()) == said
     assert OffsetMetadata.parse(f"{said.text()}\0") == said, "as confluent_kafka commits it"
 
 
 @given(SAID, st.text())
-def test_what_lies_behind_its_end_is_not_read(said: OffsetMetadata, behind: str) -> None:
+def test_text_after_the_end_of_the_metadata_is_not_read(said: OffsetMetadata, behind: str) -> None:
     assert OffsetMetadata.parse(said.text() + NUL + behind) == said
 
 
 @given(st.one_of(st.none(), st.text()))
-def test_whatever_others_write_is_read(text: str | None) -> None:
+def test_any_foreign_metadata_can_be_read(text: str | None) -> None:
     OffsetMetadata.parse(text)
 
 
@@ -63,7 +63,7 @@ def test_whatever_others_write_is_read(text: str | None) -> None:
 )
 def test_forms(text: str | None, said: OffsetMetadata) -> None:
     assert OffsetMetadata.parse(text) == said
-    assert refusal(said) == ""
+    assert unsupported_reason(said) == ""
 
 
 @pytest.mark.parametrize(
@@ -76,49 +76,49 @@ def test_forms(text: str | None, said: OffsetMetadata) -> None:
         ("topic=i&ids=2&version=2", "has metadata of version 2, and this agent reads version 1"),
     ],
 )
-def test_metadata_of_another_version_is_known_as_such(text: str, why: str) -> None:
-    assert refusal(OffsetMetadata.parse(text)).startswith(why)
+def test_metadata_of_another_version_is_detected(text: str, why: str) -> None:
+    assert unsupported_reason(OffsetMetadata.parse(text)).startswith(why)
 
 
-def test_it_is_that_of_an_assignment() -> None:
+def test_metadata_of_an_assignment() -> None:
     one = assignment("cluster", "t", "id", "group", MILLIS, 3, 2, "kafka:t.positions")
     assert OffsetMetadata.of(one) == OffsetMetadata(Generation(MILLIS, 2, "kafka:t.positions"), "id")
-    assert OffsetMetadata.of(one.at(4, LastRecord(7, 8))) == OffsetMetadata(one.generation, "id", time=7)
+    assert OffsetMetadata.of(one.with_offset(4, LastRecord(7, 8))) == OffsetMetadata(one.generation, "id", time=7)
 
 
-def test_the_text_is_that_of_version_1() -> None:
+def test_the_text_is_of_version_1() -> None:
     generation = Generation(1_790_000_000_000, 1_780_000_000_000, "hdfs:/logs/.flafka")
     assert OffsetMetadata(generation, "i", "7?", time=5).text() == (
         "epoch=1790000000000&topic=i&ids=1780000000000&record=hdfs%3A%2Flogs%2F.flafka&lost=7%3F&time=5"
     )
 
 
-def test_an_epoch_is_later_than_the_one_before_and_than_any_from_before_now() -> None:
+def test_an_epoch_is_later_than_all_earlier_ones() -> None:
     now = int(time.time() * 1000)
     assert next_epoch(0) >= now
     assert next_epoch(7) >= now
     assert next_epoch(10 * MILLIS) == 10 * MILLIS + 1, "a clock that was set back makes no epoch twice"
 
 
-def test_ids_begin_with_what_is_said_of_topics_of_one_name() -> None:
+def test_id_prefixes_differ_by_cluster_and_topic_id() -> None:
     one, other = (assignment(cluster, "t", "id", "group", 0, 0) for cluster in ("cluster", "other"))
-    prefixes = {of.id_prefix for of in (one, one.of(topic_id="new"), other)}
+    prefixes = {of.id_prefix for of in (one, one.replace(topic_id="new"), other)}
     assert len(prefixes) == 3
     assert all(prefix.startswith("t~") for prefix in prefixes)
-    assert one.of(epoch=9, group="other", partition=1).id_prefix == one.id_prefix
+    assert one.replace(epoch=9, group="other", partition=1).id_prefix == one.id_prefix
 
 
-def test_ids_are_others_where_records_took_the_place_of_lost_ones() -> None:
+def test_records_at_the_offsets_of_lost_ones_have_other_ids() -> None:
     one = assignment("cluster", "t", "id", "group", MILLIS, 0, next_offset=40)
-    later = one.of(id_scheme=MILLIS)
+    later = one.replace(id_scheme=MILLIS)
     assert later.id_prefix != one.id_prefix
-    assert later.of(epoch=MILLIS + 1).id_prefix == later.id_prefix
+    assert later.replace(epoch=MILLIS + 1).id_prefix == later.id_prefix
     said = OffsetMetadata.of(later)
     assert OffsetMetadata.parse(said.text()) == said
     with pytest.raises(
         FlafkaError, match=r"records 20 to 39, 20 in all, .* offsets from 20 on\. .* --to 20 --new-ids$"
     ):
-        raise truncated(one, 20)
+        raise truncation_error(one, 20)
 
 
 @pytest.mark.parametrize("lost", ["20", "20?", "20+"])
@@ -148,5 +148,5 @@ def test_a_loss_that_retention_has_passed_advises_a_reset_that_brokers_take(lost
         ("of another program", False),
     ],
 )
-def test_only_an_owner_of_an_earlier_epoch_or_topic_has_undone_an_offset(text: str | None, found: bool) -> None:
-    assert undone(assignment("c", "t", "i", "g", 3, 0), OffsetMetadata.parse(text)) is found
+def test_only_a_commit_of_an_earlier_epoch_or_topic_is_restored(text: str | None, found: bool) -> None:
+    assert is_late_commit(assignment("c", "t", "i", "g", 3, 0), OffsetMetadata.parse(text)) is found

@@ -1,14 +1,14 @@
-"""What brokers say of offsets, and what they say while they cannot."""
+"""Offsets from brokers, and their answers while they are unavailable."""
 
 from types import SimpleNamespace
 
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from flafka.plugins.kafka.admin import committed_offsets, members_of, offsets_at, watermarks
+from flafka.plugins.kafka.admin import committed_offsets, members_of, offsets_for_times, watermarks
 
 
-def test_an_error_is_not_taken_for_a_group_without_a_position():
+def test_an_error_is_not_mistaken_for_a_group_without_an_offset():
     answers = [SimpleNamespace(offset=7, error=None), SimpleNamespace(offset=-1001, error=None)]
     consumer = SimpleNamespace(committed=lambda partitions, timeout: answers)
     assert [at.offset for at in committed_offsets(consumer, [], 1)] == [7, -1001]
@@ -17,7 +17,7 @@ def test_an_error_is_not_taken_for_a_group_without_a_position():
         committed_offsets(consumer, [], 1)
 
 
-def test_positions_are_asked_for_again_while_the_coordinator_moves_or_begins():
+def test_offsets_are_requested_again_while_the_coordinator_moves_or_starts():
     codes = [
         KafkaError.NOT_COORDINATOR,
         KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
@@ -36,7 +36,7 @@ def test_positions_are_asked_for_again_while_the_coordinator_moves_or_begins():
         committed_offsets(SimpleNamespace(committed=asked), [], 0)
 
 
-def test_a_broker_that_has_not_heard_of_a_new_topic_yet_is_asked_again():
+def test_a_broker_without_metadata_of_a_new_topic_is_asked_again():
     codes = [KafkaError.LEADER_NOT_AVAILABLE, KafkaError.NOT_LEADER_FOR_PARTITION, KafkaError.UNKNOWN_TOPIC_OR_PART]
     left: list[int] = []
 
@@ -52,7 +52,7 @@ def test_a_broker_that_has_not_heard_of_a_new_topic_yet_is_asked_again():
     client = SimpleNamespace(get_watermark_offsets=marks, offsets_for_times=times)
     for ask, answer in (
         (lambda seconds: watermarks(client, None, seconds), (0, 7)),
-        (lambda seconds: [at.offset for at in offsets_at(client, [], seconds)], [7]),
+        (lambda seconds: [at.offset for at in offsets_for_times(client, [], seconds)], [7]),
     ):
         left += codes
         assert ask(60) == answer
@@ -62,7 +62,7 @@ def test_a_broker_that_has_not_heard_of_a_new_topic_yet_is_asked_again():
         left.clear()
 
 
-def test_a_group_of_which_its_coordinator_says_an_error_is_not_one_without_members():
+def test_an_error_of_the_coordinator_is_not_mistaken_for_a_group_without_members():
     error = KafkaError(KafkaError.COORDINATOR_LOAD_IN_PROGRESS)
     answers = [SimpleNamespace(error=None, members=["one"]), SimpleNamespace(error=error, members=[])]
     admin = SimpleNamespace(list_groups=lambda group, timeout: [answers.pop()])

@@ -1,4 +1,4 @@
-"""Finding components: names, aliases, suggestions, and who brings what."""
+"""Registry of components: names, aliases, suggestions, and plugins."""
 
 import dataclasses
 import importlib.metadata
@@ -54,7 +54,7 @@ class NothingInParticular(Component[Config]):
 
 
 def module(*classes: type[Component[Any]]) -> Any:
-    """A plugin module that brings these classes."""
+    """Return a plugin module with these classes."""
     plugin = types.ModuleType(f"plugin_{'_'.join(cls.__name__ for cls in classes)}")
     plugin.components = hookimpl(lambda: list(classes))
     return plugin
@@ -92,7 +92,7 @@ def test_unknown_types_get_a_suggestion(kind: str, name: str, message: str) -> N
     assert str(e.value) == message
 
 
-def test_of_two_components_of_one_name_none_can_be_used_and_both_are_named() -> None:
+def test_two_components_of_one_name_are_unusable_and_both_named() -> None:
     components = brought(module(First), module(Second, AsSink))
     (fault,) = components.faults
     assert re.match(
@@ -131,20 +131,20 @@ class Nameless(First):
         (First(Config()), "which is no component's class"),
     ],
 )
-def test_what_is_no_component_is_a_fault_at_its_line_and_the_rest_can_be_used(wrong: Any, message: str) -> None:
+def test_an_invalid_component_is_a_fault_at_its_line_and_the_others_can_be_used(wrong: Any, message: str) -> None:
     plugin = module(First)
     plugin.components = hookimpl(lambda: [wrong, First])
     components = brought(plugin)
     (fault,) = components.faults
     assert message in fault.message
     assert fault.message.startswith(f"module {plugin.__name__}")
-    assert (fault.file, fault.whole) == (__file__, False)
+    assert (fault.file, fault.is_whole_plugin) == (__file__, False)
     assert list(components.all("source")) == [First]
     if isinstance(wrong, type):
         assert fault.line == inspect.getsourcelines(wrong)[1]
 
 
-def test_a_component_that_lacks_a_method_says_so_when_it_is_asked_for() -> None:
+def test_a_component_without_a_method_is_an_error_when_it_is_requested() -> None:
     components = brought(module(Lacking))
     for name in ("LACKING", "org.example.lacking"):
         with pytest.raises(UnusableType, match=r"Lacking, lacks write: .* \(.*test_manager.py:\d+\)"):
@@ -177,7 +177,7 @@ def test_a_plugin_that_cannot_be_used_is_a_fault_and_the_others_can(hook: Any, m
     components = brought(plugin, module(First))
     (fault,) = components.faults
     assert message in fault.message
-    assert fault.whole
+    assert fault.is_whole_plugin
     assert list(components.all("source")) == [First]
 
 
@@ -227,11 +227,11 @@ def test_plugins_come_through_the_entry_point_group(monkeypatch: pytest.MonkeyPa
     assert "cannot be imported: SystemExit: there is no licence" in fault.message
 
 
-# --- what authors get wrong
+# --- mistakes of authors
 
 
 class Plain:
-    """No option."""
+    """Class that is no option."""
 
 
 class Odd(Config):
@@ -282,7 +282,7 @@ class Fine(Config):
 
 
 def sink(name: str, config: type[Config] = Config, **methods: Any) -> type[Any]:
-    """A class of a sink with these methods."""
+    """Return a class of a sink with these methods."""
     methods = {"write": lambda self, batch: None, **methods}
     return types.new_class(name, (Sink[config],), {}, lambda body: body.update(type_name="mine", **methods))  # type: ignore[valid-type]  # it is one
 
@@ -319,7 +319,7 @@ def yielding(self: Any, batch: Any) -> Iterator[None]:
         (sink("A", Dotted), "cannot be configured: the option labels. is a str; under a name that ends in a dot"),
     ],
 )
-def test_a_class_that_cannot_work_is_told_in_one_sentence_and_the_rest_can_be_used(cls: type, said: str) -> None:
+def test_an_unusable_class_is_reported_in_one_sentence_and_the_others_can_be_used(cls: type, said: str) -> None:
     components = brought(module(cls, First))
     (fault,) = components.faults
     assert said in fault.message
@@ -330,7 +330,7 @@ def test_a_class_that_cannot_work_is_told_in_one_sentence_and_the_rest_can_be_us
         components.get("sink", "mine")
 
 
-def test_what_an_author_may_write() -> None:
+def test_valid_classes_are_accepted() -> None:
     for cls in (
         sink("B", Fine),
         sink("B", write=lambda self, *batches: None),
@@ -345,10 +345,10 @@ def yielding_probe(self: Any) -> Iterator[str]:
     yield "a sentence"
 
 
-def test_nothing_is_wrong_with_the_built_in_ones() -> None:
-    from flafka.plugins.mistakes import mistakes
+def test_built_in_components_have_no_faults() -> None:
+    from flafka.plugins.contractcheck import find_contract_violations
 
     components = Components()
     for kind in KINDS:
         for cls in components.all(kind):
-            assert not [*mistakes(cls)], cls
+            assert not [*find_contract_violations(cls)], cls

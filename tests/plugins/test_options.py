@@ -20,12 +20,12 @@ OURS = ("flafka",)
 
 
 def all_config_classes(base: type[Config] = Config) -> Iterator[type[Config]]:
-    """Those of everything that is built, the agent's own included."""
+    """Return the option classes of all built-in components, and of the agent."""
     if base is Config:
         Components()
         importlib.import_module("flafka.agent.config.sinkgroups")
     for cls in base.__subclasses__():
-        # In plugins.options classes are made to check some options of another one.
+        # plugins.options creates classes that check some options of another one.
         if cls.__module__.partition(".")[0] in OURS and cls.__module__ != "flafka.plugins.options":
             yield cls
             yield from all_config_classes(cls)
@@ -72,7 +72,7 @@ def problems(**properties: str) -> list[Problem]:
     return found
 
 
-def test_text_becomes_what_the_field_wants() -> None:
+def test_text_becomes_the_type_of_the_field() -> None:
     config, found = Everything.parse(
         {
             "someText": " a b ",
@@ -135,9 +135,7 @@ def test_defaults_are_each_configs_own() -> None:
         ({"someText": "n"}, "", "someText and needed must differ"),
     ],
 )
-def test_what_is_wrong_is_said_in_the_words_of_the_file(
-    properties: dict[str, str], option_name: str, message: str
-) -> None:
+def test_errors_have_the_words_of_the_file(properties: dict[str, str], option_name: str, message: str) -> None:
     assert problems(**properties) == [Problem(option_name, message)]
 
 
@@ -147,14 +145,14 @@ def test_numbers_are_spelled_as_in_java(text: str, number: float) -> None:
 
 
 @pytest.mark.parametrize("text", ["1_0", "inf", "nan", "Infinity", "0x1p3", "\u0663", "1 0", "f", "1e"])
-def test_what_is_no_number_in_digits_is_refused(text: str) -> None:
+def test_numbers_without_digits_are_refused(text: str) -> None:
     assert problems(rate=text) == [Problem("rate", f"must be a number, not {text!r}")]
 
 
-def test_everything_wrong_is_said_at_once() -> None:
+def test_all_errors_are_reported_at_once() -> None:
     config, found = Everything.parse({"batchSize": "x", "flag": "1", "bathcSize": "3", "kind": "z", "zzz": ""})
     assert config is None
-    assert {(problem.option, problem.unknown) for problem in found} == {
+    assert {(problem.option, problem.is_unknown_option) for problem in found} == {
         ("batchSize", False),
         ("flag", False),
         ("bathcSize", True),
@@ -162,8 +160,9 @@ def test_everything_wrong_is_said_at_once() -> None:
         ("zzz", True),
         ("needed", False),
     }
-    assert Problem("bathcSize", "unknown option 'bathcSize', did you mean 'batchSize'?", unknown=True) in found
-    assert Problem("zzz", "unknown option 'zzz'", unknown=True) in found
+    text = "unknown option 'bathcSize', did you mean 'batchSize'?"
+    assert Problem("bathcSize", text, is_unknown_option=True) in found
+    assert Problem("zzz", "unknown option 'zzz'", is_unknown_option=True) in found
     assert Problem("needed", "is required") in found
 
 
@@ -171,7 +170,7 @@ def test_everything_wrong_is_said_at_once() -> None:
 def test_only_the_declared_spelling_is_known(name: str) -> None:
     config, found = Everything.parse({"needed": "n", name: "5"})
     assert config is not None
-    assert [(problem.option, problem.unknown) for problem in found] == [(name, True)]
+    assert [(problem.option, problem.is_unknown_option) for problem in found] == [(name, True)]
 
 
 @given(
@@ -179,7 +178,7 @@ def test_only_the_declared_spelling_is_known(name: str) -> None:
 )
 def test_no_text_raises(properties: dict[str, str]) -> None:
     config, found = Everything.parse(properties)
-    assert (config is None) == any(not problem.unknown for problem in found)
+    assert (config is None) == any(not problem.is_unknown_option for problem in found)
     assert {problem.option for problem in found} <= {"", "needed", *properties}
 
 
@@ -199,7 +198,7 @@ def test_secrets_are_in_no_message_and_no_repr() -> None:
         assert secret[:3] not in str(found)
 
 
-def test_a_declaration_tells_what_documentation_needs() -> None:
+def test_a_declaration_has_the_facts_of_the_documentation() -> None:
     options = {o.name: o for o in Everything.options()}
     assert list(options)[:2] == ["someText", "batchSize"]
     assert options["batchSize"] == Option(
@@ -210,7 +209,7 @@ def test_a_declaration_tells_what_documentation_needs() -> None:
         unit="events",
         bounds="≥ 1, ≤ 10",
         description="a number",
-        secret=False,
+        is_secret=False,
     )
     assert [(o.kind, o.bounds) for o in options.values()] == [
         ("text", ""),
@@ -224,8 +223,8 @@ def test_a_declaration_tells_what_documentation_needs() -> None:
         ("secret", ""),
         ("text", "matches ^[a-z]+$"),
     ]
-    assert [o.name for o in options.values() if o.secret] == ["password"]
-    assert [o.name for o in options.values() if o.required] == ["needed"]
+    assert [o.name for o in options.values() if o.is_secret] == ["password"]
+    assert [o.name for o in options.values() if o.is_required] == ["needed"]
     assert [o.name for o in options.values() if o.is_prefix] == ["headers."]
     assert options["words"].default == ["one"]
 
@@ -235,7 +234,7 @@ def test_a_config_cannot_be_changed() -> None:
         parse().number = 6
 
 
-def test_options_by_their_older_names():
+def test_options_by_their_deprecated_aliases():
     class Renamed(Config):
         deprecated_aliases = MappingProxyType({"kafka.topic": "topic", "count": "number"})
         topic: str = option(name="kafka.topic", description="the topic")
@@ -250,14 +249,14 @@ def test_options_by_their_older_names():
         assert found == []
         assert (config.topic, config.count) == expected
     assert Renamed.parse({"topic": "a", "number": "x"})[1] == [
-        Problem("number", "must be a whole number, not 'x'")  # by the name that stands in the file
+        Problem("number", "must be a whole number, not 'x'")  # by the name in the file
     ]
     assert Renamed.parse({"topic": "a", "numbre": "x"})[1] == [
-        Problem("numbre", "unknown option 'numbre', did you mean 'number'?", unknown=True)
+        Problem("numbre", "unknown option 'numbre', did you mean 'number'?", is_unknown_option=True)
     ]
 
 
-def test_agreements_are_all_checked_whatever_the_order_of_fields_and_whatever_else_is_wrong() -> None:
+def test_all_cross_field_validators_run_in_any_order_of_fields_and_beside_other_errors() -> None:
     def make(*order: str) -> type[Config]:
         annotations = {"low": int, "high": int, "ports": dict[str, str], "other": int}
         declared = {
@@ -290,7 +289,7 @@ def test_agreements_are_all_checked_whatever_the_order_of_fields_and_whatever_el
             config, found = cls.parse({"low": "3", "high": "2", "port.a": "1", "other": other})
             assert config is None
             assert sorted(found, key=str) == sorted([*both, *wrong], key=str)
-        # Nothing is said of what cannot be read, nor of what is checked against it.
+        # No message about unreadable values, nor about values that are compared with them.
         assert sorted(problem.option for problem in cls.parse({"low": "x", "port.a": "1"})[1]) == ["low", "other"]
         assert [problem.option for problem in cls.parse({"high": "x", "port.a": "0", "other": "1"})[1]] == [
             "high",
@@ -301,20 +300,20 @@ def test_agreements_are_all_checked_whatever_the_order_of_fields_and_whatever_el
 
 
 def test_no_check_of_one_option_sees_another() -> None:
-    # A validator that takes pydantic's info can read the fields declared before its own, and only those: moving a
-    # field would turn its check off. What is about several options is a `cross_field_validator`.
+    # A validator that takes pydantic's info can read only the fields declared before its own: moving a field would
+    # turn its check off. A check of several options is a `cross_field_validator`.
     for config_class in all_config_classes():
         for name, decorator in config_class.__pydantic_decorators__.field_validators.items():
-            if name != "_from_text":
+            if name != "_parse_text":
                 parameters = inspect.signature(decorator.func).parameters.values()
                 takes = [one.name for one in parameters if one.kind is not inspect.Parameter.KEYWORD_ONLY]
-                assert len(takes) == 1, f"{config_class.__name__}.{name} is to be an agreement"
+                assert len(takes) == 1, f"{config_class.__name__}.{name} must be a cross_field_validator"
 
 
 def test_descriptions_are_sentences_of_one_form() -> None:
     for config_class in all_config_classes():
         for one in config_class.options():
-            if one.without_effect:  # a reason, which stands in brackets
+            if one.without_effect:  # a reason in brackets
                 assert not one.description.endswith("."), (config_class, one.name)
             else:
                 assert re.fullmatch(r"[A-Z`].*[.]", one.description), (config_class, one.name, one.description)
@@ -329,7 +328,7 @@ def test_an_option_declared_again_with_another_default() -> None:
     options = {o.name: o for o in Other.options()}
     assert options["batchSize"] == dataclasses.replace(before["batchSize"], default=7)
     assert options["maybe"] == dataclasses.replace(before["maybe"], default=options["maybe"].default)
-    assert options["maybe"].required
+    assert options["maybe"].is_required
     assert Other.parse({"needed": "n", "batchSize": "11"})[1] == [
         Problem("batchSize", "must be at most 10, not '11'"),
         Problem("maybe", "is required"),
@@ -342,6 +341,7 @@ def test_options_without_effect() -> None:
         options_without_effect = MappingProxyType({"threads": "one thread is enough"})
         quorum: str | None = option(None, name="quorum", without_effect=True, description="ZooKeeper is not asked")
 
-    assert Old.without_effect() == {"threads": "one thread is enough", "quorum": "ZooKeeper is not asked"}
+    expected = {"threads": "one thread is enough", "quorum": "ZooKeeper is not asked"}
+    assert Old.list_options_without_effect() == expected
     config, found = Old.parse({"threads": "many", "quorum": "q"})
     assert (config, found) == (Old(quorum="q"), [])

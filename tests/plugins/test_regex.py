@@ -7,10 +7,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from flafka.plugins.shared import regex as module
-from flafka.plugins.shared.javaregex import JavaPattern, NotLinear
-from flafka.plugins.shared.regex import Regex, TooSlow
-from flafka.sources.filenames import name_pattern
+from flafka.plugins.java import regex as module
+from flafka.plugins.java.pattern import JavaPattern, NonLinearPattern
+from flafka.plugins.java.regex import Regex, RegexTimeout
+from flafka.sources.filenames import compile_name_pattern
 
 PATTERNS = [
     "é.",
@@ -47,7 +47,9 @@ def shout(text: str) -> str:
 
 @given(ROWS, st.sampled_from(PATTERNS), st.booleans())
 @example([b"\xc3\xa9\xff", b"\xc3", "é".encode(), b""], "é.", False)
-def test_a_row_gives_the_same_among_others_as_alone(rows: list[bytes], pattern: str, backtracking: bool) -> None:
+def test_a_row_has_the_same_result_alone_and_among_others(
+    rows: list[bytes], pattern: str, backtracking: bool
+) -> None:
     regex = Regex(re.sub(r"\\x\{.*\}", "é", pattern) if backtracking else pattern, backtracking=backtracking)
     column = bodies(*rows)
     operations = [regex.matches, lambda c: regex.replace(c, ("<", 0, "\\0>")), lambda c: regex.transform(c, shout)]
@@ -64,7 +66,7 @@ def test_replacing_a_match_by_itself_leaves_every_byte(rows: list[bytes], patter
 
 
 @given(ROWS, st.sampled_from([r"\d+", "[ab]+x", "[a-c0-9]"]))
-def test_a_pattern_of_ascii_finds_in_any_bytes_what_a_search_of_bytes_finds(rows: list[bytes], pattern: str) -> None:
+def test_an_ascii_pattern_matches_any_bytes_like_a_search_of_bytes(rows: list[bytes], pattern: str) -> None:
     regex, bytewise = Regex(pattern), re.compile(pattern.encode())
     assert regex.replace(bodies(*rows), ("!",)).to_pylist() == [bytewise.sub(b"!", row) for row in rows]
     assert regex.matches(bodies(*rows)).to_pylist() == [bytewise.search(row) is not None for row in rows]
@@ -93,14 +95,14 @@ def test_an_odd_byte_is_a_character_of_its_own(backtracking: bool) -> None:
 
 
 @pytest.mark.parametrize("backtracking", [False, True])
-def test_nulls_stay_null_and_a_header_is_worked_out_once_for_each_value(backtracking: bool) -> None:
+def test_nulls_stay_null_and_a_header_is_computed_once_for_each_value(backtracking: bool) -> None:
     column, calls = headers("a1", None, "b", "a1"), []
     regex = Regex(r"\d", backtracking=backtracking)
     assert regex.matches(column).to_pylist() == [True, None, False, True]
     assert regex.replace(column, ("#",)).to_pylist() == ["a#", None, "b", "a#"]
     assert regex.transform(column, lambda text: calls.append(text) or "#").to_pylist() == ["a#", None, "b", "a#"]
     assert calls == ["1"]
-    part = column.slice(2, 1)  # fewer rows than different values: only what is in it
+    part = column.slice(2, 1)  # fewer rows than different values: only its own values
     assert regex.replace(part, ("#",)).type == column.type
     assert regex.matches(part).to_pylist() == [False]
 
@@ -179,28 +181,28 @@ def test_properties_of_unicode(backtracking: bool) -> None:
         ("(?=x)x(?i)y", "look-ahead (?=…)", "xY", "XY"),
     ],
 )
-def test_what_re2_cannot_run_is_run_where_that_is_allowed(
+def test_patterns_outside_of_re2_run_where_backtracking_is_allowed(
     pattern: str, what: str, found: str, not_found: str
 ) -> None:
-    with pytest.raises(NotLinear) as e:
+    with pytest.raises(NonLinearPattern) as e:
         Regex(pattern)
     assert str(e.value) == f"the regular expression {pattern!r} has {what}, which cannot be run in linear time"
     for backtracking in (None, True):
         regex = Regex(pattern, backtracking=backtracking)
         assert regex.matches(headers(found, not_found)).to_pylist() == [True, False]
-    assert [problem.note for problem in Regex(pattern, backtracking=None).note("regex")] == [True]
-    assert [*Regex("a+b", backtracking=None).note("regex")] == []
+    assert [problem.is_note for problem in Regex(pattern, backtracking=None).notes("regex")] == [True]
+    assert [*Regex("a+b", backtracking=None).notes("regex")] == []
 
 
 @pytest.mark.parametrize(
     ("pattern", "text", "found"),
     [
-        (r"(a)\11", "aa1", True),  # a group of which there is none is a group and a digit
-        (r"(?=.)x{e}", "x{e}", True),  # a brace is no measure of how much may differ
+        (r"(a)\11", "aa1", True),  # a reference to a missing group is a shorter reference and a digit
+        (r"(?=.)x{e}", "x{e}", True),  # a brace is no fuzzy-match limit
         (r"(?=.)x{e}", "y", False),
         (r"a\Z", "a\n", True),
         (r"a\Z", "a\nb", False),
-        (r"(?=.)\bé", "é", False),  # no letter of ASCII
+        (r"(?=.)\bé", "é", False),  # outside of ASCII
         (r"(?=.)^\w$", "é", False),
     ],
 )
@@ -209,7 +211,7 @@ def test_the_engine_that_backtracks_reads_patterns_as_java_does(pattern: str, te
 
 
 @pytest.mark.parametrize("pattern", ["[a-c&&b]", "[a[b]]", r"[\Ha]", r"\p{IsGreek}", r"[\P{Lu}]"])
-def test_what_pythons_own_engine_reads_otherwise_is_refused_for_it(pattern: str) -> None:
+def test_patterns_that_pythons_engine_reads_otherwise_are_refused_for_it(pattern: str) -> None:
     with pytest.raises(ValueError, match="which is not supported"):
         JavaPattern(pattern, "re")
 
@@ -227,13 +229,13 @@ def test_what_pythons_own_engine_reads_otherwise_is_refused_for_it(pattern: str)
     ],
 )
 def test_empty_matches_are_replaced_as_by_java(pattern: str, text: str, replaced: str) -> None:
-    """The answers are those of Java 17's `replaceAll`."""
+    """Expected results come from Java 17's `replaceAll`."""
     regex = Regex(pattern, backtracking=None)
     assert regex.replace(headers(text), ("-",)).to_pylist() == [replaced]
 
 
 def test_names_of_files_have_the_categories_of_unicode() -> None:
-    pattern = name_pattern(r"[\p{L}_]+\p{Nd}\P{L}\.log")
+    pattern = compile_name_pattern(r"[\p{L}_]+\p{Nd}\P{L}\.log")
     assert pattern.fullmatch("größe_1-.log")
     assert not pattern.fullmatch("größe_1a.log")
 
@@ -250,27 +252,27 @@ def test_names_of_files_have_the_categories_of_unicode() -> None:
         (r"\p{^L}", r"has \\p, which is not supported"),
     ],
 )
-def test_a_class_that_there_is_not_is_refused_with_those_there_are(pattern: str, why: str) -> None:
+def test_an_unknown_class_is_refused_with_the_known_ones(pattern: str, why: str) -> None:
     with pytest.raises(ValueError, match=why):
         Regex(pattern, backtracking=None)
 
 
 SLOW = "(a|aa)+(?!a)$"
-"""It takes for ever on many letters a with another behind."""
+"""Exponential time on many characters a with another after them."""
 
 
-def test_a_text_that_takes_too_long_is_told_by_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_text_that_takes_too_long_is_reported_with_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(module._BOUNDED, "timeout", 0.05)
     regex, slow = Regex(SLOW, backtracking=None), b"a" * 60 + b"!"
     for operation in (regex.matches, regex.extract, lambda column: regex.replace(column, ("",))):
-        with pytest.raises(TooSlow) as e:
+        with pytest.raises(RegexTimeout) as e:
             operation(bodies(b"aa", slow, b"b", slow))
         assert e.value.rows == [1, 3]
     column = headers(slow.decode(), None, "aa", slow.decode(), "x")
-    with pytest.raises(TooSlow) as e:
+    with pytest.raises(RegexTimeout) as e:
         regex.matches(column)
     assert e.value.rows == [0, 3]
-    assert regex.matches(column.slice(1, 2)).to_pylist() == [None, True]  # not by what no row holds
+    assert regex.matches(column.slice(1, 2)).to_pylist() == [None, True]  # not by values outside the slice
     unused = pa.DictionaryArray.from_arrays(pa.array([1, 1]), pa.array([slow.decode(), "aa"]))
     assert regex.matches(unused).to_pylist() == [True, True]
 
@@ -315,8 +317,8 @@ def test_any_text_is_a_pattern_or_a_value_error(pattern: str, backtracking: bool
 )
 def test_replacements_in_java_spelling(text: str, result: str, backtracking: bool) -> None:
     regex = Regex("(a)(?<second>b)(c)?", backtracking=backtracking)
-    assert regex.replace(headers("ab"), regex.replacement(text)).to_pylist() == [result]
-    assert regex.replace(bodies(b"\xffab"), regex.replacement(text)).to_pylist() == [b"\xff" + result.encode()]
+    assert regex.replace(headers("ab"), regex.parse_replacement(text)).to_pylist() == [result]
+    assert regex.replace(bodies(b"\xffab"), regex.parse_replacement(text)).to_pylist() == [b"\xff" + result.encode()]
 
 
 @pytest.mark.parametrize(
@@ -331,16 +333,16 @@ def test_replacements_in_java_spelling(text: str, result: str, backtracking: boo
 )
 def test_wrong_replacements_are_value_errors(text: str, what: str) -> None:
     with pytest.raises(ValueError) as e:
-        Regex("(a)(?<second>b)(c)?").replacement(text)
+        Regex("(a)(?<second>b)(c)?").parse_replacement(text)
     assert what in str(e.value)
 
 
 def test_groups_past_the_ninth_need_backtracking() -> None:
     pattern = "(a)" * 11
     with pytest.raises(ValueError, match="past the ninth"):
-        Regex(pattern).replacement("$11")
+        Regex(pattern).parse_replacement("$11")
     regex = Regex(pattern, backtracking=True)
-    assert regex.replace(headers("a" * 11), regex.replacement("$11!")).to_pylist() == ["a!"]
+    assert regex.replace(headers("a" * 11), regex.parse_replacement("$11!")).to_pylist() == ["a!"]
 
 
 @pytest.mark.parametrize("backtracking", [False, True])

@@ -1,4 +1,4 @@
-"""Libraries that are imported when a component opens, on a thread of its own."""
+"""Libraries that are imported when a component opens, on its own thread."""
 
 from __future__ import annotations
 
@@ -30,6 +30,6 @@ def test_a_package_and_a_part_of_it_may_be_required_at_once(tmp_path: Path, monk
             sys.modules.pop(name, None)
 
 
-def test_what_is_missing_names_its_extra() -> None:
+def test_a_missing_library_names_its_extra() -> None:
     with pytest.raises(MissingExtra, match=r"no_such_library is not installed: pip install 'flafka\[solr\]'"):
         require("no_such_library", "solr")

@@ -1,4 +1,4 @@
-"""Times in the letters of SimpleDateFormat, beside those that Java reads."""
+"""Times in patterns of SimpleDateFormat, compared with Java's."""
 
 import subprocess
 from datetime import UTC, datetime, timedelta
@@ -8,7 +8,7 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from flafka.agent.jvm.java import find_java
-from flafka.plugins.shared.simpledate import SimpleDateFormat
+from flafka.plugins.java.simpledate import SimpleDateFormat
 
 ZONE = "Europe/Berlin"
 PAIRS = [
@@ -52,10 +52,10 @@ TIMES = """
 1794042123456 1783414800000 1783411200000 1783411200000 null 1783411200000 null 1772323260000 920246460000
 1794045600000 1794042000000 1794051000000 1774747800000 1792891800000
 """
-"""The answers of OpenJDK 17 to these, of which `test_java_reads_the_same` asks the Java that is here."""
+"""Answers of OpenJDK 17; `test_java_reads_the_same` compares them with the Java of this machine."""
 
 
-def test_times_are_those_of_java():
+def test_times_agree_with_java():
     century = datetime.now(UTC) - timedelta(days=80 * 365.25)
     for pair, expected in zip(PAIRS, TIMES.split(), strict=True):
         pattern, text = pair.split("|")
@@ -77,11 +77,11 @@ def test_java_reads_the_same():
     ("pattern", "why"),
     [
         ("YYYY-MM-dd", "y is the year of a date"),
-        ("GGG yyyy", "not built"),
+        ("GGG yyyy", "not supported"),
         ("yyyy 'T", "quote that is not closed"),
         ("EEE HH:mm", "no day"),
     ],
 )
-def test_a_pattern_that_is_not_built_is_refused(pattern, why):
+def test_an_unsupported_pattern_is_refused(pattern, why):
     with pytest.raises(ValueError, match=why):
         SimpleDateFormat(pattern, UTC)

@@ -1,4 +1,4 @@
-"""Components to start from: each is whole, and takes the place of a Java class in a file as it is."""
+"""Templates of components: each is complete, and replaces a Java class in an unchanged file."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ CLASSES = {
 
 @pytest.fixture
 def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
-    """What the command prints for those classes, as modules."""
+    """Modules that the command prints for those classes."""
     modules = {}
     for kind, java in CLASSES.items():
         shown = CliRunner().invoke(main, ["template", kind, java])
@@ -73,7 +73,7 @@ def test_a_file_with_java_classes_runs_with_components_that_have_their_names(
     assert [one.cls.type_name for one in kinds] == ["my_source", "my_channel", "my_interceptor", "my_sink"]
 
 
-def test_without_them_each_is_named_with_what_to_run(tmp_path: Path) -> None:
+def test_missing_components_are_named_with_the_command_to_run(tmp_path: Path) -> None:
     file = tmp_path / "flume.conf"
     file.write_text(FILE)
     spec, found = load(file, components=Components())
@@ -93,10 +93,10 @@ def test_an_interceptor_is_found_with_and_without_its_builder(written: dict[str,
         components.get("interceptor", "com.acme.Other$Builder")
 
 
-def test_what_is_no_class_is_refused() -> None:
+def test_an_invalid_class_name_is_refused() -> None:
     shown = CliRunner().invoke(main, ["template", "sink", "x y"])
     assert shown.exit_code == 2
-    assert "is no name of a Java class" in shown.output
+    assert "is not a name of a Java class" in shown.output
 
 
 @pytest.mark.parametrize("kind", CLASSES)

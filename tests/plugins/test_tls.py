@@ -1,4 +1,4 @@
-"""Options of TLS: what cannot work is told with the configuration, not when a connection is made."""
+"""Options of TLS: an unusable value is reported with the configuration, not at a connection."""
 
 import pytest
 
@@ -17,7 +17,7 @@ NEEDED = {"hostname": "h", "port": "1", "ssl": "true"}
         ({"include-protocols": "TLSv9"}, "not 'TLSv9'"),
     ],
 )
-def test_what_cannot_be_spoken_is_refused_in_words(given, told):
+def test_unsupported_tls_options_are_refused(given, told):
     config, problems = AvroSinkConfig.parse({**NEEDED, **given})
     assert config is None
     assert [told in problem.message for problem in problems] == [True]
@@ -33,7 +33,7 @@ def test_what_cannot_be_spoken_is_refused_in_words(given, told):
         {"include-cipher-suites": "TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256"},
     ],
 )
-def test_what_can_be(given):
+def test_valid_tls_options_are_accepted(given):
     config, problems = AvroSinkConfig.parse({**NEEDED, **given})
     assert not problems
     assert config is not None

@@ -1,4 +1,4 @@
-"""Values with units where a number is wanted: the error names the unit and the number to write."""
+"""Values with units in place of numbers: the error names the unit and the number to write."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ CONFIGURATION = {
 }
 
 
-def test_errors_say_what_to_write(tmp_path: Path) -> None:
+def test_errors_name_the_number_to_write(tmp_path: Path) -> None:
     file = tmp_path / "agent.conf"
     file.write_text("".join(f"a1.{name} = {value}\n" for name, value in CONFIGURATION.items()))
     _, found = load(file, components=Components())
@@ -56,5 +56,5 @@ def test_errors_say_what_to_write(tmp_path: Path) -> None:
         ("1e3", "", ", not '1e3'"),
     ],
 )
-def test_the_number_is_told_where_there_is_one(text: str, unit: str, said: str) -> None:
+def test_the_number_is_named_if_there_is_one(text: str, unit: str, said: str) -> None:
     assert not_in_unit(text, unit) == said

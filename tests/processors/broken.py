@@ -1,3 +1,3 @@
-"""It cannot be imported."""
+"""Module that cannot be imported."""
 
 x = 1 / 0

@@ -1,8 +1,8 @@
-"""Processors that the tests run; written as a user would."""
+"""Processors of the tests, written as a user would."""
 
 from pyspark.sql import functions as F
 
-from flafka.plugins.shared.frames import avro_body, json_body
+from flafka.plugins.dataframe import avro_body, json_body
 
 SCHEMA = "user string, outcome string, at timestamp"
 ORDER = {
@@ -29,14 +29,14 @@ VISIT = {
 
 
 def failures(events, options):
-    """Failed logins of a user within a minute, when they are at least `limit`."""
+    """Return failed logins of a user within a minute, at least `limit` of them."""
     logins = events.withColumn("login", json_body(SCHEMA)).select("login.*").where("outcome = 'failed'")
     counted = logins.withWatermark("at", "10 seconds").groupBy(F.window("at", "1 minute"), "user").count()
     return counted.where(F.col("count") >= int(options["limit"])).select("window.start", "user", "count")
 
 
 def joined(events, options):
-    """Requests with their answers, by the header `id`."""
+    """Return requests with their answers, joined by the header `id`."""
     events = events.select(
         F.col("headers")["id"].alias("id"), F.col("headers")["kind"].alias("kind"), "body", "timestamp"
     ).withWatermark("timestamp", "10 seconds")
@@ -55,7 +55,7 @@ def visits(events, options):
 
 
 def both(events, options):
-    """Every event as it is, in capitals, and how many there were of each host."""
+    """Return every event unchanged, in capitals, and the number of events of each host."""
     upper = events.withColumn("body", F.upper(F.col("body").cast("string"))).withColumn(
         "key", F.col("headers")["host"]
     )

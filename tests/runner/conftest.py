@@ -1,32 +1,32 @@
-"""What all tests of the runners share."""
+"""Fixtures of the tests of the runners."""
 
 import pytest
 
 from flafka.agent.runner.local.channels import ChannelRunner
 from flafka.agent.runner.local.sinks import SinkRunner
-from flafka.agent.topology import ComponentSpec, Place, SinkSpec
+from flafka.agent.topology import ComponentSpec, ConfigLocation, SinkSpec
 from flafka.channels.memory import MemoryChannel, MemoryConfig
 from flafka.plugins import Config
-from tests.runner.pipelines import Letters
+from tests.runner.pipelines import MemoryDeadLetters
 
 
 @pytest.fixture(autouse=True)
-def soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What failed is tried again after hundredths of seconds: how waits grow is the matter of `test_retries.py`."""
+def fast_retries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retry after hundredths of seconds: `test_retries.py` covers the growth of waits."""
     monkeypatch.setattr("flafka.agent.runner.retries.FIRST_WAIT_SECONDS", 0.02)
 
 
 @pytest.fixture
 def pipeline():
-    """Starts a sink on a memory channel; stops it afterwards."""
+    """Function that starts a sink on a memory channel; the sink is stopped afterwards."""
     started = []
 
     def start(cls, channel=None, audit=None, interceptors=()):
         channel = channel or MemoryChannel(MemoryConfig(), "m")
         runner = ChannelRunner("a.channels.m", "m", channel, audit)
         runner.ready.set()
-        letters = Letters()
-        place = Place("test.conf", 1)
+        letters = MemoryDeadLetters()
+        place = ConfigLocation("test.conf", 1)
         made = tuple(ComponentSpec(one.type_name, "i", one, Config(), {}, place) for one in interceptors)
         spec = SinkSpec("k", "a.sinks.k", cls, Config(), {}, place, channel="m", interceptors=made)
         sink = SinkRunner([spec], runner, letters, "host.a.k")

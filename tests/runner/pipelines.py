@@ -1,4 +1,4 @@
-"""Sinks that keep in memory what they get, exactly once or not, and what tests put before and behind them."""
+"""Sinks that keep their events in memory, exactly once or not, with channels and dead letters for them."""
 
 from collections.abc import Iterator
 from typing import ClassVar
@@ -16,7 +16,7 @@ from flafka.plugins import (
 
 
 class Store(Sink[Config]):
-    """Keeps what was flushed; does what it is told to on the way."""
+    """Sink that keeps flushed events; a test can make it fail."""
 
     type_name = "store"
     flush_interval = 0.05
@@ -45,7 +45,7 @@ class Store(Sink[Config]):
 
 
 class Record(CommittingSink[Config]):
-    """Exactly once, in memory: its commit log outlives the instance, as HDFS does."""
+    """Exactly-once sink in memory: its commit log outlives the instance, as on HDFS."""
 
     type_name = "record"
     commits: ClassVar[dict[int, tuple[int, list[bytes]]]]
@@ -56,13 +56,13 @@ class Record(CommittingSink[Config]):
         self.written: list[bytes] = []
 
     def resume(self, committed):
-        return committed.at(max((end for end, _ in self.commits.values()), default=committed.next_offset))
+        return committed.with_offset(max((end for end, _ in self.commits.values()), default=committed.next_offset))
 
     def write(self, batch):
         self.partition = batch.origin.partition
         self.written += batch.bodies.to_pylist()
 
-    def due(self):
+    def due_partitions(self):
         return {self.partition} if self.written else set()
 
     def stage(self, assignment, offsets):
@@ -80,7 +80,7 @@ class Record(CommittingSink[Config]):
         self.written.clear()
 
 
-class Letters(list):
+class MemoryDeadLetters(list):
     def put(self, letters):
         self.extend(letters)
 

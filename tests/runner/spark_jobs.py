@@ -1,4 +1,4 @@
-"""A pipeline of one sink as Spark's tasks and driver have it, without a broker, and micro-batches of it."""
+"""Pipeline of one sink as Spark's tasks and driver run it, without a broker, and its micro-batches."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ import pyarrow as pa
 from flafka.agent.options import AgentOptions
 from flafka.agent.runner.spark.job import Job, PartitionTask, Result, SinkJob
 from flafka.agent.runner.spark.query import Query
-from flafka.agent.topology import ChannelSpec, Place, SinkSpec, Tolerance
+from flafka.agent.topology import ChannelSpec, ConfigLocation, SinkSpec, Tolerance
 from flafka.channels.kafka import KafkaChannel, KafkaChannelConfig
 from flafka.plugins import Assignment, Batch, Config, FlafkaError, KafkaStream, Rejected, Sink
 from tests.fixtures.partitions import assignment
 
-PLACE = Place("test.conf", 1)
+PLACE = ConfigLocation("test.conf", 1)
 ASSIGNMENT = assignment("c", "t", "i", "g", 0, 0)
 
 
 class Picky(Sink[Config]):
-    """Takes all but `bad`."""
+    """Sink that rejects `bad`."""
 
     type_name = "picky"
 
@@ -33,7 +33,7 @@ class Picky(Sink[Config]):
 
 
 class Recording(KafkaChannel):
-    """Keeps the offsets that Kafka would; its topic is that of `ASSIGNMENT`."""
+    """Channel that keeps the offsets that Kafka would; its topic is that of `ASSIGNMENT`."""
 
     kafka = property(lambda self: self)
     stored: Mapping[int, int | None]
@@ -44,23 +44,23 @@ class Recording(KafkaChannel):
 
     def commit_offsets(self, assignments: Collection[Assignment]) -> None:
         for one in assignments:
-            self.confirm(one)
+            self.confirm_topic_id(one)
             assert (one.group, one.generation) == (ASSIGNMENT.group, ASSIGNMENT.generation)
         self.stored = {one.partition: one.next_offset for one in assignments}
 
-    def confirm(self, assignment: Assignment) -> None:
+    def confirm_topic_id(self, assignment: Assignment) -> None:
         assert assignment.topic_partition == ASSIGNMENT.topic_partition
 
-    def starts(self) -> Mapping[int, int]:
+    def beginning_offsets(self) -> Mapping[int, int]:
         return {}
 
-    def refusals(self, group: str | None, starts: Any = None) -> Any:
+    def blocking_errors(self, group: str | None, starts: Any = None) -> Any:
         return []
 
-    def refuse(self, error: FlafkaError) -> None:
+    def store_error(self, error: FlafkaError) -> None:
         pass
 
-    restore = commit_offsets
+    restore_offsets = commit_offsets
 
 
 def jobs(tolerance: Tolerance) -> tuple[Job, SinkJob]:
@@ -90,6 +90,6 @@ def run(tolerance: Tolerance, *bodies: bytes) -> Result:
 
 
 def one_batch(query: Query, *bodies: bytes) -> None:
-    """Have a query that has partition 0 commit a micro-batch of them."""
+    """Have a query with partition 0 commit a micro-batch of these records."""
     result = SimpleNamespace(result=pickle.dumps(run(query.rejections.tolerance, *bodies)))
     query._commit(SimpleNamespace(collect=lambda: [result]), 0)

@@ -1,4 +1,4 @@
-"""Commands in messages: they work in a shell in any directory, and ask the brokers of the component."""
+"""Commands in messages: they work in a shell in any directory, and name the brokers of the component."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The commit protocol: the order of its steps, and what is left where one of them fails."""
+"""Commit protocol: the order of its steps, and the state after a failed step."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ def staged(partition: int = 0, start: int = 5, end: int = 8) -> StagedRange:
 
 
 class Scene:
-    """A committer between a sink, an audit, and stores of dead letters and offsets, which note what is called."""
+    """Committer between a sink, an audit, and stores of dead letters and offsets, which record their calls."""
 
     def __init__(self, *, logs: bool = True) -> None:
         self.calls: list[str] = []
         self.failures: dict[str, Exception] = {}
-        """By call: what it raises."""
+        """Exception by call."""
         self.offsets: dict[int, int | None] = {}
         self.last_records: dict[int, LastRecord] = {}
         self.during_store: Callable[[], None] = lambda: None
@@ -43,7 +43,7 @@ class Scene:
 
     def resume(self, committed: Assignment) -> Assignment:
         self.called("resume")
-        return committed.of(epoch=2, commit_log="hdfs:/new").at(9)
+        return committed.replace(epoch=2, commit_log="hdfs:/new").with_offset(9)
 
     def commit(self, receipt: Receipt) -> None:
         self.called("commit")
@@ -74,7 +74,7 @@ class Scene:
         return self.committer.step
 
 
-def test_each_step_follows_what_it_relies_on() -> None:
+def test_each_step_follows_its_prerequisites() -> None:
     scene = Scene()
     committer = scene.committer
     assert scene.prepare(staged(0), staged(1)) is CommitStep.AUDITED
@@ -96,7 +96,7 @@ def test_each_step_follows_what_it_relies_on() -> None:
         ("audit 3", ["verify", "dead letters", "audit 3"], CommitStep.DEAD_LETTERS_STORED),
     ],
 )
-def test_a_step_that_fails_is_the_last_one(
+def test_a_failed_step_is_the_last_one(
     fails: str, calls: list[str], step: CommitStep, caplog: pytest.LogCaptureFixture
 ) -> None:
     scene = Scene()
@@ -107,13 +107,13 @@ def test_a_step_that_fails_is_the_last_one(
     assert caplog.messages == [f"the commit fails after the step: {step.value}"]
 
 
-def test_dead_letters_are_stored_where_nothing_else_is_to_be_committed() -> None:
+def test_dead_letters_are_stored_without_other_commits() -> None:
     scene = Scene()
     scene.prepare()
     assert scene.calls[:1] == ["dead letters"], "and no group is looked at"
 
 
-def test_a_commit_that_did_not_come_about_is_taken_out_of_the_audit() -> None:
+def test_a_failed_commit_is_withdrawn_from_the_audit() -> None:
     scene = Scene()
     scene.failures["commit"] = NotCommitted("refused")
     with pytest.raises(NotCommitted):
@@ -129,7 +129,7 @@ def test_a_commit_that_did_not_come_about_is_taken_out_of_the_audit() -> None:
         (OutcomeUnknown("no answer"), CommitState.UNKNOWN),
     ],
 )
-def test_a_commit_that_another_owner_may_have_made_stores_no_offset(error: Conflict, state: CommitState) -> None:
+def test_a_commit_that_conflicts_with_another_owner_stores_no_offset(error: Conflict, state: CommitState) -> None:
     scene = Scene()
     scene.failures["commit"] = error
     assert scene.committer.commit(staged()) == (state, error)
@@ -155,10 +155,10 @@ def test_offsets_that_could_not_be_stored_go_with_the_next_ones() -> None:
     assert scene.calls == [], "they are stored once"
 
 
-def test_an_offset_that_comes_while_others_are_stored_is_kept_for_the_next_time() -> None:
+def test_an_offset_that_arrives_while_others_are_stored_goes_with_the_next_ones() -> None:
     scene = Scene(logs=False)
     scene.committer.commit(staged())
-    scene.during_store = lambda: scene.committer.committed(staged().receipt.assignment.at(11))
+    scene.during_store = lambda: scene.committer.committed(staged().receipt.assignment.with_offset(11))
     scene.committer.store_offsets(scene)
     assert (scene.offsets, scene.committer.unstored) == ({0: 8}, {0})
 
@@ -175,9 +175,7 @@ def test_offsets_of_partitions_that_others_own_are_forgotten(partitions: set[int
 @pytest.mark.parametrize(
     ("logs", "commit_log", "next_offset"), [(True, "hdfs:/new", 9), (False, "", 5)], ids=["commit log", "none"]
 )
-def test_a_partition_is_resumed_by_the_commit_log_where_there_is_one(
-    logs: bool, commit_log: str, next_offset: int
-) -> None:
+def test_a_partition_is_resumed_by_the_commit_log_if_present(logs: bool, commit_log: str, next_offset: int) -> None:
     scene = Scene(logs=logs)
     scene.committer.commit(staged())
     start = scene.committer.resume(staged().receipt.assignment)

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 from flafka.agent.config import load
-from flafka.agent.runner.deadletters import stored
-from flafka.agent.runner.deadletters.letters import (
-    FileDeadLetters,
-    KafkaDeadLetters,
-    dead_letters_of,
-    letters_of,
-    letters_of_records,
+from flafka.agent.runner.deadletters import reading
+from flafka.agent.runner.deadletters.reading import OwnedDeadLetters, StoredDeadLetter, read_dead_letters
+from flafka.agent.runner.deadletters.store import (
+    FileDeadLetterStore,
+    KafkaDeadLetterStore,
+    dead_letter_store,
+    rejected_dead_letters,
+    undecodable_dead_letters,
 )
-from flafka.agent.runner.deadletters.stored import Owned, StoredDeadLetter, read
 from flafka.plugins import (
     Assignment,
     Batch,
@@ -31,7 +31,7 @@ from flafka.plugins import (
     PolledBatch,
     Record,
     Retry,
-    Undecodable,
+    UndecodableRecord,
 )
 from tests.fixtures.partitions import assignment
 
@@ -39,68 +39,72 @@ ASSIGNMENT = assignment("cluster", "t", "id", "group", 0, 3)
 
 
 def polled(of: Assignment = ASSIGNMENT) -> PolledBatch:
-    """Three events, and a record that is none."""
+    """Return three events, and a record that is none."""
     batch = Batch.of([Event(b"%d" % n) for n in range(3)], Origin.of_record("t", 3, 7, 99, 3, of.id_prefix))
-    broken = Undecodable(EventId(of.id_prefix, 3, 8, 0), Record(8, 99, b"k", b"?", []), "no event")
+    broken = UndecodableRecord(EventId(of.id_prefix, 3, 8, 0), Record(8, 99, b"k", b"?", []), "no event")
     return PolledBatch(of, OffsetRange(7, 9), batch, (broken,))
 
 
 def names(path: str, one: PolledBatch) -> list[str]:
-    letters = letters_of(path, dict.fromkeys(one.batch.ids(), "why"), one)
-    return [letter.name for letter in (*letters, *letters_of_records(path, one))]
+    letters = rejected_dead_letters(path, dict.fromkeys(one.batch.ids(), "why"), one)
+    return [letter.name for letter in (*letters, *undecodable_dead_letters(path, one))]
 
 
-def test_a_letter_has_one_name_however_often_the_delivery_is_tried() -> None:
+def test_a_dead_letter_has_one_id_for_all_attempts_of_a_delivery() -> None:
     first = names("a.sinks.k", polled())
     assert len(set(first)) == 4
-    elsewhere = ASSIGNMENT.of(commit_log="hdfs:/logs/.flafka").at(7)
+    elsewhere = ASSIGNMENT.replace(commit_log="hdfs:/logs/.flafka").with_offset(7)
     assert names("a.sinks.k", polled(elsewhere)) == first
 
 
-def test_another_delivery_makes_another_letter() -> None:
+def test_another_delivery_makes_another_dead_letter() -> None:
     again = polled()
     again = replace(again, replays=dict.fromkeys((*again.batch.ids(), again.undecodable[0].id), 20))
     found = [
         names("a.sinks.k", polled()),
         names("a.sinks.other", polled()),
-        names("a.sinks.k", polled(ASSIGNMENT.of(group="other"))),
-        names("a.sinks.k", polled(ASSIGNMENT.of(epoch=1))),
+        names("a.sinks.k", polled(ASSIGNMENT.replace(group="other"))),
+        names("a.sinks.k", polled(ASSIGNMENT.replace(epoch=1))),
         names("a.sinks.k", again),
     ]
     assert len({name for some in found for name in some}) == 5 * 4
 
 
-def test_a_letter_kept_twice_is_read_once(tmp_path: Path) -> None:
-    letters = FileDeadLetters(tmp_path / "a.c.deadletters.jsonl")
-    one, two = letters_of("a.sinks.k", dict.fromkeys(polled().batch.ids()[:2], "why"), polled())
+def test_a_dead_letter_stored_twice_is_read_once(tmp_path: Path) -> None:
+    letters = FileDeadLetterStore(tmp_path / "a.c.deadletters.jsonl")
+    one, two = rejected_dead_letters("a.sinks.k", dict.fromkeys(polled().batch.ids()[:2], "why"), polled())
     letters.put([one])
     letters.put([one, two])
-    letters.mark([one.name])
-    assert [(kept.letter, kept.event.body, kept.replayed) for kept in read(letters)] == [
+    letters.mark_replayed([one.name])
+    assert [(kept.name, kept.event.body, kept.replayed) for kept in read_dead_letters(letters)] == [
         (one.name, b"0", True),
         (two.name, b"1", False),
     ]
 
 
-def test_one_replay_at_a_time_has_a_file_of_dead_letters(tmp_path: Path) -> None:
+def test_one_replay_at_a_time_owns_a_file_of_dead_letters(tmp_path: Path) -> None:
     path = tmp_path / "a.c.deadletters.jsonl"
-    holder = f"process {os.getpid()} replays the dead letters of {path} now: wait for its end"
-    with FileDeadLetters(path).replaying(), pytest.raises(Retry, match=holder), FileDeadLetters(path).replaying():
+    holder = f"process {os.getpid()} is replaying the dead letters of {path}: wait for its end"
+    with (
+        FileDeadLetterStore(path).replay_lock(),
+        pytest.raises(Retry, match=holder),
+        FileDeadLetterStore(path).replay_lock(),
+    ):
         pass
-    with FileDeadLetters(path).replaying():
+    with FileDeadLetterStore(path).replay_lock():
         pass
 
 
 def test_a_replay_that_cannot_lock_its_file_names_the_lock(tmp_path: Path) -> None:
     lock = tmp_path / "a1.c1.deadletters.replay.lock"
-    lock.mkdir()  # as another user's file, it cannot be opened
-    letters = FileDeadLetters(tmp_path / "a1.c1.deadletters.jsonl")
-    with pytest.raises(Retry, match=f"{lock}: Is a directory"), letters.replaying():
+    lock.mkdir()  # a directory cannot be opened, like another user's file
+    letters = FileDeadLetterStore(tmp_path / "a1.c1.deadletters.jsonl")
+    with pytest.raises(Retry, match=f"{lock}: Is a directory"), letters.replay_lock():
         pass
 
 
-def test_letters_in_a_topic_belong_to_the_sink_of_their_group(tmp_path: Path) -> None:
-    """Another configuration on the same topic has a sink of the same name, in a group of its own."""
+def test_dead_letters_in_a_topic_belong_to_the_sink_of_their_group(tmp_path: Path) -> None:
+    """A second configuration on the same topic has a sink of the same name, in its own group."""
     conf = tmp_path / "agent.conf"
     conf.write_text(
         "a1.channels = c1\na1.sinks = k1 k2\na1.channels.c1.type = kafka\na1.channels.c1.kafka.topic = t\n"
@@ -111,16 +115,16 @@ def test_letters_in_a_topic_belong_to_the_sink_of_their_group(tmp_path: Path) ->
     spec, found = load(conf, components=Components())
     assert spec is not None, found
     (channel,) = spec.channels
-    letters = dead_letters_of(spec.name, channel, channel.make(), spec.options, spec.file)
+    letters = dead_letter_store(spec.name, channel, channel.make(), spec.options, spec.file)
 
     def kept(sink: str, group: str) -> StoredDeadLetter:
         return StoredDeadLetter("n", 0, f"a1.sinks.{sink}", None, "why", Event(b""), 0, False, False, group)
 
-    owned = Owned(spec, channel, letters, None)
+    owned = OwnedDeadLetters(spec, channel, letters, None)
     ours = [("k1", "ours"), ("k1", "ours.replay.a1.sinks.k1.1-2"), ("k2", "more"), ("gone", "theirs")]
     theirs = [("k1", "theirs"), ("k1", ""), ("k2", "ours"), ("k1", "ours-too")]
     assert [kept(*one) in owned for one in ours + theirs] == [True] * len(ours) + [False] * len(theirs)
-    asked = Owned(spec, channel, letters, "theirs")
+    asked = OwnedDeadLetters(spec, channel, letters, "theirs")
     assert [kept(*one) in asked for one in [*ours[:2], *theirs[:1]]] == [False, False, True]
 
 
@@ -167,26 +171,26 @@ KEPT = StoredDeadLetter(
     undecodable=False,
     replayed=True,
 )
-WAY_OUT = "holds a dead letter of version 2, and this agent reads version 1: deliver or replay it with the agent"
+ADVICE = "holds a dead letter of version 2, and this agent reads version 1: deliver or replay it with the agent"
 
 
-def test_dead_letters_of_version_1_in_a_file_are_read(tmp_path: Path) -> None:
+def test_dead_letters_of_version_1_in_a_file_can_be_read(tmp_path: Path) -> None:
     path = tmp_path / "a1.c1.deadletters.jsonl"
     path.write_text("".join(LINES))
-    assert list(read(FileDeadLetters(path))) == [replace(KEPT, kept_by="/etc/a.conf")]
+    assert list(read_dead_letters(FileDeadLetterStore(path))) == [replace(KEPT, kept_by="/etc/a.conf")]
     path.write_text(LINES[0].replace("{", '{"version": 2, ', 1))
-    with pytest.raises(FlafkaError, match=f"^{path} {WAY_OUT} that wrote it$"):
-        list(read(FileDeadLetters(path)))
+    with pytest.raises(FlafkaError, match=f"^{path} {ADVICE} that wrote it$"):
+        list(read_dead_letters(FileDeadLetterStore(path)))
 
 
 @pytest.mark.parametrize("header", ["flafka.deadletter", "flafka.replayed"])
-def test_dead_letters_of_version_1_in_a_topic_are_read(header: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    letters = KafkaDeadLetters(KafkaStream("", "t", "g"), "t.deadletters", 3)
-    monkeypatch.setattr(stored, "records", lambda stream, topic: iter(RECORDS))
-    assert list(read(letters)) == [replace(KEPT, kept_by="g")]
+def test_dead_letters_of_version_1_in_a_topic_can_be_read(header: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    letters = KafkaDeadLetterStore(KafkaStream("", "t", "g"), "t.deadletters", 3)
+    monkeypatch.setattr(reading, "read_records", lambda stream, topic: iter(RECORDS))
+    assert list(read_dead_letters(letters)) == [replace(KEPT, kept_by="g")]
     later = [
         (time, headers | ({header: b"2"} if header in headers else {}), value) for time, headers, value in RECORDS
     ]
-    monkeypatch.setattr(stored, "records", lambda stream, topic: iter(later))
-    with pytest.raises(FlafkaError, match=rf"^topic t\.deadletters {WAY_OUT} that wrote it$"):
-        list(read(letters))
+    monkeypatch.setattr(reading, "read_records", lambda stream, topic: iter(later))
+    with pytest.raises(FlafkaError, match=rf"^topic t\.deadletters {ADVICE} that wrote it$"):
+        list(read_dead_letters(letters))

@@ -1,4 +1,4 @@
-"""When a drain is over, by the committed offsets of groups alone."""
+"""End of a drain, by the committed offsets of groups alone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from flafka.agent.config import load
 from flafka.agent.runner import drain
 from flafka.agent.runner.agent import Agent
-from flafka.agent.runner.drain import Stuck
+from flafka.agent.runner.drain import DrainStalled
 from flafka.plugins import (
     Assignment,
     Component,
@@ -27,7 +27,7 @@ from tests.fixtures.partitions import assignment
 
 
 class Kept(KafkaBackedChannel[Config]):
-    """A durable channel, of which the test says where it ends and how far its one group is."""
+    """Durable channel whose end and committed offset a test sets."""
 
     type_name = "kept"
     replication = 3
@@ -40,7 +40,7 @@ class Kept(KafkaBackedChannel[Config]):
         self.end: dict[int, int] = {}
         self.at: dict[int, int | None] = {}
         self.nothing_from: dict[int, int | None] = {}
-        """Nothing can be read from there on."""
+        """Offset from which nothing can be read."""
         self.held: dict[int, str] = {}
         self.topic_id = "first"
         self.away = False
@@ -54,7 +54,7 @@ class Kept(KafkaBackedChannel[Config]):
     def reader(self, owner: Any, *, group: str | None, member: str) -> Any:
         raise AssertionError
 
-    def ends(self) -> Mapping[int, int]:
+    def end_offsets(self) -> Mapping[int, int]:
         return dict(self.end)
 
     def committed(self, group: str | None) -> Sequence[Assignment]:
@@ -62,10 +62,10 @@ class Kept(KafkaBackedChannel[Config]):
             raise Retry("no broker answers")
         return [assignment("", self.name, self.topic_id, "g", 0, p, next_offset=self.at.get(p)) for p in self.end]
 
-    def refusals(self, group: str | None) -> tuple[FlafkaError, ...]:
+    def blocking_errors(self, group: str | None) -> tuple[FlafkaError, ...]:
         return ()
 
-    def is_vacant(self, partition: int, start: int | None, end: int) -> bool:
+    def is_empty_range(self, partition: int, start: int | None, end: int) -> bool:
         return partition in self.nothing_from and self.nothing_from[partition] == start
 
     def members(self, group: str | None) -> Mapping[str, list[int]]:
@@ -73,7 +73,7 @@ class Kept(KafkaBackedChannel[Config]):
 
 
 class Plugin:
-    """Brings it."""
+    """Plugin with this channel."""
 
     @hookimpl
     def components(self) -> list[type[Component[Any]]]:
@@ -81,7 +81,7 @@ class Plugin:
 
 
 class Clock:
-    """Stands until it is set."""
+    """Clock that a test sets."""
 
     now = 100.0
 
@@ -91,14 +91,14 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    """What a drain takes for the time."""
+    """Clock of a drain."""
     made = Clock()
     monkeypatch.setattr(drain, "time", made)
     return made
 
 
 def agent_of(tmp_path: Path, *channels: str, kind: str = "kept", runner: str = "local") -> tuple[Agent, list[Any]]:
-    """An agent that is not started, with a sink for each of these channels, and the channels."""
+    """Return an agent that is not started, with a sink for each of these channels, and the channels."""
     names = " ".join(f"k{number}" for number in range(len(channels)))
     text = f"a1.channels = {' '.join(dict.fromkeys(channels))}\na1.sinks = {names}\n"
     for channel in dict.fromkeys(channels):
@@ -115,105 +115,107 @@ def agent_of(tmp_path: Path, *channels: str, kind: str = "kept", runner: str = "
     return agent, [runner.channel for runner in agent.channels.values()]
 
 
-def test_it_is_over_when_the_group_is_at_the_end_of_all_partitions_whoever_has_them(
+def test_a_drain_ends_when_the_group_is_at_the_end_of_all_partitions_of_all_members(
     tmp_path: Path, clock: Clock
 ) -> None:
     agent, (kept,) = agent_of(tmp_path, "c1", "c1")
     kept.end, kept.at = {0: 150, 1: 150, 2: 0}, {0: 150, 1: 75}
-    assert not agent.drained(), "another member has partition 1"
+    assert not agent.is_drained(), "another member has partition 1"
     kept.at[1] = 150
-    assert agent.drained()
+    assert agent.is_drained()
 
 
-def test_records_that_come_after_it_began_do_not_keep_it_from_ending(tmp_path: Path, clock: Clock) -> None:
+def test_records_put_after_the_start_of_a_drain_do_not_delay_its_end(tmp_path: Path, clock: Clock) -> None:
     agent, (kept,) = agent_of(tmp_path, "c1")
     kept.end, kept.at = {0: 10}, {0: 0}
-    assert not agent.drained()
+    assert not agent.is_drained()
     kept.end, kept.at = {0: 20}, {0: 10}
-    assert agent.drained()
+    assert agent.is_drained()
 
 
-def test_what_one_channel_gets_from_another_is_delivered_too(tmp_path: Path, clock: Clock) -> None:
+def test_events_forwarded_from_one_channel_to_another_are_delivered_too(tmp_path: Path, clock: Clock) -> None:
     agent, (last, first) = agent_of(tmp_path, "c1", "c2")
     first.end, first.at, last.end, last.at = {0: 10}, {0: 0}, {0: 5}, {0: 5}
-    assert not agent.drained()
+    assert not agent.is_drained()
     first.at, last.end = {0: 10}, {0: 15}
-    assert not agent.drained(), "the ends are asked again"
+    assert not agent.is_drained(), "the ends are looked up again"
     first.end, last.end, last.at = {0: 11}, {0: 16}, {0: 15}
-    assert agent.drained(), "what a producer elsewhere goes on to write is not waited for"
+    assert agent.is_drained(), "later records of another producer are not waited for"
 
 
 def test_memory_channels_are_empty(tmp_path: Path) -> None:
     agent, _ = agent_of(tmp_path, "c1", kind="memory")
-    assert agent.drained()
+    assert agent.is_drained()
 
 
-def test_partitions_with_nothing_to_deliver_count_as_reached(tmp_path: Path, clock: Clock) -> None:
+def test_partitions_without_events_count_as_reached(tmp_path: Path, clock: Clock) -> None:
     agent, (kept,) = agent_of(tmp_path, "c1")
     kept.end, kept.at, kept.nothing_from = {0: 10, 1: 7}, {0: 3}, {0: 9, 1: None}
-    assert not agent.drained()
-    clock.now += drain.REST_SECONDS
-    assert not agent.drained(), "records wait in partition 0"
+    assert not agent.is_drained()
+    clock.now += drain.IDLE_CHECK_SECONDS
+    assert not agent.is_drained(), "records wait in partition 0"
     kept.at[0] = 9
-    assert not agent.drained()
-    clock.now += drain.REST_SECONDS
-    assert agent.drained()
+    assert not agent.is_drained()
+    clock.now += drain.IDLE_CHECK_SECONDS
+    assert agent.is_drained()
 
 
-def test_a_topic_that_is_made_again_has_ends_of_its_own(tmp_path: Path, clock: Clock) -> None:
+def test_a_recreated_topic_has_its_own_ends(tmp_path: Path, clock: Clock) -> None:
     agent, (kept,) = agent_of(tmp_path, "c1")
     kept.end, kept.at = {0: 100}, {0: 50}
-    assert not agent.drained()
+    assert not agent.is_drained()
     kept.topic_id, kept.end, kept.at = "second", {0: 3}, {}
-    assert not agent.drained()
+    assert not agent.is_drained()
     kept.at = {0: 3}
-    assert agent.drained()
+    assert agent.is_drained()
 
 
-def test_it_is_given_up_when_nothing_moves_and_says_what_is_left_and_who_holds_it(
+def test_a_drain_without_progress_fails_with_the_remaining_partitions_and_their_members(
     tmp_path: Path, clock: Clock
 ) -> None:
     agent, (kept,) = agent_of(tmp_path, "c1")
     kept.end, kept.at, kept.held = {0: 10, 1: 20, 2: 30}, {0: 10, 1: 5}, {0: "us", 1: "other on host-b"}
-    assert not agent.drained()
-    clock.now += drain.DRAIN_STUCK_SECONDS
+    assert not agent.is_drained()
+    clock.now += drain.DRAIN_STALL_SECONDS
     kept.at[1] = 6
-    assert not agent.drained(), "it moves"
-    clock.now += drain.DRAIN_STUCK_SECONDS
-    assert not agent.drained()
+    assert not agent.is_drained(), "it moves"
+    clock.now += drain.DRAIN_STALL_SECONDS
+    assert not agent.is_drained()
     clock.now += 1
-    with pytest.raises(Stuck) as stuck:
-        agent.drained()
+    with pytest.raises(DrainStalled) as stuck:
+        agent.is_drained()
     assert str(stuck.value) == (
         "not drained, and nothing was delivered for 60 s: "
-        "partition 1 of a1.channels.c1 is delivered up to 6 of 20 in group g, and held by other on host-b; "
-        "partition 2 of a1.channels.c1 is delivered up to 0 of 30 in group g, and held by nobody"
+        "partition 1 of a1.channels.c1 is delivered up to 6 of 20 in group g, and assigned to other on host-b; "
+        "partition 2 of a1.channels.c1 is delivered up to 0 of 30 in group g, and assigned to no member"
     )
 
 
-def test_it_is_given_up_with_the_reason_when_brokers_stay_away(tmp_path: Path, clock: Clock) -> None:
+def test_a_drain_fails_with_the_reason_when_brokers_stay_unavailable(tmp_path: Path, clock: Clock) -> None:
     agent, (kept,) = agent_of(tmp_path, "c1")
     kept.away = True
-    assert not agent.drained()
-    clock.now += drain.DRAIN_STUCK_SECONDS + 1
-    with pytest.raises(Stuck, match=r"a1\.channels\.c1 cannot be looked at: no broker answers"):
-        agent.drained()
+    assert not agent.is_drained()
+    clock.now += drain.DRAIN_STALL_SECONDS + 1
+    with pytest.raises(DrainStalled, match=r"a1\.channels\.c1 cannot be checked: no broker answers"):
+        agent.is_drained()
 
 
-def test_it_goes_on_while_spark_is_at_work(tmp_path: Path, clock: Clock) -> None:
+def test_a_drain_continues_while_spark_makes_progress(tmp_path: Path, clock: Clock) -> None:
     agent, (kept,) = agent_of(tmp_path, "c1", runner="spark")
     assert agent.spark is not None
     metrics = agent.spark.metrics["k0"]
     kept.end, kept.at = {0: 10}, {}
-    assert not agent.drained()
-    clock.now += drain.DRAIN_STUCK_SECONDS + 1
-    assert not agent.drained(), "a micro-batch may take longer"
-    clock.now += drain.BATCH_SECONDS
+    assert not agent.is_drained()
+    clock.now += drain.DRAIN_STALL_SECONDS + 1
+    assert not agent.is_drained(), "a micro-batch may take longer"
+    clock.now += drain.SPARK_STALL_SECONDS
     with pytest.raises(
-        Stuck, match=r"was delivered for 600 s: .* 0 of 10 in group g, and held by a1.sinks.k0 on Spark$"
+        DrainStalled, match=r"was delivered for 600 s: .* 0 of 10 in group g, and assigned to a1.sinks.k0 on Spark$"
     ):
-        agent.drained()  # it hangs
-    clock.now -= drain.BATCH_SECONDS
-    metrics.error("HDFS is away")
-    with pytest.raises(Stuck, match=r"0 of 10 in group g, and held by a1.sinks.k0 on Spark \(HDFS is away\)$"):
-        agent.drained()
+        agent.is_drained()  # it hangs
+    clock.now -= drain.SPARK_STALL_SECONDS
+    metrics.set_error("HDFS is away")
+    with pytest.raises(
+        DrainStalled, match=r"0 of 10 in group g, and assigned to a1.sinks.k0 on Spark \(HDFS is away\)$"
+    ):
+        agent.is_drained()

@@ -1,4 +1,4 @@
-"""Failure paths: what reports an error cannot fail itself, and a stop does not wait for what never answers."""
+"""Failure paths: an error report that cannot fail, and a stop that does not wait for ever."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from flafka.agent.cli import _sentence
+from flafka.agent.cli import _error_text
 from flafka.agent.config import load
 from flafka.agent.runner import agent as running
 from flafka.agent.runner.agent import Agent
@@ -43,12 +43,12 @@ from flafka.plugins import (
     hookimpl,
 )
 from flafka.plugins.component import require
-from flafka.plugins.threads import Ended, start_thread
+from flafka.plugins.threads import ThreadFailures, start_thread
 from flafka.sources.seq import SeqSource
 
 
 class Unprintable(Exception):
-    """An error of a plugin, with a mistake of its own."""
+    """Error of a plugin that raises when it is printed."""
 
     def __str__(self) -> str:
         raise KeyError("no text")
@@ -76,7 +76,7 @@ def test_an_error_that_cannot_be_reported_is_a_failure_all_the_same(monkeypatch:
     def refuse(*_: object) -> str:
         raise MemoryError
 
-    monkeypatch.setattr("flafka.agent.runner.retries.told", refuse)
+    monkeypatch.setattr("flafka.agent.runner.retries.describe_error", refuse)
     metrics = Metrics()
     assert Retries("a1.sinks.k1", metrics).failed(Retry("away")) > 0
     assert metrics.last_error == "it failed, and the error cannot be reported"
@@ -98,9 +98,11 @@ def test_a_failed_import_leaves_no_part_of_a_package(tmp_path: Path, monkeypatch
     assert not isinstance(raised.value, MissingExtra), "it is installed"
 
 
-def test_a_command_without_files_says_what_to_raise_and_is_no_bug() -> None:
-    sentence = _sentence(OSError(24, "Too many open files", "/etc/a.conf"))
-    assert sentence.startswith("Too many open files: /etc/a.conf; this process may not open more files: raise")
+def test_a_command_without_file_descriptors_names_the_limit_to_raise() -> None:
+    sentence = _error_text(OSError(24, "Too many open files", "/etc/a.conf"))
+    assert sentence.startswith(
+        "Too many open files: /etc/a.conf; this process has reached its limit of open files: raise"
+    )
 
 
 # --- threads
@@ -131,7 +133,7 @@ def test_a_thread_without_memory_for_its_first_call_begins_again(monkeypatch: py
         bootstrap(self)
 
     monkeypatch.setattr(threading.Thread, "_bootstrap", begin)
-    ended, ran = Ended(), threading.Event()
+    ended, ran = ThreadFailures(), threading.Event()
     ended.install()
     try:
         threading.Thread(target=ran.set).start()  # would wait for ever
@@ -142,7 +144,7 @@ def test_a_thread_without_memory_for_its_first_call_begins_again(monkeypatch: py
 
 
 class Panics(Source[Config]):
-    """Ends its thread by an error that no component may raise."""
+    """Source that ends its thread by an error which no component may raise."""
 
     type_name = "panics"
 
@@ -151,7 +153,7 @@ class Panics(Source[Config]):
 
 
 class Starts(Source[Config]):
-    """Has a thread of its own, which ends by an error."""
+    """Source whose own thread ends by an error."""
 
     type_name = "starts"
 
@@ -164,7 +166,7 @@ class Starts(Source[Config]):
 
 
 class Silent(Sink[Config]):
-    """Waits for an answer of a store that never comes."""
+    """Sink that waits for an answer that never comes."""
 
     type_name = "silent"
     batch_size = 1
@@ -203,9 +205,9 @@ a1.sinks.k.channel = c
 
 
 @pytest.mark.parametrize("kind", ["panics", "starts"])
-def test_a_component_whose_thread_has_ended_is_failing_and_the_stop_says_so(tmp_path: Path, kind: str) -> None:
+def test_a_component_whose_thread_has_ended_is_failing_and_the_stop_reports_it(tmp_path: Path, kind: str) -> None:
     agent = made(tmp_path, f"a1.sources.s.type = {kind}", "a1.sinks.k.type = null")
-    agent.ended.install()
+    agent.thread_failures.install()
     try:
         agent.start()
         until(lambda: "SOURCE.s" in agent.registry.failing(), "the source to be failing")
@@ -213,7 +215,7 @@ def test_a_component_whose_thread_has_ended_is_failing_and_the_stop_says_so(tmp_
         assert "its thread a1.sources.s" in agent.registry.failing()["SOURCE.s"]
     finally:
         clean = agent.stop()
-        agent.ended.uninstall()
+        agent.thread_failures.uninstall()
     assert not clean
 
 
@@ -235,7 +237,7 @@ TORN: set[str] = set()
 
 
 class TornSource(SeqSource):
-    """Fails at its first batch."""
+    """Source that fails at its first batch."""
 
     type_name = "torn_source"
 
@@ -245,7 +247,7 @@ class TornSource(SeqSource):
 
 
 class TornChannel(FileChannel):
-    """Fails at its first put."""
+    """Channel that fails at its first put."""
 
     type_name = "torn_channel"
     aliases = ()
@@ -256,7 +258,7 @@ class TornChannel(FileChannel):
 
 
 class ShutChannel(FileChannel):
-    """Cannot be opened at first."""
+    """Channel that cannot be opened at first."""
 
     type_name = "shut_channel"
     aliases = ()
@@ -267,7 +269,7 @@ class ShutChannel(FileChannel):
 
 
 class TornInterceptor(Interceptor[Config]):
-    """Fails at its first batch."""
+    """Interceptor that fails at its first batch."""
 
     type_name = "torn_interceptor"
 
@@ -277,7 +279,7 @@ class TornInterceptor(Interceptor[Config]):
 
 
 class TornSink(Sink[Config]):
-    """Fails at its first batch."""
+    """Sink that fails at its first batch."""
 
     type_name = "torn_sink"
 
@@ -286,7 +288,7 @@ class TornSink(Sink[Config]):
 
 
 class LosingSink(CommittingSink[Config]):
-    """Loses its first commit to another owner."""
+    """Sink that loses its first commit to another owner."""
 
     type_name = "losing_sink"
 
@@ -301,7 +303,7 @@ class LosingSink(CommittingSink[Config]):
         assert batch.origin is not None
         self.written.add(batch.origin.partition)
 
-    def due(self) -> set[int]:
+    def due_partitions(self) -> set[int]:
         return self.written
 
     def stage(self, assignment: Assignment, offsets: OffsetRange) -> Receipt:
@@ -327,14 +329,14 @@ COMPONENTS += [TornSource, TornChannel, ShutChannel, TornInterceptor, TornSink, 
     ("line", "path"),
     [
         ("a1.sources.s.type = torn_source", "a1.sources.s"),
-        ("a1.channels.c.type = torn_channel", "a1.sources.s"),  # the source puts again
+        ("a1.channels.c.type = torn_channel", "a1.sources.s"),  # the source puts it once more
         ("a1.channels.c.type = shut_channel", "a1.channels.c"),
         ("a1.sources.s.interceptors.i.type = torn_interceptor", "a1.sources.s"),
         ("a1.sinks.k.type = torn_sink", "a1.sinks.k"),
         ("a1.sinks.k.type = losing_sink", "a1.sinks.k"),
     ],
 )
-def test_what_is_tried_again_has_a_traceback_at_debug(
+def test_a_retried_failure_has_a_traceback_at_debug(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, line: str, path: str, level: str
 ) -> None:
     TORN.clear()
@@ -374,7 +376,7 @@ def test_a_stop_does_not_wait_long_for_a_store_that_never_answers(
     began = time.monotonic()
     assert not agent.stop()
     assert time.monotonic() - began < 10
-    assert agent.hangs(), "the process must not wait for its threads"
+    assert agent.has_hanging_threads(), "the process must not wait for its threads"
     Silent.answered.set()
     agent.sinks[0].thread.join()
 

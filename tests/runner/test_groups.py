@@ -1,4 +1,4 @@
-"""Sink groups: whatever fails, each event is delivered by one of the sinks; and the processors' choices."""
+"""Sink groups: after any failure, one of the sinks delivers each event; and the choices of the processors."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from flafka.agent.runner.local.channels import ChannelRunner
 from flafka.agent.runner.local.sinkprocessors import Failover, LoadBalance, sink_processor_of
 from flafka.agent.runner.local.sinks import SinkRunner
 from flafka.agent.services.running import until
-from flafka.agent.topology import Place, SinkGroupSpec, SinkProcessorSpec, SinkSpec
+from flafka.agent.topology import ConfigLocation, SinkGroupSpec, SinkProcessorSpec, SinkSpec
 from flafka.channels.memory import MemoryChannel, MemoryConfig
 from flafka.plugins import Batch, Config, Event, Rejected, Retry, Sink
 from tests.fixtures.examples import examples
-from tests.runner.pipelines import Letters
+from tests.runner.pipelines import MemoryDeadLetters
 
-PLACE = Place("test.conf", 1)
+PLACE = ConfigLocation("test.conf", 1)
 NAMES = ("k1", "k2", "k3")
 FAILOVER = SinkProcessorSpec("failover", {"k1": 3, "k2": 2, "k3": 1})
 BALANCE = SinkProcessorSpec("load_balance", backoff=False)
@@ -31,7 +31,7 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Store(Sink[Config]):
-    """Keeps what was flushed; fails where it is told to."""
+    """Sink that keeps flushed events, and fails at the given calls."""
 
     type_name = "store"
     batch_size = 4
@@ -71,14 +71,14 @@ class Store(Sink[Config]):
 
 
 class Group:
-    """A group of three stores on a memory channel, turned by hand or by its thread."""
+    """Group of three stores on a memory channel, driven by hand or by its thread."""
 
     def __init__(self, processor: SinkProcessorSpec) -> None:
         self.now = 0.0
         self.channel = MemoryChannel(MemoryConfig(), "m")
         runner = ChannelRunner("a.channels.m", "m", self.channel)
         runner.ready.set()
-        self.letters: Any = Letters()
+        self.letters: Any = MemoryDeadLetters()
         specs = [SinkSpec(n, f"a.sinks.{n}", Store, Config(), {}, PLACE, channel="m") for n in NAMES]
         group = SinkGroupSpec("g", "a.sinkgroups.g", PLACE, NAMES, processor)
         self.runner = SinkRunner(specs, runner, self.letters, "member", group)
@@ -88,7 +88,7 @@ class Group:
     def put(self, *bodies: bytes) -> None:
         self.channel.put(Batch.of([Event(body) for body in bodies]))
 
-    def held(self) -> float:
+    def channel_events(self) -> float:
         return self.channel.metrics.get("ChannelSize")
 
     def durable(self) -> list[bytes]:
@@ -96,15 +96,15 @@ class Group:
 
     def turn_until_empty(self) -> None:
         for _ in range(1000):
-            if not self.held():
+            if not self.channel_events():
                 return
-            if not self.runner.turn():
+            if not self.runner.run_turn():
                 self.now += 60
         raise AssertionError("the channel is never empty")
 
 
 class Machine(RuleBasedStateMachine):
-    """Sinks fail and heal in every place and at any time; the clock runs by itself."""
+    """Sinks fail and recover at every call and at any time; the clock runs by itself."""
 
     processor = FAILOVER
 
@@ -135,7 +135,7 @@ class Machine(RuleBasedStateMachine):
     @rule(times=st.integers(1, 8))
     def turn(self, times: int) -> None:
         for _ in range(times):
-            self.group.runner.turn()
+            self.group.runner.run_turn()
 
     @rule(seconds=st.floats(0.1, 40))
     def wait(self, seconds: float) -> None:
@@ -143,13 +143,13 @@ class Machine(RuleBasedStateMachine):
 
     @rule()
     def restart(self) -> None:
-        """As after a failure of the reader."""
+        """Restart as after a failure of the reader."""
         self.group.runner.close()
         self.group.runner.open()
 
     @invariant()
     def what_left_the_channel_is_durable(self) -> None:
-        assert len(set(self.group.durable())) + self.group.held() >= len(self.put_bodies)
+        assert len(set(self.group.durable())) + self.group.channel_events() >= len(self.put_bodies)
 
     def teardown(self) -> None:
         for sink in self.group.sinks.values():
@@ -157,7 +157,7 @@ class Machine(RuleBasedStateMachine):
         self.put(1, False)
         self.group.turn_until_empty()
         delivered = self.group.durable()
-        # A flush that fails has made nothing durable here, so that not even a repetition is allowed.
+        # A failed flush makes nothing durable here, so that not even a repetition is allowed.
         assert sorted(delivered) == sorted(self.put_bodies)
         assert not self.group.runner.failing()
         self.group.runner.close()
@@ -165,7 +165,7 @@ class Machine(RuleBasedStateMachine):
 
 @pytest.mark.parametrize(
     "processor",
-    [FAILOVER, BALANCE, SinkProcessorSpec("load_balance", policy="random", longest_penalty=10)],
+    [FAILOVER, BALANCE, SinkProcessorSpec("load_balance", policy="random", max_penalty_seconds=10)],
     ids=["failover", "round_robin", "random"],
 )
 def test_nothing_is_lost_whatever_fails(processor: SinkProcessorSpec) -> None:
@@ -173,12 +173,12 @@ def test_nothing_is_lost_whatever_fails(processor: SinkProcessorSpec) -> None:
     run_state_machine_as_test(machine, settings=settings(max_examples=examples(40), stateful_step_count=30))
 
 
-def test_a_failing_member_shows_though_the_group_works() -> None:
+def test_a_failing_member_of_a_working_group_is_shown() -> None:
     group = Group(FAILOVER)
     group.sinks["k1"].fails = {"flush"}
     group.runner.thread.start()
     group.put(*[b"%d" % n for n in range(4)])
-    until(lambda: not group.held())
+    until(lambda: not group.channel_events())
     first, second, _ = group.runner.members
     assert first.metrics.last_error == "flush failed"
     assert not second.metrics.last_error
@@ -189,14 +189,14 @@ def test_a_failing_member_shows_though_the_group_works() -> None:
     group.now += 2.1
     group.put(*[b"%d" % n for n in range(4, 8)])  # the choice of before still holds for one batch
     group.put(*[b"%d" % n for n in range(8, 12)])
-    until(lambda: not group.held() and group.sinks["k1"].durable)
+    until(lambda: not group.channel_events() and group.sinks["k1"].durable)
     assert not first.metrics.last_error
     group.runner.stopping.set()
     group.runner.thread.join(60)
     assert sorted(group.durable(), key=int) == [b"%d" % n for n in range(12)]
 
 
-def test_a_stop_delivers_what_was_taken() -> None:
+def test_a_stop_delivers_taken_events() -> None:
     group = Group(BALANCE)
     group.runner.thread.start()
     group.put(b"1")
@@ -204,27 +204,27 @@ def test_a_stop_delivers_what_was_taken() -> None:
     group.runner.stopping.set()
     group.runner.thread.join(60)
     assert group.durable() == [b"1"]
-    assert not group.held()
+    assert not group.channel_events()
 
 
-def test_when_all_fail_the_group_says_so_and_goes_on_later() -> None:
+def test_a_group_whose_sinks_all_fail_is_failing_and_recovers() -> None:
     group = Group(FAILOVER)
     for sink in group.sinks.values():
         sink.fails = {"write"}
     group.runner.open()
     group.put(b"1", b"2", b"3", b"4")
-    while group.runner.turn():
+    while group.runner.run_turn():
         pass
     assert group.runner.failing()
     group.sinks["k3"].fails.clear()
-    assert not group.runner.turn(), "it is left alone"
+    assert not group.runner.run_turn(), "it is left alone"
     group.turn_until_empty()
     assert group.sinks["k3"].durable == [b"1", b"2", b"3", b"4"]
 
 
 @given(st.lists(st.tuples(st.sampled_from(["ok", "fail"]), st.floats(0, 5)), max_size=60))
-def test_the_best_sink_that_is_not_left_alone_gets_a_batch(story: list[tuple[str, float]]) -> None:
-    """By the rules as they are told to users, worked out anew each time."""
+def test_the_best_sink_outside_its_backoff_gets_a_batch(story: list[tuple[str, float]]) -> None:
+    """Expected choices follow the documented rules, worked out anew each time."""
     now = 0.0
     processor = Failover({"k1": 3, "k2": 2, "k3": 1}, 30, lambda: now)
     failures: dict[str, int] = {}
@@ -246,7 +246,7 @@ def test_the_best_sink_that_is_not_left_alone_gets_a_batch(story: list[tuple[str
             until[sink] = now + min(30, 2 ** failures[sink])
 
 
-def test_load_balance_turns_and_leaves_alone() -> None:
+def test_load_balance_takes_turns_and_backs_off() -> None:
     now = 0.0
     turns = LoadBalance(NAMES, "round_robin", 10, lambda: now)
     assert [next(turns.attempts()) for _ in range(4)] == ["k1", "k2", "k3", "k1"]
@@ -272,25 +272,27 @@ def test_random_gives_each_sink_its_share(seed: int) -> None:
     assert sorted(chance.attempts()) == sorted(NAMES)
 
 
-# --- health while no event comes
+# --- health without events
 
 
 def quickly(group: Group) -> None:
-    """Turn once, as if the waits after failures were over."""
+    """Run once, as if the waits after failures were over."""
     group.now += 60
     for member in group.runner.members:
-        member.again = 0.0
-    group.runner.turn()
+        member.retry_time = 0.0
+    group.runner.run_turn()
 
 
 def states(group: Group) -> dict[str, str]:
     """Return `ok`, `failing` or `standby` of each sink, as the registry takes them from the metrics."""
     metrics = {member.name: member.metrics for member in group.runner.members}
-    return {name: "standby" if m.standby else "failing" if m.last_error else "ok" for name, m in metrics.items()}
+    return {
+        name: "standby" if m.standby_reason else "failing" if m.last_error else "ok" for name, m in metrics.items()
+    }
 
 
 @pytest.mark.parametrize("processor", [FAILOVER, BALANCE], ids=["failover", "load_balance"])
-def test_a_sink_that_works_again_is_not_failing_though_no_event_comes(processor: SinkProcessorSpec) -> None:
+def test_a_recovered_sink_is_not_failing_without_events(processor: SinkProcessorSpec) -> None:
     group = Group(processor)
     group.sinks["k2"].fails.add("open")
     group.runner.open()
@@ -304,7 +306,7 @@ def test_a_sink_that_works_again_is_not_failing_though_no_event_comes(processor:
     assert group.runner.members[1].metrics.last_error == ""
 
 
-def test_a_sink_of_a_failover_group_in_whose_place_another_one_delivers_is_a_standby() -> None:
+def test_a_failover_sink_that_another_one_replaces_is_a_standby() -> None:
     group = Group(FAILOVER)
     group.runner.draining.set()
     group.runner.open()
@@ -312,12 +314,12 @@ def test_a_sink_of_a_failover_group_in_whose_place_another_one_delivers_is_a_sta
     group.put(b"1")
     group.turn_until_empty()
     assert states(group) == {"k1": "standby", "k2": "ok", "k3": "standby"}
-    assert group.runner.members[0].metrics.standby == "k2 delivers in its place"
+    assert group.runner.members[0].metrics.standby_reason == "k2 delivers in its place"
     assert group.runner.members[0].metrics.last_error == "flush failed"
     for sink in group.sinks.values():
         sink.fails.add("flush")
     group.put(b"2")
-    while group.runner.turn():
+    while group.runner.run_turn():
         pass
     assert set(states(group).values()) == {"failing"}, "no sink delivers"
     for sink in group.sinks.values():

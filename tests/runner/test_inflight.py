@@ -1,4 +1,4 @@
-"""Batches on their way at once: in whatever order they are stored, the source is told in the order of its yields."""
+"""Concurrent batches: stored in any order, reported to the source in the order of its yields."""
 
 import threading
 
@@ -12,8 +12,9 @@ from flafka.plugins import Batch, Event, Retry
 BATCHES = [Batch.of([Event(b"%d" % number)]) for number in range(5)]
 
 
-def told(order, outcomes, broken=None):
-    """Let deliveries end in that order, with these outcomes. What the source was told, and the `InFlight`."""
+def reported(order, outcomes, broken=None):
+    """Let deliveries end in that order, with these outcomes. Return the batches reported to the source, and the
+    `InFlight`."""
     gates = [threading.Event() for _ in BATCHES]
     numbers: list[int] = []
     here = threading.Lock()
@@ -41,28 +42,28 @@ def told(order, outcomes, broken=None):
 
 
 @given(st.permutations(range(5)), st.lists(st.sampled_from([True, True, True, False]), min_size=5, max_size=5))
-def test_it_is_told_of_all_before_the_first_that_was_given_up(order, outcomes):
-    numbers, in_flight = told(order, outcomes)
+def test_batches_before_the_first_abandoned_one_are_reported(order, outcomes):
+    numbers, in_flight = reported(order, outcomes)
     assert numbers == list(range([*outcomes, False].index(False)))
     assert in_flight.ended == (False in outcomes)
     assert not in_flight.failures
 
 
 @pytest.mark.parametrize("order", [range(5), range(4, -1, -1)])
-def test_what_fails_is_kept_and_no_later_batch_is_told_of(order):
+def test_a_failed_batch_is_kept_and_no_later_one_is_reported(order):
     error = Retry("away")
-    numbers, in_flight = told(order, [True, True, error, True, True])
+    numbers, in_flight = reported(order, [True, True, error, True, True])
     assert (numbers, in_flight.failures) == ([0, 1], [error])
     assert not in_flight.put(BATCHES[0], 5)
 
 
-def test_a_source_that_cannot_be_told_is_told_no_more():
-    numbers, in_flight = told(range(5), [True] * 5, broken=1)
+def test_a_source_whose_callback_fails_gets_no_further_reports():
+    numbers, in_flight = reported(range(5), [True] * 5, broken=1)
     assert numbers == [0, 1]
     assert [str(error) for error in in_flight.failures] == ["the position cannot be saved"]
 
 
-def test_while_the_source_is_told_of_one_batch_the_next_is_delivered():
+def test_the_next_batch_is_delivered_while_one_is_reported():
     delivered, telling = threading.Event(), threading.Event()
 
     def deliver(batch, number):

@@ -1,4 +1,4 @@
-"""A channel whose events go to the disk of this host while its brokers are away."""
+"""Channel whose events go to the disk of this host while its brokers are unavailable."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from flafka.agent.monitoring.registry import Registry
-from flafka.agent.runner.deadletters.letters import DeadLetter
-from flafka.agent.runner.drain import Drain, Stuck
+from flafka.agent.runner.deadletters.store import DeadLetter
+from flafka.agent.runner.drain import Drain, DrainStalled
 from flafka.agent.runner.local.channels import ChannelRunner, PendingPut
 from flafka.agent.runner.local.overflow import OverflowingChannel
 from flafka.agent.services.running import until
@@ -22,11 +22,11 @@ from flafka.plugins.kafka.topic import KafkaBackedChannel
 
 SOURCE, OTHER = "a.sources.s", "a.sources.t"
 SECONDS = 0.1
-"""Brokers have so long for a put."""
+"""Time that brokers have for a put."""
 
 
 class Topic(KafkaBackedChannel[Config]):
-    """What brokers hold that do as they are told."""
+    """Brokers that fail on request."""
 
     type_name = "topic"
     replication = 3
@@ -40,7 +40,7 @@ class Topic(KafkaBackedChannel[Config]):
         self.there = threading.Event()
         self.there.set()
         self.refuses: dict[str, Exception] = {}
-        """By body: what a put of it raises."""
+        """Exception of a put by body."""
         self.opening: Exception | None = None
 
     def open(self) -> None:
@@ -61,8 +61,8 @@ class Topic(KafkaBackedChannel[Config]):
         self.held += texts
 
 
-class Letters:
-    """Keeps dead letters, once it is told that it can."""
+class MemoryDeadLetters:
+    """Store of dead letters that works once it is enabled."""
 
     def __init__(self) -> None:
         self.kept: list[DeadLetter] = []
@@ -77,8 +77,8 @@ class Letters:
         pass
 
 
-class Told:
-    """An audit."""
+class RecordingAudit:
+    """Audit that records its puts."""
 
     def __init__(self) -> None:
         self.events: list[bytes] = []
@@ -89,7 +89,7 @@ class Told:
     def put(self, batch: Batch) -> None:
         self.events += batch.bodies.to_pylist()
 
-    def alive(self) -> None:
+    def report_alive(self) -> None:
         pass
 
 
@@ -98,10 +98,10 @@ def pending(*texts: str, source: str = SOURCE) -> PendingPut:
 
 
 class Pair:
-    """The channel and its overflow, at work."""
+    """Channel and its overflow, running."""
 
     def __init__(self, directory: Path, topic: Topic | None = None) -> None:
-        self.topic, self.letters, self.audit = topic or Topic(), Letters(), Told()
+        self.topic, self.letters, self.audit = topic or Topic(), MemoryDeadLetters(), RecordingAudit()
         config, problems = FileChannel.config_class.parse(
             {
                 "checkpointDir": f"{directory}/checkpoint",
@@ -119,7 +119,7 @@ class Pair:
     def start(self) -> Pair:
         self.disk.start()
         self.channel.start()
-        assert self.channel.wait_until_it_takes_events(threading.Event())
+        assert self.channel.wait_until_accepting(threading.Event())
         return self
 
     def put(self, *texts: str, source: str = SOURCE) -> int:
@@ -145,7 +145,7 @@ def pair(tmp_path: Path) -> Iterator[Pair]:
 
 
 def overflowing(pair: Pair) -> Pair:
-    """After its brokers went away, with `late` under way."""
+    """Fixture after its brokers went down, with `late` in flight."""
     pair.topic.there.clear()
     pair.put("late")
     assert pair.count("Overflowing") == 1
@@ -160,10 +160,10 @@ def test_while_brokers_acknowledge_nothing_goes_to_the_disk(pair: Pair) -> None:
     assert pair.registry.degraded() == {}
 
 
-def test_an_outage_is_said_counted_and_ends_by_itself(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_outage_is_reported_and_counted_and_ends_by_itself(pair: Pair, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     overflowing(pair).put("more")
-    pair.channel.metrics.error("no acknowledgement from Kafka")
+    pair.channel.metrics.set_error("no acknowledgement from Kafka")
     assert pair.registry.failing() == {}
     assert "overflows into a.channels.c2 for " in pair.registry.degraded()["CHANNEL.c1"]
     assert "which holds 2 events: no acknowledgement for" in pair.registry.degraded()["CHANNEL.c1"]
@@ -171,7 +171,7 @@ def test_an_outage_is_said_counted_and_ends_by_itself(pair: Pair, caplog: pytest
     assert pair.count("OverflowSize") == 2
     pair.topic.there.set()
     until(lambda: not pair.count("Overflowing"), "its end", 20)
-    pair.channel.metrics.error("")
+    pair.channel.metrics.set_error("")
     assert pair.topic.held == ["late", "more"], "what was late is stored once"
     assert pair.audit.events == [b"late", b"more"]
     assert (pair.count("OverflowEventCount"), pair.count("OverflowForwardedCount")) == (2, 2)
@@ -181,7 +181,7 @@ def test_an_outage_is_said_counted_and_ends_by_itself(pair: Pair, caplog: pytest
     assert begin.startswith(
         "overflows into a.channels.c2, which holds 0 events: no acknowledgement for 0 s; 1 events"
     )
-    assert end.endswith("2 events went into a.channels.c2, 2 were forwarded, and 0 may be in it twice")
+    assert end.endswith("2 events went into a.channels.c2, 2 were forwarded, and 0 may be duplicates")
     pair.put("after")
     assert pair.topic.held[-1] == "after"
     assert pair.count("OverflowEventCount") == 2
@@ -214,14 +214,14 @@ def test_it_ends_while_sources_put_all_the_time_and_keeps_the_order_of_each(pair
 
 
 @pytest.mark.parametrize("error", [Retry("Topic authorization failed"), ZeroDivisionError("a bug")])
-def test_an_error_that_is_no_outage_is_the_sources(pair: Pair, error: Exception) -> None:
+def test_an_error_that_is_no_outage_is_raised_to_the_source(pair: Pair, error: Exception) -> None:
     pair.topic.refuses["a"] = error
     with pytest.raises(type(error)):
         pair.put("a")
     assert pair.count("Overflowing") == 0
 
 
-def test_an_outage_that_the_client_tells_of_begins_at_once(pair: Pair) -> None:
+def test_an_outage_that_the_client_reports_begins_at_once(pair: Pair) -> None:
     pair.topic.refuses["a"] = Unreachable("not enough replicas")
     assert pair.put("a", "b") == 0
     assert pair.count("OverflowEventCount") == 2
@@ -230,7 +230,7 @@ def test_an_outage_that_the_client_tells_of_begins_at_once(pair: Pair) -> None:
     until(lambda: pair.topic.held == ["a", "b"], "them to be forwarded", 20)
 
 
-def test_what_the_channel_can_never_take_becomes_a_dead_letter_of_its_source(pair: Pair) -> None:
+def test_an_event_that_the_channel_rejects_becomes_a_dead_letter_of_its_source(pair: Pair) -> None:
     rejected = Rejected({EventId("", -1, -1, 1): "too large"})
     pair.topic.refuses["large"] = rejected
     assert pair.put("a", "large") == 1
@@ -249,7 +249,7 @@ def test_what_the_channel_can_never_take_becomes_a_dead_letter_of_its_source(pai
     assert sorted(pair.audit.events) == [b"a", b"b", b"c", b"d"]
 
 
-def test_what_the_disk_holds_is_not_put_there_again_for_letters_that_cannot_be_kept(
+def test_events_on_the_disk_are_not_put_again_while_dead_letters_cannot_be_stored(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put = pair.disk.channel.put_in_order
@@ -270,7 +270,7 @@ def test_what_the_disk_holds_is_not_put_there_again_for_letters_that_cannot_be_k
     assert (pair.count("OverflowEventCount"), pair.disk.metrics.get("ChannelSize")) == (1, 1)
 
 
-def test_the_next_start_goes_on_where_the_last_one_stopped(
+def test_the_next_start_resumes_where_the_last_one_stopped(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("flafka.agent.runner.local.forwarding.SETTLE_SECONDS", 0.5)
@@ -313,7 +313,7 @@ def test_brokers_that_refuse_an_agent_at_its_start_are_waited_for(tmp_path: Path
     pair.disk.start()
     pair.channel.start()
     until(lambda: pair.channel.metrics.last_error, "word of it", 20)
-    assert not _within(0.3, lambda: pair.channel.wait_until_it_takes_events(stopping))
+    assert not _within(0.3, lambda: pair.channel.wait_until_accepting(stopping))
     with pytest.raises(Retry, match="Cluster authorization failed"):
         pair.put("a")
     assert pair.registry.failing() == {"CHANNEL.c1": "Cluster authorization failed"}
@@ -337,23 +337,23 @@ def test_brokers_that_refuse_an_agent_at_work_are_waited_for(pair: Pair) -> None
 
 def test_a_drain_waits_until_the_overflow_is_empty(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
     drain = Drain({"c1": overflowing(pair).channel, "c2": pair.disk}, [], [])
-    assert not drain.over()
+    assert not drain.is_complete()
     with monkeypatch.context() as impatient:
-        impatient.setattr("flafka.agent.runner.drain.DRAIN_STUCK_SECONDS", 0.0)
-        with pytest.raises(Stuck, match=r"a\.channels\.c2 still holds 1 events"):
-            until(drain.over, "its end", 20)
+        impatient.setattr("flafka.agent.runner.drain.DRAIN_STALL_SECONDS", 0.0)
+        with pytest.raises(DrainStalled, match=r"a\.channels\.c2 still holds 1 events"):
+            until(drain.is_complete, "its end", 20)
     pair.topic.there.set()
-    until(drain.over, "it to be empty", 20)
+    until(drain.is_complete, "it to be empty", 20)
     assert pair.topic.held == ["late"]
 
 
-def test_a_source_that_goes_on_after_the_stop_is_told_that_the_channel_is_closed(pair: Pair) -> None:
+def test_a_put_after_the_stop_raises_that_the_channel_is_closed(pair: Pair) -> None:
     pair.channel.stop_forwarding()
     with pytest.raises(Retry, match="channel c1 is closed"):
         pair.put("late")
 
 
-def test_a_disk_that_fails_holds_a_late_put_up_until_its_brokers_have_it(
+def test_a_failing_disk_blocks_an_in_doubt_put_until_its_brokers_have_it(
     pair: Pair, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(batch: Batch, enqueued: object) -> None:
@@ -381,7 +381,7 @@ def _within(seconds: float, work: Callable[[], Any]) -> bool:
 
 
 @pytest.mark.parametrize("version", ["", ".2"])
-def test_events_of_version_1_are_forwarded_and_others_are_refused_with_the_way_out(
+def test_events_of_version_1_are_forwarded_and_others_are_refused_with_advice(
     tmp_path: Path, version: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     pair = Pair(tmp_path)

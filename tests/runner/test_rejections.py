@@ -1,4 +1,4 @@
-"""How many rejections are dead letters, and from when on they are a pause."""
+"""Rejections: the share that becomes dead letters, and the one that pauses the sink."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flafka.agent.runner.deadletters.letters import DeadLetter, DeadLetters
-from flafka.agent.runner.deadletters.rejections import HELD_BYTES, LETTER_BYTES, Rejections
+from flafka.agent.runner.deadletters.rejections import MAX_PENDING_BYTES, OVERHEAD_BYTES, Rejections
+from flafka.agent.runner.deadletters.store import DeadLetter, DeadLetterStore
 from flafka.agent.topology import Tolerance
 from flafka.plugins import Event, EventId, Retry
 
 
-class Letters(DeadLetters):
+class MemoryDeadLetters(DeadLetterStore):
     def __init__(self) -> None:
         self.kept: list[DeadLetter] = []
 
@@ -26,15 +26,15 @@ class Letters(DeadLetters):
         pass
 
 
-def letter(number: int, *, partition: int = 0, body: bytes = b"x") -> DeadLetter:
+def dead_letter(number: int, *, partition: int = 0, body: bytes = b"x") -> DeadLetter:
     return DeadLetter("a.sinks.k", EventId("t", partition, number, 0), Event(body), "it is wrong")
 
 
 def deliver(rejections: Rejections, events: int, rejected: int) -> bool:
-    """One batch, from the offer to the commit; whether it came to that."""
-    rejections.offered(events)
+    """Deliver one batch, from the rejections to the commit; return False if it was paused before."""
+    rejections.add_offered(events)
     try:
-        rejections.add(letter(n) for n in range(rejected))
+        rejections.add(dead_letter(n) for n in range(rejected))
     except Retry:
         rejections.start_over()
         return False
@@ -49,10 +49,10 @@ BATCHES = st.lists(
 
 
 @given(BATCHES, st.sampled_from([0, 10, 50, 100]), st.integers(1, 100))
-def test_no_more_than_the_share_of_the_latest_events_become_letters(
+def test_no_more_than_the_share_of_the_latest_events_become_dead_letters(
     batches: list[tuple[int, int]], percent: int, window: int
 ) -> None:
-    letters = Letters()
+    letters = MemoryDeadLetters()
     rejections = Rejections(letters, Tolerance(percent, window))
     committed: list[tuple[int, int]] = []
     for events, rejected in batches:
@@ -63,7 +63,7 @@ def test_no_more_than_the_share_of_the_latest_events_become_letters(
         else:
             assert rejections.paused
             assert rejected > 0
-        if paused:  # it goes on as soon as most of what is offered is taken, whatever was before
+        if paused:  # the sink continues as soon as most offered events are accepted, whatever was before
             assert bool(rejections.paused) == (rejected * 100 > percent * events)
         assert len(letters.kept) == sum(rejected for _, rejected in committed)
     if percent == 100:
@@ -73,7 +73,7 @@ def test_no_more_than_the_share_of_the_latest_events_become_letters(
 
 
 def test_a_poison_event_now_and_then_pauses_nothing_and_a_wrong_schema_does_at_once() -> None:
-    rejections = Rejections(Letters(), Tolerance())
+    rejections = Rejections(MemoryDeadLetters(), Tolerance())
     assert all(deliver(rejections, 1, n % 100 == 0) for n in range(10_000))
     assert not deliver(rejections, 5_000, 5_000)
     assert "paused: 5,010 of the latest" in rejections.paused
@@ -82,14 +82,14 @@ def test_a_poison_event_now_and_then_pauses_nothing_and_a_wrong_schema_does_at_o
 
 
 def test_a_slow_trickle_of_a_wrong_schema_pauses_once_the_window_is_half_full() -> None:
-    letters = Letters()
+    letters = MemoryDeadLetters()
     rejections = Rejections(letters, Tolerance())
     taken = [deliver(rejections, 1, 1) for _ in range(1_000)]
     assert (taken.count(True), len(letters.kept)) == (500, 500)
 
 
-def test_while_paused_the_share_is_that_of_what_is_offered() -> None:
-    rejections = Rejections(Letters(), Tolerance())
+def test_while_paused_the_share_counts_offered_events() -> None:
+    rejections = Rejections(MemoryDeadLetters(), Tolerance())
     assert not deliver(rejections, 600, 600)
     why = rejections.paused
     assert not deliver(rejections, 10, 6)
@@ -98,11 +98,11 @@ def test_while_paused_the_share_is_that_of_what_is_offered() -> None:
     assert not rejections.paused
 
 
-def test_letters_wait_for_the_commit_of_their_partition() -> None:
-    letters = Letters()
+def test_dead_letters_wait_for_the_commit_of_their_partition() -> None:
+    letters = MemoryDeadLetters()
     rejections = Rejections(letters, Tolerance())
-    rejections.offered(4)
-    rejections.add([letter(0, partition=1), letter(1, partition=2), letter(2, partition=3)])
+    rejections.add_offered(4)
+    rejections.add([dead_letter(0, partition=1), dead_letter(1, partition=2), dead_letter(2, partition=3)])
     assert not letters.kept
     assert rejections.partitions() == {1, 2, 3}
     assert rejections.store(2) == 1
@@ -110,35 +110,35 @@ def test_letters_wait_for_the_commit_of_their_partition() -> None:
     rejections.lost({3})
     assert rejections.store() == 1
     assert [one.id and one.id.partition for one in letters.kept] == [2, 1]
-    rejections.add([letter(4)])
+    rejections.add([dead_letter(4)])
     rejections.start_over()
     assert rejections.store() == 0
 
 
-def test_letters_that_grow_large_ask_for_a_commit() -> None:
-    letters = Letters()
+def test_large_dead_letters_request_a_commit() -> None:
+    letters = MemoryDeadLetters()
     rejections = Rejections(letters, Tolerance())
-    rejections.offered(10)
-    rejections.add([letter(0, body=bytes(HELD_BYTES - LETTER_BYTES))])
-    assert not rejections.full
-    rejections.add([letter(1, partition=1)])
-    assert rejections.full
+    rejections.add_offered(10)
+    rejections.add([dead_letter(0, body=bytes(MAX_PENDING_BYTES - OVERHEAD_BYTES))])
+    assert not rejections.is_full
+    rejections.add([dead_letter(1, partition=1)])
+    assert rejections.is_full
     assert not letters.kept
     rejections.lost({1})
-    assert not rejections.full
+    assert not rejections.is_full
     rejections.start_over()
     assert rejections.store() == 0
 
 
-def test_a_letter_kept_before_a_commit_that_failed_is_not_kept_again() -> None:
-    letters = Letters()
+def test_a_dead_letter_stored_before_a_failed_commit_is_not_stored_again() -> None:
+    letters = MemoryDeadLetters()
     rejections = Rejections(letters, Tolerance())
-    one, two = (replace(letter(n), name=f"letter {n}") for n in range(2))
-    rejections.offered(2)
+    one, two = (replace(dead_letter(n), name=f"letter {n}") for n in range(2))
+    rejections.add_offered(2)
     rejections.add([one])
     assert rejections.store() == 1
-    rejections.start_over()  # the channel could not be committed: the events come again
-    rejections.offered(2)
+    rejections.start_over()  # the channel could not be committed: the events are redelivered
+    rejections.add_offered(2)
     rejections.add([replace(one), two])
     assert rejections.store() == 1
     rejections.committed({1})
@@ -146,16 +146,16 @@ def test_a_letter_kept_before_a_commit_that_failed_is_not_kept_again() -> None:
     assert rejections.store() == 0
     rejections.committed({0})
     assert letters.kept == [one, two]
-    rejections.offered(1)
-    rejections.add([one])  # delivered once more, on purpose
+    rejections.add_offered(1)
+    rejections.add([one])  # a deliberate second delivery
     assert rejections.store() == 1
 
 
 @pytest.mark.parametrize("take", [True, False])
-def test_someone_else_may_keep_them(take: bool) -> None:
-    letters = Letters()
+def test_another_component_may_store_dead_letters(take: bool) -> None:
+    letters = MemoryDeadLetters()
     rejections = Rejections(letters, Tolerance())
-    rejections.offered(1)
-    rejections.add([letter(0)])
-    assert len(rejections.take() if take else []) == take
+    rejections.add_offered(1)
+    rejections.add([dead_letter(0)])
+    assert len(rejections.take_all() if take else []) == take
     assert rejections.store() == (not take)

@@ -1,4 +1,4 @@
-"""What another configuration changes of an agent, and what it does where a part cannot end."""
+"""Changes of an agent by another configuration, and parts that cannot end."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 from flafka.agent.config import load
 from flafka.agent.runner import agent as running
-from flafka.agent.runner import supervise
+from flafka.agent.runner import worker
 from flafka.agent.runner.agent import Agent
-from flafka.agent.runner.changes import between, described
+from flafka.agent.runner.changes import changes_between, take_snapshot
 from flafka.agent.runner.local import sinks
 from flafka.agent.services.running import until
 from flafka.agent.topology import AgentSpec
@@ -44,13 +44,13 @@ a1.sinks.k.channel = c
     return spec
 
 
-def test_what_only_stands_elsewhere_in_the_file_is_no_change(tmp_path: Path) -> None:
-    old = described(spec_of(tmp_path))
+def test_moved_lines_are_no_change(tmp_path: Path) -> None:
+    old = take_snapshot(spec_of(tmp_path))
     file = tmp_path / "agent.conf"
     file.write_text("# a comment\n\n" + file.read_text())
     spec, _ = load(file, None, components=Components())
     assert spec is not None
-    assert str(between(old, described(spec))) == "nothing"
+    assert str(changes_between(old, take_snapshot(spec))) == "nothing"
 
 
 def test_a_certificate_that_was_replaced_is_a_change(tmp_path: Path) -> None:
@@ -60,13 +60,13 @@ def test_a_certificate_that_was_replaced_is_a_change(tmp_path: Path) -> None:
         *("a1.sources = s", "a1.sources.s.type = syslogtcp", f"a1.sources.s.port = {free_port()}"),
         *("a1.sources.s.host = 127.0.0.1", "a1.sources.s.ssl = true", f"a1.sources.s.keystore = {keystore}"),
     )
-    old = described(spec_of(tmp_path, *lines))
-    assert not between(old, described(spec_of(tmp_path, *lines)))
+    old = take_snapshot(spec_of(tmp_path, *lines))
+    assert not changes_between(old, take_snapshot(spec_of(tmp_path, *lines)))
     keystore.write_text("as it is")
-    assert str(between(old, described(spec_of(tmp_path, *lines)))) == "sources s"
+    assert str(changes_between(old, take_snapshot(spec_of(tmp_path, *lines)))) == "sources s"
 
 
-def test_a_memory_channel_that_cannot_be_emptied_goes_on_as_it_is(
+def test_a_memory_channel_that_cannot_be_emptied_stays_unchanged(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     away = ("a1.sinks.k.hostname = 127.0.0.1", f"a1.sinks.k.port = {free_port()}")
@@ -80,7 +80,7 @@ def test_a_memory_channel_that_cannot_be_emptied_goes_on_as_it_is(
             agent.reload(spec_of(tmp_path, *away, sink="avro", capacity=200))
         assert (agent.channels["c"], agent.sinks[0]) == (channel, sink)
         assert not sink.draining.is_set()
-        assert agent.reload(spec_of(tmp_path)) == "sinks k"  # which takes what the channel holds
+        assert agent.reload(spec_of(tmp_path)) == "sinks k"  # which takes the events of the channel
         delivered = agent.sinks[0].members[0].metrics
         until(lambda: delivered.get("EventDrainSuccessCount") == 20, "what both lives of the source have brought")
     finally:
@@ -88,14 +88,14 @@ def test_a_memory_channel_that_cannot_be_emptied_goes_on_as_it_is(
 
 
 def refuse(patched: pytest.MonkeyPatch, name: str) -> None:
-    """Refuse threads of that name, as a system does that has no room for one."""
+    """Refuse threads of that name, as a system without room for one does."""
 
     def start(thread: threading.Thread) -> None:
         if thread.name == name:
             raise RuntimeError("can't start new thread")
         start_thread(thread)
 
-    for module in supervise, sinks:
+    for module in worker, sinks:
         patched.setattr(module, "start_thread", start)
 
 

@@ -1,4 +1,4 @@
-"""What a failure shows: once in the log, and in the metrics until it works again."""
+"""Reports of a failure: once in the log, and in the metrics until the component works again."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from flafka.plugins import Metrics, Retry
 
 
 @pytest.fixture(autouse=True)
-def soon() -> None:
-    """Here waits are as long as users see them."""
+def fast_retries() -> None:
+    """Waits are as long here as users see them."""
 
 
 def torn() -> Retry:
-    """A failure that another one has caused."""
+    """Return a failure that another one has caused."""
     try:
         try:
             raise OSError("torn")
@@ -32,13 +32,13 @@ def traceback_of(record: logging.LogRecord) -> str:
     return logging.Formatter().formatException(record.exc_info) if record.exc_info else ""
 
 
-def test_a_failure_is_told_once_with_its_attempt_and_the_next_try(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_failure_is_reported_once_with_its_attempt_and_the_next_retry(caplog: pytest.LogCaptureFixture) -> None:
     metrics = Metrics()
     retries = Retries("a1.sinks.k1", metrics)
     with caplog.at_level("INFO", "a1.sinks.k1"):
         began = time.time()
         seconds = [retries.failed(Retry("the store is away")) for _ in range(3)]
-        next_try = f"attempt 1 failed, the next one comes in {seconds[0]:.1f} s"
+        next_try = f"attempt 1 failed, the next one is in {seconds[0]:.1f} s"
         assert caplog.messages == ["the store is away", next_try]
         assert metrics.get("RetryAttempt") == metrics.get("FailureCount") == 3
         assert began + seconds[-1] <= metrics.get("RetryTime") / 1000 + 0.001 <= time.time() + seconds[-1] + 0.01
@@ -64,7 +64,7 @@ def test_a_failure_has_its_traceback_at_debug(level: str, caplog: pytest.LogCapt
     reasons, tries = caplog.records[::2], lines[1::2]
     told = ["the tape is torn", "again: the tape is torn"]
     assert [record.getMessage() for record in reasons] == told[: len(reasons)]
-    numbers = [text.partition(" failed, the next one comes in ")[0] for _, text in tries]
+    numbers = [text.partition(" failed, the next one is in ")[0] for _, text in tries]
     assert numbers == ["attempt 1", "attempt 2"][: len(tries)]
     for record in reasons:
         assert (traceback_of(record).count("Traceback"), "OSError: torn" in traceback_of(record)) == (
@@ -72,7 +72,7 @@ def test_a_failure_has_its_traceback_at_debug(level: str, caplog: pytest.LogCapt
         )
 
 
-def test_what_nobody_foresaw_has_its_traceback_at_each_level(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unexpected_error_has_its_traceback_at_each_level(caplog: pytest.LogCaptureFixture) -> None:
     retries = Retries("a1.sinks.k1", Metrics())
     with caplog.at_level("INFO", "a1.sinks.k1"):
         retries.failed(OSError("torn"))
@@ -80,24 +80,24 @@ def test_what_nobody_foresaw_has_its_traceback_at_each_level(caplog: pytest.LogC
     assert "OSError: torn" in traceback_of(caplog.records[0])
 
 
-def test_waits_double_up_to_the_longest_and_heed_what_a_failure_asks_for() -> None:
+def test_waits_double_up_to_the_longest_and_respect_the_wait_of_a_failure() -> None:
     backoff = Backoff(longest=4)
     for expected in (0.5, 1, 2, 4, 4):
-        assert 0.75 * expected <= backoff.after(Retry("away")) <= 1.25 * expected
-    assert backoff.after(Retry("away", 60)) == 60
-    assert backoff.after(ValueError("unforeseen")) <= 5
+        assert 0.75 * expected <= backoff.next_wait(Retry("away")) <= 1.25 * expected
+    assert backoff.next_wait(Retry("away", 60)) == 60
+    assert backoff.next_wait(ValueError("unforeseen")) <= 5
 
 
-def test_what_a_component_shows_itself_it_takes_back_itself() -> None:
+def test_a_component_clears_its_own_reports() -> None:
     metrics = Metrics()
     retries = Retries("a1.channels.c1", metrics)
     retries.failed(Retry("the channel is away"))
-    metrics.error("its own words")
+    metrics.set_error("its own words")
     retries.recovered()
     assert metrics.last_error == "its own words"
 
 
-def test_what_opens_and_fails_each_time_is_tried_ever_more_rarely() -> None:
+def test_a_component_that_fails_after_each_opening_is_retried_ever_more_rarely() -> None:
     retries = Retries("a.sources.s", Metrics())
     waits = []
     for _ in range(6):
@@ -110,7 +110,7 @@ def test_what_opens_and_fails_each_time_is_tried_ever_more_rarely() -> None:
     assert retries.failed(Retry("away")) < 1
 
 
-def test_what_opens_and_fails_each_time_does_not_tell_each_time_that_it_works(
+def test_a_component_that_fails_after_each_opening_does_not_report_each_recovery(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     now = [1000.0]
@@ -121,17 +121,17 @@ def test_what_opens_and_fails_each_time_does_not_tell_each_time_that_it_works(
     retries = Retries("a.sources.s", metrics)
 
     def open_for(seconds: float, fails: bool = True) -> list[str]:
-        """It opens, and fails after so many seconds; what is logged of it."""
+        """Open, and fail after this many seconds; return the log."""
         caplog.clear()
         retries.recovered(tried=False)
         end = now[0] + seconds
         while now[0] < end:
             now[0] += 0.5
-            retries.look()
+            retries.check_recovery()
         if fails:
             retries.failed(Retry("the disk cannot be read"))
             now[0] += 30
-            retries.look()  # closed, it does not work
+            retries.check_recovery()  # closed, it does not work
             assert metrics.last_error
         return [one for one in caplog.messages if not one.startswith("attempt")]
 

@@ -1,4 +1,4 @@
-"""Selectors: a batch divided as if each event chose for itself."""
+"""Selectors: a batch is divided as if each event chose for itself."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def routes(draw: st.DrawFn) -> Route:
     st.dictionaries(st.sampled_from(["a", "b", "é"]), routes()),
     routes(),
 )
-def test_a_batch_is_divided_as_each_event_says(
+def test_a_batch_is_divided_by_the_choice_of_each_event(
     values: list[str | None], mapping: dict[str, Route], default: Route
 ) -> None:
     selector = Selector(SelectorSpec("multiplexing", default, "kind", mapping))
@@ -52,7 +52,7 @@ def test_a_batch_is_divided_as_each_event_says(
         assert list(part) == [events[row] for row in rows]
 
 
-def test_all_events_of_one_value_go_as_they_are() -> None:
+def test_a_batch_of_one_value_is_not_divided() -> None:
     selector = Selector(SelectorSpec("multiplexing", Route(), "kind", {"a": Route(("c1",), ("c2",))}))
     batch = Batch.of([Event(b"x", {"kind": "a"})] * 3)
     assert [(name, required) for name, part, required in selector.route(batch) if part is batch] == [

@@ -1,4 +1,4 @@
-"""The sink runner: committed is delivered, failed is offered again."""
+"""Sink runner: committed events are delivered, failed ones are redelivered."""
 
 import time
 import types
@@ -10,7 +10,7 @@ import flafka.channels.memory
 from flafka.agent.runner.local.channels import ChannelRunner
 from flafka.agent.runner.local.sinks import SinkRunner
 from flafka.agent.services.running import until
-from flafka.agent.topology import Place, SinkSpec
+from flafka.agent.topology import ConfigLocation, SinkSpec
 from flafka.channels.memory import MemoryChannel, MemoryConfig
 from flafka.plugins import (
     Batch,
@@ -22,7 +22,7 @@ from flafka.plugins import (
     Retry,
 )
 from tests.fixtures.partitions import assignment
-from tests.runner.pipelines import Letters, Record, Store, put
+from tests.runner.pipelines import MemoryDeadLetters, Record, Store, put
 
 
 def test_flushed_events_leave_the_channel(pipeline):
@@ -47,9 +47,9 @@ def test_how_long_a_batch_takes_is_shown(pipeline, monkeypatch, cls):
     assert 50_000 < metrics.get("BatchMilliseconds") <= 100_000
 
 
-def test_after_a_failure_everything_since_the_last_flush_is_offered_again(pipeline):
+def test_after_a_failure_all_events_since_the_last_flush_are_redelivered(pipeline):
     class Once(Store):
-        """Fails at the second write."""
+        """Sink that fails at the second write."""
 
         type_name = "once"
         flush_interval = 30
@@ -65,23 +65,23 @@ def test_after_a_failure_everything_since_the_last_flush_is_offered_again(pipeli
     assert sink.members[0].sink.durable == [b"1", b"2", b"3"]
 
 
-def test_a_sink_is_flushed_once_it_holds_so_many_bytes(pipeline, monkeypatch):
+def test_a_sink_is_flushed_after_a_limit_of_bytes(pipeline, monkeypatch):
     class Late(Store):
-        """Wants more than there will be."""
+        """Sink that wants more events than there will be."""
 
         type_name = "late"
         batch_size, flush_interval = 1 << 40, float(1 << 40)
 
-    monkeypatch.setattr("flafka.agent.runner.delivery.HELD_BYTES", 5_000)
+    monkeypatch.setattr("flafka.agent.runner.delivery.MAX_UNFLUSHED_BYTES", 5_000)
     sink, channel, _ = pipeline(Late)
     put(channel, b"1" * 10_000)
     until(lambda: channel.metrics.get("ChannelSize") == 0)
     assert sink.members[0].sink.durable == [b"1" * 10_000]
 
 
-def test_a_committing_sink_whose_answer_was_lost_goes_on_behind_its_own_commit(pipeline):
+def test_a_committing_sink_resumes_after_its_own_commit_whose_reply_was_lost(pipeline):
     class Lossy(Record):
-        """Commits, then fails to say so."""
+        """Sink that commits, and then raises."""
 
         type_name = "lossy"
         commits: ClassVar = {}
@@ -95,19 +95,19 @@ def test_a_committing_sink_whose_answer_was_lost_goes_on_behind_its_own_commit(p
     assert sorted(Lossy.commits.items()) == [(0, (1, [b"1"])), (1, (2, [b"2"]))]
 
 
-@pytest.mark.parametrize("most", [flafka.channels.memory.MOST_TAKEN, 1000])
-def test_a_sink_may_gather_more_than_its_channel_has_room_for(pipeline, monkeypatch, most):
+@pytest.mark.parametrize("most", [flafka.channels.memory.MAX_UNCOMMITTED_BYTES, 1000])
+def test_a_sink_may_gather_more_than_the_capacity_of_its_channel(pipeline, monkeypatch, most):
     class Large(Record):
-        """Commits when it is told to, and else when it has a thousand events."""
+        """Sink that commits when asked, or with a thousand events."""
 
         type_name = "large"
         commits: ClassVar = {}
         failures: ClassVar = []
 
-        def due(self):
+        def due_partitions(self):
             return {self.partition} if len(self.written) >= 1000 else set()
 
-    monkeypatch.setattr(flafka.channels.memory, "MOST_TAKEN", most)
+    monkeypatch.setattr(flafka.channels.memory, "MAX_UNCOMMITTED_BYTES", most)
     config, _ = MemoryConfig.parse({"capacity": "10"})
     _, channel, _ = pipeline(Large, MemoryChannel(config, "m"))
     for n in range(1000):
@@ -120,9 +120,9 @@ def test_a_sink_may_gather_more_than_its_channel_has_room_for(pipeline, monkeypa
         assert files == [[b"%d" % n for n in range(1000)]], "and else what the sink has in mind is what it gets"
 
 
-def test_a_stop_delivers_what_was_taken(pipeline):
+def test_a_stop_delivers_taken_events(pipeline):
     class Patient(Store):
-        """Flushes only when told."""
+        """Sink that flushes only when asked."""
 
         type_name = "patient"
         flush_interval = 3600
@@ -137,25 +137,25 @@ def test_a_stop_delivers_what_was_taken(pipeline):
 
 
 class Books:
-    """An audit that keeps what it is told, and how much the channel held then."""
+    """Audit that keeps its reports, and the size of the channel at each."""
 
     def __init__(self, channel):
-        self.channel, self.told, self.withdrawn = channel, [], []
+        self.channel, self.reported, self.withdrawn = channel, [], []
 
     def taken(self, staged, by):
         held = self.channel.metrics.get("ChannelSize")
         ranges = [(receipt.offsets, minutes) for receipt, minutes in staged]
-        self.told += [(offsets.start, offsets.end, minutes[0].events, held) for offsets, minutes in ranges]
+        self.reported += [(offsets.start, offsets.end, minutes[0].events, held) for offsets, minutes in ranges]
 
     def withdraw(self, receipt, by):
         span = receipt.offsets.start, receipt.offsets.end
-        self.told.remove(next(one for one in reversed(self.told) if one[:2] == span))
+        self.reported.remove(next(one for one in reversed(self.reported) if one[:2] == span))
         self.withdrawn.append(span)
 
 
-def test_the_audit_is_told_before_events_leave_the_channel_and_again_from_the_same_place(pipeline):
+def test_the_audit_gets_reports_before_events_leave_the_channel_and_again_from_the_same_offset(pipeline):
     class Fails(Store):
-        """Its first flush fails; "bad" ones are dead letters, which are in the books."""
+        """Sink whose first flush fails; "bad" events are dead letters, which the audit has."""
 
         type_name = "fails"
         flush_interval = 0
@@ -174,14 +174,14 @@ def test_the_audit_is_told_before_events_leave_the_channel_and_again_from_the_sa
     put(channel, b"2")
     until(lambda: channel.metrics.get("ChannelSize") == 0)
     assert sink.members[0].sink.durable == [b"", b"1", b"2"]
-    first, second = books.told
+    first, second = books.reported
     assert first[1] == second[0]
-    assert [told[2:] for told in books.told] == [(2, 2), (1, 1)]
+    assert [reported[2:] for reported in books.reported] == [(2, 2), (1, 1)]
 
 
-def test_a_commit_that_did_not_come_about_is_in_the_books_once(pipeline):
+def test_a_failed_commit_counts_once_in_the_audit(pipeline):
     class Refused(Record):
-        """Its first commit is refused."""
+        """Sink whose first commit is refused."""
 
         refusals: ClassVar[list[Exception]] = [NotCommitted("refused", after=0.01)]
 
@@ -196,27 +196,27 @@ def test_a_commit_that_did_not_come_about_is_in_the_books_once(pipeline):
     put(channel, b"1", b"2")
     pipeline(Refused, channel, books)
     until(lambda: Record.commits)
-    assert [told[2] for told in books.told] == [2]
-    assert books.withdrawn == [books.told[0][:2]]
+    assert [reported[2] for reported in books.reported] == [2]
+    assert books.withdrawn == [books.reported[0][:2]]
 
 
-def test_a_commit_whose_answer_was_lost_is_in_the_books(pipeline):
+def test_a_commit_whose_reply_was_lost_counts_in_the_audit(pipeline):
     Record.commits, Record.failures = {}, [Retry("no answer")]
     channel = MemoryChannel(MemoryConfig(), "m")
     books = Books(channel)
     put(channel, b"1", b"2")
     pipeline(Record, channel, books)
-    until(lambda: books.told)
+    until(lambda: books.reported)
     until(lambda: Record.commits)
-    start, end, events, _ = books.told[-1]
+    start, end, events, _ = books.reported[-1]
     assert ([start], [end], events) == ([*Record.commits], [end for end, _ in Record.commits.values()], 2)
 
 
-def test_a_flush_that_fails_while_partitions_go_has_the_others_taken_again():
-    """Their events may be gone from the sink with those that could not be flushed."""
+def test_a_flush_that_fails_while_partitions_are_revoked_redelivers_the_others():
+    """Events of the other partitions may have left the sink with the ones that could not be flushed."""
 
     class Away(Store):
-        """Drops what it could not flush."""
+        """Sink that drops events after a failed flush."""
 
         type_name = "away"
 
@@ -227,7 +227,7 @@ def test_a_flush_that_fails_while_partitions_go_has_the_others_taken_again():
     both = [assignment("cluster", "t", "id", "g", 0, partition, next_offset=5) for partition in (0, 1)]
 
     class Partitions(MemoryChannel):
-        """Of two partitions; notes where it is to be taken from."""
+        """Channel of two partitions that records its rewinds."""
 
         def reader(self, owner, *, group, member):
             def rewind(starts):
@@ -238,22 +238,22 @@ def test_a_flush_that_fails_while_partitions_go_has_the_others_taken_again():
             return types.SimpleNamespace(rewind=rewind, close=lambda: None, pressed=lambda: False)
 
     channel = Partitions(MemoryConfig(), "m")
-    spec = SinkSpec("k", "a.sinks.k", Away, Config(), {}, Place("test.conf", 1), channel="m")
-    runner = SinkRunner([spec], ChannelRunner("a.channels.m", "m", channel), Letters(), "host.a.k")
+    spec = SinkSpec("k", "a.sinks.k", Away, Config(), {}, ConfigLocation("test.conf", 1), channel="m")
+    runner = SinkRunner([spec], ChannelRunner("a.channels.m", "m", channel), MemoryDeadLetters(), "host.a.k")
     runner.open()
     polled = [PolledBatch(one, OffsetRange(5, 6), Batch.of([Event(b"1")])) for one in both]
     runner.reader.take = lambda _: polled.pop() if polled else None
     runner.reader.lag = lambda: None
     for _ in range(2):
-        assert runner.turn()
+        assert runner.run_turn()
     runner.revoked({0})
     assert channel.rewound == [{1: 5}]
-    assert not runner.ranges.waiting()
+    assert not runner.ranges.uncommitted()
     runner.close()
 
 
 @pytest.mark.parametrize("given", [[{"body": "x"}], [b"x"], PolledBatch(None, OffsetRange(0, 1), [Event(b"x")])])
-def test_a_reader_that_hands_out_what_is_no_batch_is_named(pipeline, given):
+def test_a_reader_that_returns_no_batch_is_named(pipeline, given):
     class Lists(MemoryChannel):
         def reader(self, owner, *, group, member):
             found = super().reader(owner, group=group, member=member)

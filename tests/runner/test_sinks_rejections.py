@@ -1,4 +1,4 @@
-"""What sinks reject: it is kept as a dead letter once, and the rest is delivered."""
+"""Rejections of sinks: each rejected event is one dead letter, and the rest is delivered."""
 
 import threading
 from typing import ClassVar
@@ -15,10 +15,10 @@ from flafka.plugins import (
     Rejected,
     Retry,
 )
-from tests.runner.pipelines import Letters, Record, Store, put
+from tests.runner.pipelines import MemoryDeadLetters, Record, Store, put
 
 
-def test_rejected_events_are_kept_and_the_rest_is_delivered(pipeline):
+def test_rejected_events_become_dead_letters_and_the_others_are_delivered(pipeline):
     sink, channel, letters = pipeline(Store)
     put(channel, b"1", b"bad", b"2")
     until(lambda: channel.metrics.get("ChannelSize") == 0)
@@ -29,7 +29,7 @@ def test_rejected_events_are_kept_and_the_rest_is_delivered(pipeline):
 
 
 class Refuse(Interceptor[Config]):
-    """Rejects what is bad, after it has changed it."""
+    """Interceptor that rejects bad events, after it has changed them."""
 
     type_name = "refuse"
 
@@ -38,7 +38,7 @@ class Refuse(Interceptor[Config]):
         return self.reject(changed, {row: "it is bad" for row, one in enumerate(batch) if one.body == b"bad"})
 
 
-def test_what_a_sinks_interceptor_rejects_is_a_letter_as_the_channel_has_the_event(pipeline):
+def test_an_event_rejected_by_a_sinks_interceptor_is_a_dead_letter_as_in_the_channel(pipeline):
     sink, channel, letters = pipeline(Store, interceptors=[Refuse])
     put(channel, b"1", b"bad", b"2")
     until(lambda: channel.metrics.get("ChannelSize") == 0)
@@ -51,9 +51,9 @@ def test_what_a_sinks_interceptor_rejects_is_a_letter_as_the_channel_has_the_eve
     assert (member.metrics.get("EventRejectedCount"), member.metrics.get("EventFilteredCount")) == (1, 0)
 
 
-def test_what_a_flush_rejects_is_a_dead_letter_and_not_counted_as_delivered(pipeline):
+def test_events_rejected_by_a_flush_are_dead_letters_and_not_counted_as_delivered(pipeline):
     class Late(Store):
-        """Learns at the flush only what its store refuses."""
+        """Sink that learns only at the flush of its store's refusals."""
 
         type_name = "late"
 
@@ -72,7 +72,7 @@ def test_what_a_flush_rejects_is_a_dead_letter_and_not_counted_as_delivered(pipe
 
 
 class Strict(Store):
-    """Its store knows no `bad` until it is mended; learns at the flush what it refuses."""
+    """Sink whose store refuses `bad` until it is repaired; learns of it at the flush."""
 
     type_name = "strict"
 
@@ -96,7 +96,7 @@ class Strict(Store):
             raise Rejected(rejected)
 
 
-def test_a_sink_whose_store_refuses_nearly_everything_pauses_and_goes_on_by_itself(pipeline, caplog):
+def test_a_sink_whose_store_refuses_nearly_everything_pauses_and_resumes_by_itself(pipeline, caplog):
     sink, channel, letters = pipeline(Strict)
     put(channel, *[b"bad"] * 5_000)
     until(lambda: sink.members[0].metrics.get("FailureCount") >= 2)
@@ -114,9 +114,9 @@ def test_a_sink_whose_store_refuses_nearly_everything_pauses_and_goes_on_by_itse
     assert sink.members[0].metrics.get("EventRejectedCount") == 0
 
 
-def test_what_a_committing_sink_rejects_is_a_letter_once_however_often_it_is_offered(pipeline):
+def test_events_rejected_by_a_committing_sink_are_one_dead_letter_after_redeliveries(pipeline):
     class Picky(Record):
-        """Rejects, and fails to commit at first."""
+        """Sink that rejects, and fails to commit at first."""
 
         type_name = "picky"
         commits: ClassVar = {}
@@ -142,7 +142,7 @@ def test_what_a_committing_sink_rejects_is_a_letter_once_however_often_it_is_off
 
 
 class Rejecting(Record):
-    """Rejects what is bad, when it is written."""
+    """Sink that rejects bad events when they are written."""
 
     def write(self, batch):
         self.partition = batch.origin.partition
@@ -159,7 +159,7 @@ def test_nothing_is_committed_while_dead_letters_cannot_be_stored(pipeline, monk
         failures: ClassVar = []
 
     failures = [Retry("away"), Retry("away")]
-    real = Letters.put
+    real = MemoryDeadLetters.put
 
     def put_at_last(letters, new):
         assert not Awkward.commits
@@ -167,7 +167,7 @@ def test_nothing_is_committed_while_dead_letters_cannot_be_stored(pipeline, monk
             raise failures.pop()
         real(letters, new)
 
-    monkeypatch.setattr(Letters, "put", put_at_last)
+    monkeypatch.setattr(MemoryDeadLetters, "put", put_at_last)
     sink, channel, letters = pipeline(Awkward)
     put(channel, b"1", b"bad", b"2")
     until(lambda: channel.metrics.get("ChannelSize") == 0)
@@ -181,13 +181,13 @@ def test_nothing_is_committed_while_dead_letters_cannot_be_stored(pipeline, monk
 
 def test_events_that_are_all_rejected_are_dead_letters_before_a_file_would_be_closed(pipeline):
     class Holding(Rejecting):
-        """Wants no commit, as a sink whose file is open for an hour."""
+        """Sink that wants no commit, as one whose file is open for an hour."""
 
         type_name = "holding"
         commits: ClassVar = {}
         failures: ClassVar = []
 
-        def due(self):
+        def due_partitions(self):
             return set()
 
     sink, channel, letters = pipeline(Holding)
@@ -198,7 +198,7 @@ def test_events_that_are_all_rejected_are_dead_letters_before_a_file_would_be_cl
 
 
 class Slow(Store):
-    """Learns at the next write what its store refuses."""
+    """Sink that learns of its store's refusals at the next write."""
 
     type_name = "slow"
     flush_interval = float(1 << 40)
@@ -216,7 +216,7 @@ class Slow(Store):
             raise Rejected(refused)
 
 
-def test_what_is_refused_of_an_earlier_write_is_a_dead_letter(pipeline):
+def test_refused_events_of_an_earlier_write_are_dead_letters(pipeline):
     sink, channel, letters = pipeline(Slow)
     for body in (b"1", b"2"):
         put(channel, body)
@@ -227,7 +227,7 @@ def test_what_is_refused_of_an_earlier_write_is_a_dead_letter(pipeline):
     assert sink.members[0].metrics.get("FailureCount") == 0
 
 
-def test_what_is_refused_of_a_partition_that_was_lost_is_its_next_owners(pipeline):
+def test_refused_events_of_a_lost_partition_belong_to_its_next_owner(pipeline):
     sink, channel, letters = pipeline(Slow)
     put(channel, b"1")
     until(lambda: sink.members[0].sink.written)
@@ -241,14 +241,14 @@ def test_what_is_refused_of_a_partition_that_was_lost_is_its_next_owners(pipelin
 
 
 class Mistaken(Store):
-    """Rejects by an id of its own making, as if rows were counted across batches."""
+    """Sink that rejects by an id of its own making, as if rows were counted across batches."""
 
     def write(self, batch):
         origin = batch.origin
         raise Rejected({EventId(origin.topic, origin.partition, 10_000, 0): "it is wrong"})
 
 
-def test_events_that_a_sink_rejects_by_ids_it_did_not_get_are_not_lost(pipeline):
+def test_rejections_by_unknown_ids_lose_no_events(pipeline):
     sink, channel, letters = pipeline(Mistaken)
     put(channel, b"a", b"b")
     until(lambda: sink.members[0].metrics.last_error)

@@ -1,4 +1,4 @@
-"""The source runner: what is acknowledged is stored, whatever fails in between."""
+"""Source runner: acknowledged events are stored, whatever fails in between."""
 
 import itertools
 import threading
@@ -12,26 +12,26 @@ from flafka.agent.runner.local.sources import SourceRunner
 from flafka.agent.services.running import until
 from flafka.agent.topology import Route, SelectorSpec, SourceSpec
 from flafka.plugins import Batch, Config, Event, EventId, Interceptor, Rejected, Retry
-from tests.runner.pipelines import Letters
-from tests.runner.tens import NOWHERE, NUMBERS, Store, Stumble, Ten, TenAtOnce, run
+from tests.runner.pipelines import MemoryDeadLetters
+from tests.runner.ten_events import NOWHERE, NUMBERS, Store, Stumble, Ten, TenAtOnce, run
 
 
-def test_every_batch_is_stored_and_told_in_order():
+def test_every_batch_is_stored_and_reported_in_order():
     store = Store(name="c")
     runner, _ = run(Ten, store)
-    assert store.held == runner.source.told == NUMBERS
+    assert store.held == runner.source.reported == NUMBERS
     assert runner.metrics.get("EventAcceptedCount") == 10
 
 
-def test_with_several_in_flight_they_are_still_told_in_order():
+def test_several_batches_in_flight_are_reported_in_order():
     store = Store(name="c")
     store.failures = [Retry("away") for _ in range(3)]
     runner, _ = run(TenAtOnce, store)
     assert sorted(store.held) == NUMBERS
-    assert runner.source.told == NUMBERS
+    assert runner.source.reported == NUMBERS
 
 
-def test_only_the_channel_that_failed_is_tried_again():
+def test_only_the_failed_channel_is_retried():
     good, bad = Store(name="good"), Store(name="bad")
     bad.failures = [Retry("away"), Retry("away")]
     runner, _ = run(Ten, good, bad)
@@ -39,7 +39,7 @@ def test_only_the_channel_that_failed_is_tried_again():
     assert runner.metrics.get("ChannelWriteFail") == 2
 
 
-def test_an_optional_channel_may_fail_without_anyone_waiting():
+def test_a_failing_optional_channel_delays_nothing():
     good, bad = Store(name="good"), Store(name="bad")
     bad.failures = [Retry("away")]
     runner, _ = run(Ten, good, bad, optional=frozenset({"bad"}))
@@ -48,9 +48,9 @@ def test_an_optional_channel_may_fail_without_anyone_waiting():
     assert runner.metrics.get("OptionalChannelFail") == 1
 
 
-def test_an_optional_channel_goes_on_when_its_source_is_opened_again():
+def test_an_optional_channel_continues_when_its_source_is_reopened():
     class Interrupted(Ten):
-        """Fails once, after its first batch."""
+        """Source that fails once, after its first batch."""
 
         type_name = "interrupted"
         failed = False
@@ -68,9 +68,9 @@ def test_an_optional_channel_goes_on_when_its_source_is_opened_again():
     assert runner.metrics.get("OptionalEventDropCount") == 0
 
 
-def test_of_a_batch_that_an_optional_channel_holds_only_its_dead_letters_count_as_dropped():
+def test_only_dead_letters_of_a_batch_in_an_optional_channel_count_as_dropped():
     class Choosy(Store):
-        """Takes all but the second event."""
+        """Channel that rejects the second event."""
 
         type_name = "choosy"
 
@@ -78,8 +78,8 @@ def test_of_a_batch_that_an_optional_channel_holds_only_its_dead_letters_count_a
             super().put(batch.slice(0, 1))
             raise Rejected({EventId("", -1, -1, 1): "too large"})
 
-    class Full(Letters):
-        """Has no room for a letter."""
+    class Full(MemoryDeadLetters):
+        """Store without room for a dead letter."""
 
         def put(self, letters):
             raise Retry("no space")
@@ -88,7 +88,7 @@ def test_of_a_batch_that_an_optional_channel_holds_only_its_dead_letters_count_a
     channels = {store.name: ChannelRunner("", store.name, store) for store in (good, bad)}
     for channel in channels.values():
         channel.ready.set()
-    selector = SelectorSpec(otherwise=Route(("good",), ("bad",)))
+    selector = SelectorSpec(default=Route(("good",), ("bad",)))
     spec = SourceSpec("s", "a.sources.s", Ten, Config(), {}, NOWHERE, channels=tuple(channels), selector=selector)
     runner = SourceRunner(spec, channels, dict.fromkeys(channels, Full()))
     assert runner.deliver(Batch.of([Event(b"kept"), Event(b"large")]))
@@ -96,9 +96,9 @@ def test_of_a_batch_that_an_optional_channel_holds_only_its_dead_letters_count_a
     assert (bad.held, runner.metrics.get("OptionalEventDropCount")) == ([b"kept"], 1)
 
 
-def test_an_optional_channel_that_hangs_costs_one_wait(monkeypatch, caplog):
+def test_a_hanging_optional_channel_costs_one_timeout(monkeypatch, caplog):
     class Hanging(Store):
-        """Takes what it is given once it may, or refuses it."""
+        """Channel that takes or refuses its events on request."""
 
         type_name = "hanging"
 
@@ -113,7 +113,7 @@ def test_an_optional_channel_that_hangs_costs_one_wait(monkeypatch, caplog):
         may_go_on = threading.Event()
         good, bad = Store(name="good"), Hanging(name="bad")
         runner, _ = run(cls, good, bad, optional=frozenset({"bad"}))
-        assert runner.source.told == NUMBERS
+        assert runner.source.reported == NUMBERS
         assert good.held == NUMBERS
         assert runner.metrics.get("OptionalChannelFail") == 10
         assert 1 <= len(runner.optional["bad"]._late) <= runner.source.in_flight
@@ -123,17 +123,17 @@ def test_an_optional_channel_that_hangs_costs_one_wait(monkeypatch, caplog):
     assert "does not take events, which are dropped: a put has not ended within " in caplog.text
 
 
-def test_an_optional_channel_that_never_opens_holds_nobody_up(monkeypatch):
+def test_an_optional_channel_that_never_opens_delays_nothing(monkeypatch):
     monkeypatch.setattr("flafka.agent.runner.local.sources.OPTIONAL_PUT_SECONDS", 0.0)
     good, away = Store(name="good"), Store(name="away")
     channels = {store.name: ChannelRunner("", store.name, store) for store in (good, away)}
     channels["good"].ready.set()
-    selector = SelectorSpec(otherwise=Route(("good",), ("away",)))
+    selector = SelectorSpec(default=Route(("good",), ("away",)))
     spec = SourceSpec("s", "a.sources.s", Ten, Config(), {}, NOWHERE, channels=tuple(channels), selector=selector)
-    runner = SourceRunner(spec, channels, dict.fromkeys(channels, Letters()))
+    runner = SourceRunner(spec, channels, dict.fromkeys(channels, MemoryDeadLetters()))
     runner.run()
     runner.close()
-    assert good.held == runner.source.told == NUMBERS
+    assert good.held == runner.source.reported == NUMBERS
     assert away.held == []
 
 
@@ -142,13 +142,13 @@ def test_events_without_a_channel_are_counted_and_acknowledged():
     selector = SelectorSpec("multiplexing", Route(), "kind", {"a": Route(("c",))})
     runner, _ = run(Ten, store, selector=selector)
     assert store.held == []
-    assert runner.source.told == NUMBERS
+    assert runner.source.reported == NUMBERS
     assert runner.metrics.get("EventUnroutedCount") == 10
 
 
-def test_batches_that_are_on_their_way_together_come_into_each_channel_in_order():
+def test_concurrent_batches_are_put_into_each_channel_in_order():
     class Dawdling(Interceptor[Config]):
-        """Lets the first of each four go once the three others are here, too."""
+        """Interceptor that releases the first of each four batches once the three others are there."""
 
         type_name = "dawdling"
         here = threading.Semaphore(0)
@@ -162,7 +162,7 @@ def test_batches_that_are_on_their_way_together_come_into_each_channel_in_order(
             return batch
 
     class Waiting(Store):
-        """Waits for what it holds until there are four, as one does for brokers or for a disk."""
+        """Channel that waits until it has four batches, as one waits for brokers or for a disk."""
 
         type_name = "waiting"
 
@@ -174,15 +174,15 @@ def test_batches_that_are_on_their_way_together_come_into_each_channel_in_order(
 
     one, two = Waiting(name="one"), Store(name="two")
     runner, _ = run(TenAtOnce, one, two, interceptors=[Dawdling])
-    assert one.held == two.held == runner.source.told == NUMBERS
+    assert one.held == two.held == runner.source.reported == NUMBERS
 
 
 @pytest.mark.parametrize("fails", ["in an interceptor", "in the channel"])
-def test_a_batch_that_is_tried_again_holds_no_other_up(fails):
+def test_a_retried_batch_delays_no_other(fails):
     store = Store(name="c")
 
     class Failing(Interceptor[Config]):
-        """Fails with the first until three others are stored."""
+        """Interceptor that fails with the first until three others are stored."""
 
         type_name = "failing"
 
@@ -199,12 +199,12 @@ def test_a_batch_that_is_tried_again_holds_no_other_up(fails):
     store.put = put
     runner, _ = run(TenAtOnce, store, interceptors=[Failing])
     assert store.held == [b"1", b"2", b"3", b"0", *NUMBERS[4:]]
-    assert runner.source.told == NUMBERS
+    assert runner.source.reported == NUMBERS
 
 
-def test_what_goes_to_each_channel_is_counted_exactly():
+def test_events_of_each_channel_are_counted_exactly():
     class Kinds(Ten):
-        """The even ones are of kind `a`."""
+        """Source whose even events are of kind `a`."""
 
         type_name = "kinds"
 
@@ -213,7 +213,7 @@ def test_what_goes_to_each_channel_is_counted_exactly():
             yield Batch.of([Event(b"x")])
 
     class Refusing(Store):
-        """Refuses the first of each batch."""
+        """Channel that refuses the first of each batch."""
 
         type_name = "refusing"
 
@@ -244,14 +244,14 @@ def test_how_long_a_batch_takes_is_shown(monkeypatch):
     give_up = threading.Event()
     give_up.set()
     runner, _ = run(Ten, store, give_up=give_up)
-    assert runner.metrics.get("BatchMilliseconds") == 0  # it came to no end
+    assert runner.metrics.get("BatchMilliseconds") == 0  # no batch has ended
 
 
 @pytest.mark.parametrize("cls", [Ten, TenAtOnce])
 @pytest.mark.timeout(60)
-def test_code_that_ends_the_program_while_a_batch_is_stored_loses_nothing(cls):
+def test_a_program_end_while_a_batch_is_stored_loses_nothing(cls):
     class Ending(cls):
-        """Its library ends the program the first time that it is told."""
+        """Source whose library ends the program at the first stored batch."""
 
         type_name = "ending"
         ended = False
@@ -267,12 +267,12 @@ def test_code_that_ends_the_program_while_a_batch_is_stored_loses_nothing(cls):
     optional.failures = [SystemExit("there is no licence")]
     runner, _ = run(Ending, good, optional, optional=frozenset({"optional"}))
     assert set(good.held) == set(NUMBERS)
-    assert runner.source.told == NUMBERS
+    assert runner.source.reported == NUMBERS
     assert runner.metrics.get("ChannelWriteFail") == 1
     assert runner.metrics.get("OptionalChannelFail") == 1
 
 
-def test_an_agent_that_gives_up_acknowledges_nothing_behind_the_batch_it_lost():
+def test_a_stopping_agent_acknowledges_nothing_after_its_undelivered_batch():
     store = Store(name="c")
     store.failures = [Retry("away")]
     give_up = threading.Event()
@@ -280,13 +280,13 @@ def test_an_agent_that_gives_up_acknowledges_nothing_behind_the_batch_it_lost():
     for cls in (Ten, TenAtOnce):
         store.failures = [Retry("away")]
         runner, _ = run(cls, store, give_up=give_up)
-        assert runner.source.told == []
+        assert runner.source.reported == []
 
 
 @pytest.mark.parametrize("failure", [Retry("port in use"), SystemExit("a library ends the program")])
-def test_a_source_that_fails_is_opened_again(failure):
+def test_a_failed_source_is_reopened(failure):
     class Flaky(Ten):
-        """Fails to open twice."""
+        """Source that fails to open twice."""
 
         type_name = "flaky"
         attempts = 0

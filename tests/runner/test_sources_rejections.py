@@ -1,4 +1,4 @@
-"""The source runner and events that do not pass: interceptors and channels reject them, or fail over them."""
+"""Source runner and rejected events: by interceptors and channels, or after their failures."""
 
 import threading
 
@@ -6,15 +6,15 @@ import pyarrow.compute as pc
 import pytest
 
 from flafka.agent.runner import delivery
-from flafka.agent.runner.delivery import intercepted
+from flafka.agent.runner.delivery import intercept
 from flafka.interceptors.static import StaticInterceptor
 from flafka.plugins import Batch, Config, Event, EventId, Interceptor, Rejected, Retry, conformance
-from tests.runner.pipelines import Letters
-from tests.runner.tens import NUMBERS, Store, Stumble, Ten, run
+from tests.runner.pipelines import MemoryDeadLetters
+from tests.runner.ten_events import NUMBERS, Store, Stumble, Ten, run
 
 
 class Refuse(Interceptor[Config]):
-    """Rejects every third, drops every fifth."""
+    """Interceptor that rejects every third, and drops every fifth."""
 
     type_name = "refuse"
 
@@ -25,7 +25,7 @@ class Refuse(Interceptor[Config]):
 
 
 class RefuseTwice(Refuse):
-    """The first time, it has another batch before it is done with this one: as two threads may have it."""
+    """Interceptor that gets another batch within the first one, as two threads may call it."""
 
     type_name = "refuse-twice"
     meanwhile = None
@@ -41,7 +41,7 @@ class RefuseTwice(Refuse):
 
 
 class Grow(Interceptor[Config]):
-    """Makes two of each the first time."""
+    """Interceptor that makes two of each event the first time."""
 
     type_name = "grow"
     grown = False
@@ -60,17 +60,17 @@ def test_a_bug_in_an_interceptor_loses_nothing(caplog):
     assert "a bug in an interceptor" in caplog.text
 
 
-def test_what_a_channel_cannot_hold_becomes_a_dead_letter():
+def test_events_that_a_channel_rejects_become_dead_letters():
     store = Store(name="c")
     store.failures = [Rejected({EventId("", -1, -1, 0): "too large"})]
     runner, letters = run(Ten, store)
     assert [(letter.event.body, letter.reason) for letter in letters] == [(b"0", "too large")]
     assert store.held == NUMBERS[1:]
-    assert runner.source.told == NUMBERS
+    assert runner.source.reported == NUMBERS
 
 
 class Choosy(Store):
-    """Refuses the 3."""
+    """Channel that refuses the 3."""
 
     type_name = "choosy"
 
@@ -81,20 +81,20 @@ class Choosy(Store):
             raise Rejected({EventId("", 0, 0, bodies.index(b"3")): "too large"})
 
 
-def test_the_audit_is_told_what_is_stored_and_before_the_source_is():
+def test_the_audit_gets_stored_events_before_the_source():
     class Books(list):
         def put(self, batch):
             self.extend(batch.bodies.to_pylist())
 
-    told, store = Books(), Choosy(name="c")
+    reported, store = Books(), Choosy(name="c")
     store.failures = [Retry("away")]
-    runner, letters = run(Ten, store, audit=told)
-    assert told == store.held == [body for body in NUMBERS if body != b"3"]
-    assert runner.source.told == NUMBERS
+    runner, letters = run(Ten, store, audit=reported)
+    assert reported == store.held == [body for body in NUMBERS if body != b"3"]
+    assert runner.source.reported == NUMBERS
     assert [letter.event.body for letter in letters] == [b"3"]
 
 
-def test_what_an_interceptor_rejects_is_a_dead_letter_before_the_rest_is_stored():
+def test_events_rejected_by_an_interceptor_are_dead_letters_before_the_others_are_stored():
     store = Store(name="c")
     runner, letters = run(Ten, store, interceptors=[Refuse])
     assert store.held == [b"1", b"2", b"4", b"7", b"8"]
@@ -104,12 +104,12 @@ def test_what_an_interceptor_rejects_is_a_dead_letter_before_the_rest_is_stored(
     for metrics in (runner.metrics, runner.interceptors[0].metrics):
         assert metrics.get("EventRejectedCount") == 4
         assert metrics.get("EventFilteredCount") == 1
-    assert runner.source.told == NUMBERS
+    assert runner.source.reported == NUMBERS
 
 
 @pytest.fixture
 def no_letters_at_first(monkeypatch):
-    """The first two tries to keep letters fail."""
+    """Store of dead letters that fails twice."""
     failures = [Retry("no room for letters") for _ in range(2)]
 
     def put(self, letters):
@@ -117,11 +117,11 @@ def no_letters_at_first(monkeypatch):
             raise failures.pop()
         self.extend(letters)
 
-    monkeypatch.setattr(Letters, "put", put)
+    monkeypatch.setattr(MemoryDeadLetters, "put", put)
 
 
 @pytest.mark.usefixtures("no_letters_at_first")
-def test_what_an_interceptor_rejects_waits_for_letters_that_cannot_be_kept():
+def test_events_rejected_by_an_interceptor_wait_while_dead_letters_cannot_be_stored():
     store = Store(name="c")
     runner, letters = run(Ten, store, interceptors=[Refuse])
     assert [one.event.body for one in letters] == [b"0", b"3", b"6", b"9"]
@@ -132,9 +132,9 @@ def test_what_an_interceptor_rejects_waits_for_letters_that_cannot_be_kept():
 
 
 @pytest.mark.usefixtures("no_letters_at_first")
-def test_what_a_channel_takes_is_put_once_though_letters_of_the_rest_cannot_be_kept():
+def test_accepted_events_are_put_once_while_dead_letters_cannot_be_stored():
     class Halves(Ten):
-        """Two batches of five."""
+        """Source of two batches of five."""
 
         type_name = "halves"
 
@@ -146,40 +146,40 @@ def test_what_a_channel_takes_is_put_once_though_letters_of_the_rest_cannot_be_k
         def put(self, batch):
             self.extend(batch.bodies.to_pylist())
 
-    told, store = Books(), Choosy(name="c")
-    runner, letters = run(Halves, store, audit=told)
-    assert told == store.held == [body for body in NUMBERS if body != b"3"]
+    reported, store = Books(), Choosy(name="c")
+    runner, letters = run(Halves, store, audit=reported)
+    assert reported == store.held == [body for body in NUMBERS if body != b"3"]
     assert [one.event.body for one in letters] == [b"3"]
     assert runner.metrics.get("EventRejectedCount") == 1
     assert runner.routed["c"].get("EventRoutedCount") == 9
     assert runner.metrics.last_error == ""
 
 
-def test_what_an_interceptor_rejects_on_two_threads_at_once_is_of_each_its_own():
-    """Else one takes, or drops as that of a try that failed, what the other one has rejected just then."""
-    interceptor, told = RefuseTwice(Config()), []
+def test_concurrent_rejections_of_an_interceptor_are_not_mixed_up():
+    """Otherwise one takes, or drops as that of a failed attempt, the other's present rejections."""
+    interceptor, reported = RefuseTwice(Config()), []
 
     def passes(*numbers):
         mine = []
         batch = Batch.of(Event(b"%d" % n) for n in numbers)
-        left = intercepted(batch, [interceptor], rejected=lambda rows, reasons: mine.extend(reasons))
-        told.append((left.bodies.to_pylist(), mine))
+        left = intercept(batch, [interceptor], rejected=lambda rows, reasons: mine.extend(reasons))
+        reported.append((left.bodies.to_pylist(), mine))
 
     interceptor.meanwhile = lambda: passes(2, 3)
     passes(0, 1)
-    assert told == [([b"2"], ["3 is bad"]), ([b"1"], ["0 is bad"])]
+    assert reported == [([b"2"], ["3 is bad"]), ([b"1"], ["0 is bad"])]
     assert interceptor.metrics.get("EventRejectedCount") == 2
     assert interceptor.metrics.get("EventFilteredCount") == 0
 
 
-def test_a_good_batch_costs_no_look_at_an_interceptors_source(monkeypatch):
-    monkeypatch.setattr(delivery, "described_method", lambda *_: pytest.fail("it parses the file"))
+def test_a_valid_batch_does_not_inspect_an_interceptors_code(monkeypatch):
+    monkeypatch.setattr(delivery, "describe_method", lambda *_: pytest.fail("it parses the file"))
     interceptor = conformance.make(StaticInterceptor, {"key": "a", "value": "b"})
-    batch = delivery.intercepted(Batch.of([Event(b"x")]), [interceptor])
+    batch = delivery.intercept(Batch.of([Event(b"x")]), [interceptor])
     assert [event.headers for event in batch] == [{"a": "b"}]
 
 
-def test_an_interceptor_that_makes_more_events_is_told_so(caplog):
+def test_an_interceptor_that_adds_events_is_reported(caplog):
     store = Store(name="c")
     run(Ten, store, interceptors=[Grow])
     assert "Grow" in caplog.text

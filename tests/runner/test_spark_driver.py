@@ -1,4 +1,4 @@
-"""What the Spark driver says of failures and of progress, and which sinks it runs."""
+"""Spark driver: its reports of failures and of progress, and the sinks that it runs."""
 
 import json
 import logging
@@ -16,12 +16,12 @@ from typing import Any, cast
 import pytest
 from pyspark import accumulators
 
-from flafka.agent.config.runners import BOTH, TABLE, SinkBinding, Support, objections
+from flafka.agent.config.runners import BOTH, CAPABILITIES, Capability, SinkBinding, unsupported_features
 from flafka.agent.options import AgentOptions
 from flafka.agent.runner.spark import driver, gateway, session
-from flafka.agent.runner.spark.driver import reason, sink_of
-from flafka.agent.runner.spark.job import GAVE_UP
-from flafka.agent.runner.spark.progress import ends_of, gauges_of
+from flafka.agent.runner.spark.driver import failure_reason, sink_of
+from flafka.agent.runner.spark.job import NO_SPARK_EXIT_CODE
+from flafka.agent.runner.spark.progress import end_offsets_of, gauges_of
 from flafka.agent.services.running import until
 from flafka.agent.topology import Tolerance
 from flafka.channels.kafka import KafkaChannel
@@ -44,11 +44,11 @@ JVM stacktrace:
 """
 
 
-def test_a_failure_in_python_is_told_by_what_python_said() -> None:
-    assert reason(WRAPPED) == "the disk is full"
+def test_a_failure_in_python_is_reported_with_pythons_message() -> None:
+    assert failure_reason(WRAPPED) == "the disk is full"
 
 
-def test_a_failure_in_java_behind_python_is_told_by_what_java_said() -> None:
+def test_a_failure_in_java_below_python_is_reported_with_javas_message() -> None:
     killed = """StreamingQueryException: [STREAM_FAILED] Query terminated. Traceback (most recent call last):
   File "agent/runner/spark/query.py", line 95, in _commit
     results = [pickle.loads(row.result) for row in frame.collect()]
@@ -57,7 +57,7 @@ py4j.protocol.Py4JJavaError: An error occurred while calling o562.collectToPytho
 \tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:3122)
 """
     said = "org.apache.spark.SparkException: Job aborted: Python worker exited unexpectedly (crashed)"
-    assert reason(killed) == said
+    assert failure_reason(killed) == said
 
 
 QUERY = "StreamingQueryException: [STREAM_FAILED] Query [id = {0}, runId = {0}] terminated with exception: "
@@ -71,13 +71,14 @@ LOST = "failed 1 times, most recent failure: Lost task 0.0 in stage {0}.0 (TID {
         QUERY + "Job aborted due to stage failure: Task 0 in stage {0}.0 " + LOST + "{1}\n=== Streaming Query ===",
     ],
 )
-def test_what_differs_at_each_attempt_is_not_told(failure: str) -> None:
-    assert {reason(failure.format(n, "the disk is full")) for n in range(3)} == {"the disk is full"}
+def test_parts_that_differ_at_each_attempt_are_omitted(failure: str) -> None:
+    assert {failure_reason(failure.format(n, "the disk is full")) for n in range(3)} == {"the disk is full"}
 
 
-def test_a_failure_of_spark_itself_is_told_by_its_first_lines() -> None:
+def test_a_failure_of_spark_itself_is_reported_with_its_first_lines() -> None:
     assert (
-        reason("AnalysisException: no such table\n  here\n\nat java\n...") == "AnalysisException: no such table here "
+        failure_reason("AnalysisException: no such table\n  here\n\nat java\n...")
+        == "AnalysisException: no such table here "
     )
 
 
@@ -86,13 +87,13 @@ they are not available in Kafka any more; If you don't want your streaming query
 option failOnDataLoss to false."""
 
 
-def test_records_that_are_gone_are_told_with_the_way_out() -> None:
+def test_lost_records_are_reported_with_advice() -> None:
     _, sink = jobs(Tolerance())
     command = "agent group reset flafka --topic t --to earliest --bootstrap-server"
     out = f"To accept the loss: {command} {sink.channel.make().kafka.stream(None).bootstrap_servers}"
-    assert reason(LOSS, sink).endswith(out)
+    assert failure_reason(LOSS, sink).endswith(out)
     streaming = replace(sink, sink=replace(sink.sink, cls=cast(Any, SparkSink)))
-    assert reason(LOSS, streaming).endswith(f"{out}, and name another a.sinks.k.checkpoint")
+    assert failure_reason(LOSS, streaming).endswith(f"{out}, and name another a.sinks.k.checkpoint")
 
 
 FAILING = """
@@ -104,19 +105,19 @@ driver.main()
 """
 
 
-def test_an_exception_of_java_s_is_told_by_its_innermost_words() -> None:
+def test_a_java_exception_is_reported_with_its_innermost_message() -> None:
     failure = (
         "Py4JJavaError: An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n"
         ": org.apache.hadoop.yarn.exceptions.YarnException: org.apache.hadoop.security.AccessControlException: "
         "User ann does not have permission to submit application_1_0001 to queue closed\n"
         "\tat org.apache.hadoop.yarn.ipc.RPCUtil.getRemoteException(RPCUtil.java:40)\n"
     )
-    assert reason(failure) == (
+    assert failure_reason(failure) == (
         "AccessControlException: User ann does not have permission to submit application_1_0001 to queue closed"
     )
 
 
-def test_what_spark_raises_at_its_start_is_told_without_a_traceback() -> None:
+def test_an_error_at_the_start_of_spark_is_reported_without_a_traceback() -> None:
     job, _ = jobs(Tolerance())
     process = subprocess.Popen(
         [sys.executable, "-c", FAILING], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
@@ -127,7 +128,7 @@ def test_what_spark_raises_at_its_start_is_told_without_a_traceback() -> None:
     with process.stdin, process.stdout, process.stderr:
         process.stdin.write(pickle.dumps(job))
         process.stdin.flush()
-        assert process.wait(180) == GAVE_UP
+        assert process.wait(180) == NO_SPARK_EXIT_CODE
         assert json.loads(process.stdout.read()) == {"end": "RuntimeError: Py4J"}
         assert b"Traceback" not in process.stderr.read()
 
@@ -160,7 +161,7 @@ def test_what_spark_raises_at_its_start_is_told_without_a_traceback() -> None:
         ),
     ],
 )
-def test_the_end_of_the_jvm_is_told_by_its_cause(tmp_path: Path, end: str, written: str, said: str) -> None:
+def test_the_end_of_the_jvm_is_reported_with_its_cause(tmp_path: Path, end: str, written: str, said: str) -> None:
     log = tmp_path / "log"
     before = "java.io.IOException: of the JVM before\n"
     log.write_text(before + written + "\n")
@@ -188,7 +189,7 @@ def test_the_end_of_the_jvm_is_told_by_its_cause(tmp_path: Path, end: str, writt
         ),
     ],
 )
-def test_a_context_that_was_stopped_is_told_with_what_the_cluster_said(
+def test_a_stopped_context_is_reported_with_the_message_of_the_cluster(
     tmp_path: Path, written: str, said: str
 ) -> None:
     log = tmp_path / "log"
@@ -201,7 +202,7 @@ def test_an_ended_jvm_leaves_no_trace_of_accumulators(
 ) -> None:
     for name in ("AccumulatorTCPServer", "AccumulatorUnixServer"):
         monkeypatch.setattr(getattr(accumulators, name), "handle_error", None, raising=False)
-    session._end_accumulators_quietly()
+    session._silence_accumulators()
     caplog.set_level("DEBUG", "spark")
     server = accumulators._start_update_server("token", False)
     try:
@@ -212,7 +213,7 @@ def test_an_ended_jvm_leaves_no_trace_of_accumulators(
     assert capfd.readouterr().err == ""
 
 
-def test_what_a_query_did_before_it_failed_is_no_sign_that_its_sink_works() -> None:
+def test_progress_of_a_query_before_its_failure_is_no_recovery_of_its_sink() -> None:
     query: Any = Namespace()
     running = {"a1.sinks.k1": query}
     assert sink_of(running, "a1.sinks.k1") is query
@@ -223,8 +224,8 @@ def test_what_a_query_did_before_it_failed_is_no_sign_that_its_sink_works() -> N
     assert sink_of(running, "a1.sinks.k1.output") is None
 
 
-def test_a_query_that_ends_by_itself_is_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Spark ends one without a failure where it was stopped by someone else."""
+def test_a_query_that_ends_by_itself_is_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Spark ends a query without a failure if another user has stopped it."""
     job, sink = jobs(Tolerance())
     stopping, runs, told = threading.Event(), [], []
 
@@ -239,13 +240,13 @@ def test_a_query_that_ends_by_itself_is_run_again(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(driver, "Query", Query)
     monkeypatch.setattr(driver, "report", lambda *words, **more: told.append((words, more)))
     running: driver.Running = {}
-    watch: Any = Namespace(spark=None, look=lambda: None)
+    watch: Any = Namespace(spark=None, check=lambda: None)
     driver._supervise(watch, sink, job, running, stopping)
     assert len(runs) == 2
     ((words, more),) = told
     assert words[:2] == ("k", {"FailureCount": 1})
     assert words[2]["RetryAttempt"] == 1
-    assert more == {"error": "its query ended, though nobody has stopped it"}
+    assert more == {"error": "its query ended without a stop"}
 
 
 @pytest.mark.parametrize("level", ["DEBUG", "INFO"])
@@ -264,7 +265,7 @@ def test_a_query_that_fails_has_its_traceback_at_debug(
 
     monkeypatch.setattr(driver, "Query", Query)
     monkeypatch.setattr(driver, "report", lambda *_, **more: None)
-    watch: Any = Namespace(spark=None, look=lambda: None)
+    watch: Any = Namespace(spark=None, check=lambda: None)
     with caplog.at_level(level, sink.sink.path):
         driver._supervise(watch, sink, job, {}, stopping)
     failure = caplog.records[0]
@@ -276,7 +277,7 @@ def test_a_query_that_fails_has_its_traceback_at_debug(
         assert "No space left on device" in told
 
 
-def test_a_spark_that_does_not_end_is_left(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_spark_that_does_not_end_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(driver, "SPARK_END_SECONDS", 0.05)
     for_ever, ended = threading.Event(), threading.Event()
 
@@ -286,13 +287,13 @@ def test_a_spark_that_does_not_end_is_left(monkeypatch: pytest.MonkeyPatch) -> N
         raise ConnectionRefusedError("its JVM was killed meanwhile")
 
     monkeypatch.setattr(driver, "stop_session", stop)
-    driver._end(cast(Any, None), cast(Any, None))
+    driver._stop_spark(cast(Any, None), cast(Any, None))
     assert not ended.is_set()
     for_ever.set()
     assert ended.wait(60)
 
 
-def test_what_is_told_after_the_agent_s_end_is_told_to_nobody() -> None:
+def test_reports_after_the_agent_s_end_are_dropped() -> None:
     tell = (
         "import sys; from flafka.agent.runner.spark.progress import report_end; sys.stdin.read(); report_end('why')"
     )
@@ -305,18 +306,18 @@ def test_what_is_told_after_the_agent_s_end_is_told_to_nobody() -> None:
     assert driver.returncode == 0
 
 
-def test_java_options_and_class_path_of_the_driver_reach_the_jvm_that_we_start(
+def test_java_options_and_class_path_of_the_driver_reach_the_started_jvm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[list[str]] = []
     process = Namespace(PIPE=-1, STDOUT=-2, Popen=lambda command, **_: started.append(command))
     monkeypatch.setattr(gateway, "subprocess", process)
     monkeypatch.setattr(gateway, "find_java", lambda: Namespace(path="java"))
-    monkeypatch.setattr(gateway, "connector", list)
+    monkeypatch.setattr(gateway, "connector_jars", list)
     monkeypatch.setattr(gateway, "_await_connection", lambda *_: (1, "secret"))
     monkeypatch.setattr(gateway, "_started", [])
     for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "SPARK_HOME"):
-        monkeypatch.setenv(name, "")  # put back afterwards
+        monkeypatch.setenv(name, "")  # restored afterwards
     conf = {"spark.driver.extraJavaOptions": "-Da=1 '-Db=x y'", "spark.driver.extraClassPath": "/mine.jar"}
     gateway.start_gateway("local[1]", conf, tmp_path / "log")
     (command,) = started
@@ -324,7 +325,7 @@ def test_java_options_and_class_path_of_the_driver_reach_the_jvm_that_we_start(
     assert command[command.index("-cp") + 1].startswith(f"/mine.jar{os.pathsep}")
 
 
-def test_checkpoints_are_written_the_quick_way_only_where_no_processor_goes_on_from_them(
+def test_checkpoints_are_unsynced_only_if_no_processor_resumes_from_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[dict[str, str]] = []
@@ -335,7 +336,7 @@ def test_checkpoints_are_written_the_quick_way_only_where_no_processor_goes_on_f
 
     monkeypatch.setattr(session, "start_gateway", start)
     for name in ("PYSPARK_PYTHON", "PYTHONPATH"):
-        monkeypatch.setenv(name, os.environ.get(name, ""))  # put back afterwards
+        monkeypatch.setenv(name, os.environ.get(name, ""))  # restored afterwards
     job, sink = jobs(Tolerance())
     processor = replace(sink, sink=replace(sink.sink, cls=cast(Any, SparkSink)))
     for sinks in ((sink,), (sink, processor)):
@@ -343,8 +344,8 @@ def test_checkpoints_are_written_the_quick_way_only_where_no_processor_goes_on_f
         with pytest.raises(Retry):
             session.start_session("a", AgentOptions(), tmp_path / "log", keeps_checkpoints=keeps)
     alone, beside_a_processor = given
-    assert alone.items() >= session.THROWN_AWAY.items()
-    assert not beside_a_processor.keys() & session.THROWN_AWAY.keys()
+    assert alone.items() >= session.EPHEMERAL_CHECKPOINT_CONF.items()
+    assert not beside_a_processor.keys() & session.EPHEMERAL_CHECKPOINT_CONF.keys()
 
 
 def progress(*sources: Namespace, state: tuple[Namespace, ...] = (), rate: float = 20.0) -> Any:
@@ -355,19 +356,19 @@ def source(read: str, latest: str) -> Namespace:
     return Namespace(endOffset=f'{{"t": {read}}}', latestOffset=f'{{"t": {latest}}}')
 
 
-def test_lag_counts_no_records_that_were_delivered_though_no_read_covers_them() -> None:
+def test_lag_excludes_delivered_records_outside_of_the_read_ranges() -> None:
     told = progress(source('{"0": 5, "1": 2}', '{"0": 9, "1": 3}'))
     assert gauges_of(told, {0: 8})["Lag"] == 2
     assert gauges_of(told, {})["Lag"] == 5
 
 
-def test_of_a_join_the_reading_that_lags_counts() -> None:
+def test_the_lag_of_a_join_is_that_of_its_slowest_stream() -> None:
     told = progress(source('{"0": 5}', '{"0": 9}'), source('{"0": 7}', '{"0": 9}'), rate=float("inf"))
-    assert ends_of(told) == {0: 5}
+    assert end_offsets_of(told) == {0: 5}
     assert gauges_of(told, {}) == {"BatchMilliseconds": 50, "RecordsPerSecond": 0, "Lag": 4}
 
 
-def test_a_batch_done_again_after_a_restart_tells_no_lag() -> None:
+def test_a_batch_repeated_after_a_restart_reports_no_lag() -> None:
     (again,) = progress(Namespace(endOffset='{"t": {"0": 5}}', latestOffset="None")).sources
     assert "Lag" not in gauges_of(progress(again), {})
 
@@ -378,7 +379,7 @@ def test_another_stream_than_the_channel_s_has_no_offsets_and_no_lag() -> None:
         Namespace(endOffset="17", latestOffset="None"),  # rate
         Namespace(endOffset='{"logOffset": 3}', latestOffset=None),  # files
     )
-    assert ends_of(told) == {0: 5}
+    assert end_offsets_of(told) == {0: 5}
     assert gauges_of(told, {})["Lag"] == 4
 
 
@@ -390,17 +391,17 @@ def test_state_is_summed_over_operators() -> None:
 @pytest.mark.parametrize("name", ["hdfs", "hbase", "solr", "avro", "logger", "null"])
 def test_sinks_that_run_on_spark(name: str) -> None:
     sink: Any = Components().get("sink", name)
-    assert not list(objections("spark", SinkBinding(sink, KafkaChannel, competing=False)))
+    assert not list(unsupported_features("spark", SinkBinding(sink, KafkaChannel, competing=False)))
 
 
 def test_a_sink_with_files_of_its_own_host_does_not() -> None:
     sink: Any = Components().get("sink", "file_roll")
-    (objection,) = objections("spark", SinkBinding(sink, KafkaChannel, competing=False))
+    (objection,) = unsupported_features("spark", SinkBinding(sink, KafkaChannel, competing=False))
     assert objection.endswith("(file_roll): set runner = local, or use a sink of type hdfs")
 
 
 def deliveries() -> list[SinkBinding]:
-    """One of each kind."""
+    """One delivery of each kind."""
     sinks: list[Any] = list(Components().all("sink"))
     plain = [SinkBinding(sink, KafkaChannel, competing=False) for sink in sinks]
     logger = SinkBinding(Components().get("sink", "logger"), KafkaChannel, competing=False)
@@ -408,28 +409,28 @@ def deliveries() -> list[SinkBinding]:
     return plain + more
 
 
-@pytest.mark.parametrize("row", [row for row in TABLE if row.runners != BOTH], ids=lambda row: row.what)
-def test_each_no_of_the_table_is_enforced_and_names_a_way_out(row: Support) -> None:
+@pytest.mark.parametrize("row", [row for row in CAPABILITIES if row.runners != BOTH], ids=lambda row: row.feature)
+def test_each_no_of_the_table_is_enforced_with_advice(row: Capability) -> None:
     concerned = [delivery for delivery in deliveries() if row.applies(delivery)]
     assert concerned
     (missing,), (there,) = BOTH - row.runners, row.runners
     for delivery in concerned:
-        said = f"runner = {missing} does not support {row.what}: {row.way_out}"
-        assert said in objections(missing, delivery)
-        assert not [text for text in objections(there, delivery) if row.what in text]
-    assert row.way_out
+        said = f"runner = {missing} does not support {row.feature}: {row.remedy}"
+        assert said in unsupported_features(missing, delivery)
+        assert not [text for text in unsupported_features(there, delivery) if row.feature in text]
+    assert row.remedy
 
 
 def test_every_sink_runs_somewhere() -> None:
     for delivery in deliveries():
-        assert any(not list(objections(runner, delivery)) for runner in BOTH)
+        assert any(not list(unsupported_features(runner, delivery)) for runner in BOTH)
 
 
-def test_a_driver_without_a_directory_of_its_own_has_nothing_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_without_its_own_directory_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     def waited(seconds: float) -> None:
         raise AssertionError("it waits")
 
     monkeypatch.setattr(driver.time, "sleep", waited)
     job, _ = jobs(Tolerance())
     monkeypatch.setattr(driver, "kill_gateway", lambda: None)  # it would end the session of other tests
-    driver._leave_nothing(replace(job, directory=""))
+    driver._clean_up(replace(job, directory=""))

@@ -1,4 +1,4 @@
-"""What a Spark task makes of its records, and what the driver keeps and commits of that."""
+"""Results of a Spark task, and the driver's dead letters and commits."""
 
 from __future__ import annotations
 
@@ -12,37 +12,37 @@ from typing import Any
 import pytest
 
 from flafka.agent.options import AgentOptions
+from flafka.agent.runner.commitlogmove import CommitLogMove
 from flafka.agent.runner.committer import Committer
 from flafka.agent.runner.deadletters.rejections import Rejections
-from flafka.agent.runner.moving import CommitLogMove
 from flafka.agent.runner.spark.job import KEPT_MICRO_BATCHES, EventsTask, PartitionTask, merge_events
-from flafka.agent.runner.spark.query import Query, most_records, read_topic
+from flafka.agent.runner.spark.query import Query, max_records, read_topic
 from flafka.agent.testing import session
 from flafka.agent.topology import ComponentSpec, Tolerance
 from flafka.channels.kafka import KafkaChannelConfig
 from flafka.interceptors.json import JsonConfig, JsonInterceptor
 from flafka.plugins import Assignment, KafkaStream, Retry
 from tests.runner.spark_jobs import ASSIGNMENT, PLACE, Recording, jobs, one_batch, records, run
-from tests.runner.test_rejections import Letters
+from tests.runner.test_rejections import MemoryDeadLetters
 
 
 class MadeAgain(Recording):
-    """Its topic is another one by now."""
+    """Channel whose topic has been recreated."""
 
-    def confirm(self, assignment: Assignment) -> None:
+    def confirm_topic_id(self, assignment: Assignment) -> None:
         raise Retry("topic t was deleted and created again")
 
 
 def test_a_task_hands_dead_letters_to_the_driver() -> None:
     result = run(Tolerance(), b"1", b"bad", b"2")
-    assert [(one.event.body, one.id, one.arrival) for one in result.letters] == [
+    assert [(one.event.body, one.id, one.arrival) for one in result.dead_letters] == [
         (b"bad", (ASSIGNMENT.id_prefix, 0, 1, 0), 7)
     ]
     assert (result.offered, result.staged.receipt.events) == (3, 2)
     assert pickle.loads(pickle.dumps(result)) == result
 
 
-def test_a_task_hands_over_what_interceptors_reject() -> None:
+def test_a_task_hands_rejections_of_interceptors_to_the_driver() -> None:
     job, sink = jobs(Tolerance())
     config, _ = JsonConfig.parse({"fields": "a", "onError": "reject"})
     assert config is not None
@@ -50,7 +50,7 @@ def test_a_task_hands_over_what_interceptors_reject() -> None:
     sink = replace(sink, sink=replace(sink.sink, interceptors=(json,)))
     result = PartitionTask(job, sink, {0: ASSIGNMENT}, ASSIGNMENT).run(iter([records(b'{"a": 1}', b"no", b"{}")]))
     assert result is not None
-    assert [(one.event.body, one.id) for one in result.letters] == [(b"no", (ASSIGNMENT.id_prefix, 0, 1, 0))]
+    assert [(one.event.body, one.id) for one in result.dead_letters] == [(b"no", (ASSIGNMENT.id_prefix, 0, 1, 0))]
     assert (result.offered, result.staged.receipt.events) == (3, 2)
     told: list[Any] = []
     counted: list[Any] = []
@@ -78,7 +78,7 @@ def test_a_task_whose_events_are_nearly_all_rejected_fails() -> None:
         run(Tolerance(), *[b"bad"] * 600)
 
 
-def test_a_task_that_reads_a_topic_made_again_delivers_nothing() -> None:
+def test_a_task_that_reads_a_recreated_topic_delivers_nothing() -> None:
     job, sink = jobs(Tolerance())
     sink = replace(sink, channel=replace(sink.channel, cls=MadeAgain))
     with pytest.raises(Retry, match="created again"):
@@ -88,10 +88,10 @@ def test_a_task_that_reads_a_topic_made_again_delivers_nothing() -> None:
         next(task(iter([records(b"1")])))
 
 
-def test_a_driver_that_finds_the_topic_made_again_commits_nothing() -> None:
+def test_a_driver_whose_topic_was_recreated_commits_nothing() -> None:
     job, sink = jobs(tolerance := Tolerance())
     sink = replace(sink, channel=replace(sink.channel, cls=MadeAgain))
-    query = Query(job, sink, Rejections(letters := Letters(), tolerance), CommitLogMove())
+    query = Query(job, sink, Rejections(letters := MemoryDeadLetters(), tolerance), CommitLogMove())
     query.assignments = {0: ASSIGNMENT}
     with pytest.raises(Retry, match="created again"):
         one_batch(query, b"1", b"bad")
@@ -101,8 +101,8 @@ def test_a_driver_that_finds_the_topic_made_again_commits_nothing() -> None:
 
 def test_a_driver_takes_partitions_over_before_it_commits_for_them() -> None:
     job, sink = jobs(tolerance := Tolerance())
-    query = Query(job, sink, Rejections(letters := Letters(), tolerance), CommitLogMove())
-    query.committing = query.sink  # as if it kept a record of its own, which may have something of that partition
+    query = Query(job, sink, Rejections(letters := MemoryDeadLetters(), tolerance), CommitLogMove())
+    query.committing = query.sink  # as if it had its own commit log, which may have records of that partition
     with pytest.raises(Retry, match=r"partitions \[0\] are new"):
         one_batch(query, b"1", b"bad")
     assert not letters.kept
@@ -110,7 +110,7 @@ def test_a_driver_takes_partitions_over_before_it_commits_for_them() -> None:
 
 
 class Joined(Recording):
-    """Takes no offsets while its group has members."""
+    """Group that accepts no offsets while it has members."""
 
     members = 1
 
@@ -121,53 +121,53 @@ class Joined(Recording):
 
 
 class Ahead(Recording):
-    """A group behind the sink's own commit log."""
+    """Group behind the sink's own commit log."""
 
     def committed(self, group: str | None) -> Sequence[Assignment]:
-        return [ASSIGNMENT.at(3)]
+        return [ASSIGNMENT.with_offset(3)]
 
 
-def test_a_group_that_was_not_told_of_a_commit_is_told_after_a_restart() -> None:
+def test_an_offset_missing_in_the_group_is_committed_after_a_restart() -> None:
     job, sink = jobs(tolerance := Tolerance())
     sink = replace(sink, channel=replace(sink.channel, cls=Ahead))
-    query = Query(job, sink, Rejections(Letters(), tolerance), CommitLogMove())
-    logged: Any = SimpleNamespace(resume=lambda committed: committed.at(5))
+    query = Query(job, sink, Rejections(MemoryDeadLetters(), tolerance), CommitLogMove())
+    logged: Any = SimpleNamespace(resume=lambda committed: committed.with_offset(5))
     query.committer = Committer(logged, None, logging.getLogger())
     query._resume()
     assert isinstance(query.channel, Ahead)
     assert query.channel.stored == {0: 5}
 
 
-def test_offsets_that_a_group_with_members_did_not_take_are_told_once_they_are_gone() -> None:
+def test_offsets_refused_while_a_group_has_members_are_committed_after_they_leave() -> None:
     job, sink = jobs(tolerance := Tolerance())
     sink = replace(sink, channel=replace(sink.channel, cls=Joined))
-    query = Query(job, sink, Rejections(Letters(), tolerance), CommitLogMove())
+    query = Query(job, sink, Rejections(MemoryDeadLetters(), tolerance), CommitLogMove())
     assert isinstance(query.channel, Joined)
     query.assignments = {0: ASSIGNMENT}
     one_batch(query, b"1", b"2")
-    query.idle("a.sinks.k")
+    query.on_idle("a.sinks.k")
     query.channel.members = 0
-    query.idle("a.sinks.k")
+    query.on_idle("a.sinks.k")
     assert query.channel.stored == {0: 2}
     query.channel.stored = {}
-    query.idle("a.sinks.k")
+    query.on_idle("a.sinks.k")
     assert query.channel.stored == {}
 
 
-def test_records_of_one_event_come_in_larger_numbers() -> None:
+def test_records_of_one_event_are_read_in_larger_numbers() -> None:
     _, sink = jobs(Tolerance())
     flume, _ = KafkaChannelConfig.parse({"kafka.bootstrap.servers": "127.0.0.1:1", "format": "flume"})
     assert flume is not None
     single = replace(sink.channel, config=flume)
-    assert (most_records(sink.channel.make(), AgentOptions()), most_records(single.make(), AgentOptions())) == (
+    assert (max_records(sink.channel.make(), AgentOptions()), max_records(single.make(), AgentOptions())) == (
         "20000",
         "500000",
     )
-    assert most_records(single.make(), AgentOptions(spark_max_records=7)) == "7"
+    assert max_records(single.make(), AgentOptions(spark_max_records=7)) == "7"
 
 
 @pytest.mark.usefixtures("spark_session")
-def test_properties_of_consumers_that_spark_refuses_are_left_out() -> None:
+def test_consumer_properties_that_spark_refuses_are_omitted() -> None:
     usual = (
         "auto.offset.reset",
         "enable.auto.commit",
@@ -180,13 +180,13 @@ def test_properties_of_consumers_that_spark_refuses_are_left_out() -> None:
     assert frame.columns == ["partition", "offset", "timestamp", "key", "value", "headers"]
 
 
-def test_the_driver_keeps_letters_before_it_commits_and_pauses_over_micro_batches() -> None:
+def test_the_driver_stores_dead_letters_before_it_commits_and_pauses_across_micro_batches() -> None:
     job, sink = jobs(tolerance := Tolerance())
-    letters = Letters()
+    letters = MemoryDeadLetters()
     rejections = Rejections(letters, tolerance)
 
     def commit(*bodies: bytes) -> Mapping[int, int | None]:
-        """One micro-batch, on a query of its own, as after a failure."""
+        """Commit one micro-batch, on a query of its own, as after a failure."""
         query = Query(job, sink, rejections, CommitLogMove())
         query.assignments = {0: ASSIGNMENT}
         one_batch(query, *bodies)

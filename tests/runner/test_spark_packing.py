@@ -1,4 +1,4 @@
-"""What travels to Spark's executors, and how often it is packed."""
+"""Archives for Spark's executors, and how often they are packed."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from flafka.agent.runner.spark import packing
-from flafka.agent.runner.spark.packing import KEPT, importable, pack
+from flafka.agent.runner.spark.packing import KEPT_ARCHIVES, importable_files, pack
 
 
 @pytest.fixture
 def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A directory of installed packages, and a cache, both with a space in their path."""
+    """Directory of installed packages, and a cache, both with a space in their path."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "the cache"))
     site = tmp_path / "an environment" / "site-packages"
     write(site, "whole/__init__.py", "whole/data.bin", "whole/__pycache__/x.pyc", "whole.libs/lib.so")
@@ -40,32 +40,34 @@ def write(directory: Path, *names: str, text: str = "") -> None:
 
 
 def test_installed_packages_go_whole_but_for_tools_and_spark(site: Path) -> None:
-    libraries, code = importable([str(site)])
+    libraries, code = importable_files([str(site)])
     assert sorted(libraries) == ["single.py", "whole.libs/lib.so", "whole/__init__.py", "whole/data.bin"]
     assert "flafka/agent/__init__.py" in code  # wherever it is
 
 
 def test_of_other_directories_modules_and_packages_go(tmp_path: Path) -> None:
     write(tmp_path, "jobs.py", "helper/__init__.py", "helper/words.txt", "data/big.csv", "notes.txt")
-    _, code = importable([str(tmp_path)])
+    _, code = importable_files([str(tmp_path)])
     assert [name for name in code if name.partition("/")[0] in ("jobs.py", "helper", "data", "notes.txt")] == [
         *("helper/__init__.py", "helper/words.txt", "jobs.py")
     ]
 
 
 def test_python_itself_stays() -> None:
-    libraries, code = importable(sys.path)
+    libraries, code = importable_files(sys.path)
     assert "pyarrow/__init__.py" in libraries
     assert not {"os.py", "json/__init__.py"} & {*libraries, *code}
 
 
-def test_what_is_first_on_the_path_counts_and_namespaces_are_joined(tmp_path: Path) -> None:
+def test_the_first_package_on_the_path_counts_and_namespaces_are_joined(tmp_path: Path) -> None:
     first, second = tmp_path / "1", tmp_path / "2"
     write(first, "both/__init__.py", "both/one.py", text="first")
     write(second, "both/__init__.py", "both/two.py", text="second")
     for place, name in ((first, "a"), (second, "b")):
         write(place / "site-packages", f"space/{name}/__init__.py")
-    libraries, code = importable([str(first), str(second), *(str(p / "site-packages") for p in (first, second))])
+    libraries, code = importable_files(
+        [str(first), str(second), *(str(p / "site-packages") for p in (first, second))]
+    )
     both = {name: file.read_text() for name, file in code.items() if name.startswith("both")}
     assert both == {"both/__init__.py": "first", "both/one.py": "first"}
     assert sorted(libraries) == ["space/a/__init__.py", "space/b/__init__.py"]
@@ -93,17 +95,17 @@ def test_packed_once_and_again_when_something_changes(
     assert pack([str(processors)])[0] != first[0]
 
 
-def test_old_archives_go_unless_a_driver_serves_them(
+def test_old_archives_are_removed_unless_a_driver_serves_them(
     site: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "path", [str(site)])
     monkeypatch.setattr(packing, "_in_use", [])
     cache = tmp_path / "the cache" / "flafka" / "spark"
-    write(cache, *(f"code-{n}.tar.gz" for n in range(KEPT + 3)), "code-killed.part")
-    for n in range(KEPT + 3):
+    write(cache, *(f"code-{n}.tar.gz" for n in range(KEPT_ARCHIVES + 3)), "code-killed.part")
+    for n in range(KEPT_ARCHIVES + 3):
         os.utime(cache / f"code-{n}.tar.gz", (n, n))
     with (cache / "code-0.tar.gz").open("rb") as served:
         fcntl.flock(served, fcntl.LOCK_SH)
         own = pack([])[1][0]
-    newest = [f"code-{n}.tar.gz" for n in range(4, KEPT + 3)]
+    newest = [f"code-{n}.tar.gz" for n in range(4, KEPT_ARCHIVES + 3)]
     assert {file.name for file in cache.glob("code-*")} == {own.name, "code-0.tar.gz", *newest}

@@ -1,4 +1,4 @@
-"""Whose checkpoint a directory is: that of another pipeline is refused, and the way out named."""
+"""Owner of a checkpoint directory: that of another pipeline is refused, with advice."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import pytest
 
 from flafka.agent.config import Diagnostic, load
 from flafka.agent.options import AgentOptions
-from flafka.agent.runner.retries import with_brokers
+from flafka.agent.runner.retries import add_brokers
 from flafka.agent.runner.spark import processing as module
 from flafka.agent.runner.spark.job import Job, SinkJob
-from flafka.agent.runner.spark.processing import OWNER_FILE, Processing, await_end, done
+from flafka.agent.runner.spark.processing import OWNER_FILE, Processing, finished_offsets, wait_for_end
 from flafka.agent.testing import session
 from flafka.agent.topology import AgentSpec
 from flafka.plugins import Assignment, Components, FlafkaError
-from flafka.plugins.kafka.offsets import refusals_of
+from flafka.plugins.kafka.offsets import out_of_range_errors
 from flafka.sinks.spark import SparkSink, SparkSinkConfig
 from tests.fixtures.partitions import assignment
 from tests.processors import logins
@@ -30,7 +30,7 @@ ASSIGNMENT = assignment("cluster-1", "logs", "topic-id", "group", 0, 0)
 
 
 def read(directory: Path, *more: str, processor: str = "both") -> tuple[AgentSpec | None, list[Diagnostic]]:
-    """An agent with a processor, and these lines more."""
+    """Read an agent with a processor, and these additional lines."""
     file = directory / "agent.conf"
     text = f"""
 a1.channels = c1
@@ -48,7 +48,7 @@ a1.sinks.p.output.rows.type = console
 
 
 def processing(directory: Path, processor: str = "both", committed: Assignment = ASSIGNMENT) -> Processing:
-    """The processing of a sink whose checkpoint is in that directory, as if its channel had that offset."""
+    """Return the processing of a sink whose checkpoint is in that directory, with that committed offset."""
     spec, found = read(directory, f"a1.sinks.p.checkpoint = {directory}/checkpoint", processor=processor)
     assert spec is not None, found
     job = SinkJob(spec.sinks[0], spec.channels[0])
@@ -66,8 +66,8 @@ def test_a_checkpoint_stays_its_pipeline_s(tmp_path: Path) -> None:
         processing(tmp_path, "failures")._checkpoint(session())
     assert str(other.value) == (
         f"checkpoint {directory} belongs to another pipeline (processor logins:both instead of logins:failures): "
-        "name another directory with a1.sinks.p.checkpoint, or delete that one to forget its state and begin at the "
-        "group's positions"
+        "name another directory with a1.sinks.p.checkpoint, or delete that one to drop its state and begin at the "
+        "group's offsets"
     )
     another = assignment("cluster-1", "others", "new", "group", 0, 0)
     with pytest.raises(FlafkaError, match=r"\(topic logs instead of others, topic id topic-id instead of new\)"):
@@ -77,14 +77,17 @@ def test_a_checkpoint_stays_its_pipeline_s(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("start", "begun", "ends", "told"), [(0, None, {}, 0), (7, None, {}, 1), (7, 0, {}, 0), (7, None, {0: 9}, 0)]
 )
-def test_a_new_group_that_begins_behind_records_that_are_gone_says_so(
+def test_a_new_group_that_begins_after_lost_records_reports_them(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, start: int, begun: int | None, ends: dict[int, int], told: int
 ) -> None:
-    made: Any = processing(tmp_path, committed=ASSIGNMENT.at(begun))
-    made.channel = SimpleNamespace(kafka=SimpleNamespace(starts=lambda: {0: start, 1: 3}))
+    made: Any = processing(tmp_path, committed=ASSIGNMENT.with_offset(begun))
+    made.channel = SimpleNamespace(kafka=SimpleNamespace(beginning_offsets=lambda: {0: start, 1: 3}))
     made._ends = {"rows": ends}
-    made._tell_late()
-    assert caplog.text.count("has no position in logs-0, and begins with record 7, the first that is left") == told
+    made._warn_late()
+    assert (
+        caplog.text.count("has no committed offset in logs-0, and begins with record 7, the first that is left")
+        == told
+    )
 
 
 @pytest.mark.usefixtures("spark_session")
@@ -103,11 +106,11 @@ def test_agents_of_one_name_have_no_checkpoint_in_common(tmp_path: Path) -> None
         f"checkpoint {own} belongs to the agent of the same name with /etc/one.conf: name another directory with "
         "a1.sinks.p.checkpoint, or this one if that file is /etc/other.conf now"
     )
-    assert made("other.conf", own)._checkpoint(session()) == own  # it was renamed
+    assert made("other.conf", own)._checkpoint(session()) == own  # the file was renamed
 
 
 class Counting:
-    """A sink with one stateful query on files, as far as `Processing` uses it."""
+    """Sink with one stateful query on files, with the part of the interface that `Processing` uses."""
 
     checkpoint, pipeline = None, "counts:all"
 
@@ -125,31 +128,29 @@ class Counting:
         return writer
 
     def open(self) -> None:
-        """Nothing to open."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing."""
 
     def topics(self) -> tuple[()]:
         return ()
 
-    def files(self, name: str) -> None:
-        """No output is a directory of files."""
+    def output_directory(self, name: str) -> None:
+        """Return None: no output is a directory of files."""
 
 
 @pytest.mark.usefixtures("spark_session")
-def test_a_checkpoint_that_no_attempt_can_use_names_the_way_out(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_unusable_checkpoint_is_reported_with_advice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The processor was changed, or a machine lost power while Spark wrote a file."""
-    monkeypatch.setattr("flafka.agent.runner.spark.processing.make_topics", lambda *_: None)
+    monkeypatch.setattr("flafka.agent.runner.spark.processing.create_missing_topics", lambda *_: None)
     rows, log = tmp_path / "rows", tmp_path / "a1.sinks.p.checkpoint" / "rows"
     rows.mkdir()
 
     def run(counted: Any) -> str:
         made: Any = processing(tmp_path)
         made.sink, made.events = Counting(rows, counted), lambda spark: (None, None)
-        kafka = SimpleNamespace(starts=dict, refusals=lambda *_: ())
+        kafka = SimpleNamespace(beginning_offsets=dict, blocking_errors=lambda *_: ())
         made.channel = SimpleNamespace(open=lambda: None, close=lambda: None, replication=1, kafka=kafka)
         (rows / f"{len(list(rows.iterdir()))}.json").write_text('{"k": "a", "v": 1}\n')
         try:
@@ -158,7 +159,7 @@ def test_a_checkpoint_that_no_attempt_can_use_names_the_way_out(
             return str(e)
         return ""
 
-    session()  # functions need one
+    session()  # functions need a session
     from pyspark.sql import functions
 
     assert run(functions.count("*")) == ""
@@ -174,13 +175,13 @@ def test_a_checkpoint_that_no_attempt_can_use_names_the_way_out(
     (log / "offsets" / "1").write_bytes(b"")
     (why,) = {run(functions.count("*")) for _ in range(2)}
     assert why.startswith(f"checkpoint {log.parent} is damaged or incomplete: ")
-    assert "offsets/1: that micro-batch is done again" in why
+    assert "offsets/1: that micro-batch is repeated" in why
     (log / "offsets" / "1").unlink()
     assert run(functions.count("*")) == ""
 
 
 @pytest.mark.usefixtures("spark_session")
-def test_a_directory_with_something_else_in_it_is_nobody_s_checkpoint(tmp_path: Path) -> None:
+def test_a_directory_with_other_files_is_refused_as_checkpoint(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").mkdir()
     (tmp_path / "checkpoint" / "offsets").touch()
     with pytest.raises(FlafkaError, match="belongs to another pipeline"):
@@ -189,7 +190,7 @@ def test_a_directory_with_something_else_in_it_is_nobody_s_checkpoint(tmp_path: 
 
 
 @pytest.mark.usefixtures("spark_session")
-def test_a_checkpoint_whose_making_was_cut_off_is_made_anew(tmp_path: Path) -> None:
+def test_a_half_created_checkpoint_is_created_anew(tmp_path: Path) -> None:
     (tmp_path / "checkpoint").mkdir()
     (tmp_path / "checkpoint" / OWNER_FILE).write_text('{"sink": "a1.s')
     for _ in range(2):
@@ -214,7 +215,7 @@ def test_files_that_were_written_with_another_checkpoint_are_refused(tmp_path: P
     check()
     for name in ("9.compact", "10", "tmp-11"):
         (log / name).touch()
-    with pytest.raises(FlafkaError, match=r"up to its micro-batch 10, and Spark would leave out as many"):
+    with pytest.raises(FlafkaError, match=r"up to its micro-batch 10, and Spark would skip as many"):
         check()
     ours.mkdir(parents=True)
     (ours / "9").touch()
@@ -225,9 +226,9 @@ def test_files_that_were_written_with_another_checkpoint_are_refused(tmp_path: P
 
 
 @pytest.mark.usefixtures("spark_session")
-def test_a_restart_tells_the_group_what_was_finished_and_not_told(tmp_path: Path) -> None:
+def test_a_restart_commits_finished_and_uncommitted_offsets_to_the_group(tmp_path: Path) -> None:
     made, log = processing(tmp_path), tmp_path / "checkpoint" / "rows"
-    assert done(session(), str(log)) == {}
+    assert finished_offsets(session(), str(log)) == {}
     for name, text in {
         "offsets/0": 'v1\n{}\n{"logs":{"0":3,"1":4}}',
         "offsets/1": 'v1\n{}\n{"logs":{"0":9,"1":5}}\n-\n{"logs":{"0":7,"1":8}}\n12',
@@ -239,13 +240,13 @@ def test_a_restart_tells_the_group_what_was_finished_and_not_told(tmp_path: Path
         (log / name).write_text(text)
     stored: list[object] = []
     made.channel.kafka.commit_offsets = lambda ends: stored.extend((one.partition, one.next_offset) for one in ends)
-    made._ends = {"rows": done(session(), str(log))}
+    made._ends = {"rows": finished_offsets(session(), str(log))}
     assert made._ends == {"rows": {0: 7, 1: 5}}, "of a join the reading that lags; micro-batch 2 is under way"
-    made.idle("a1.sinks.p.rows")
+    made.on_idle("a1.sinks.p.rows")
     assert stored == [(0, 7)]
 
 
-def test_events_count_as_delivered_once_all_outputs_have_finished_them(
+def test_events_count_as_delivered_after_all_outputs_have_finished_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, told = processing(tmp_path), []
@@ -258,7 +259,9 @@ def test_events_count_as_delivered_once_all_outputs_have_finished_them(
 
     def finished(output: str, batch: int) -> dict[str, float]:
         rates = {"batchDuration": 1, "processedRowsPerSecond": 1.0, "sources": [], "stateOperators": []}
-        made.show(SimpleNamespace(name=f"a1.sinks.p.{output}", id=output[0], batchId=batch, numInputRows=1, **rates))
+        made.on_progress(
+            SimpleNamespace(name=f"a1.sinks.p.{output}", id=output[0], batchId=batch, numInputRows=1, **rates)
+        )
         counts = told.pop()
         assert counts.pop("BatchCompleteCount") == 1
         return counts
@@ -270,7 +273,7 @@ def test_events_count_as_delivered_once_all_outputs_have_finished_them(
 
 
 class Running:
-    """A query that is at rest from time to time."""
+    """Query that is idle from time to time."""
 
     def __init__(self, rests: Iterable[bool]) -> None:
         self.rests, self.stopped = iter(rests), False
@@ -286,12 +289,12 @@ class Running:
         self.stopped = True
 
 
-def test_queries_that_are_never_at_rest_together_are_stopped_one_by_one() -> None:
+def test_queries_that_are_never_idle_together_are_stopped_one_by_one() -> None:
     first, second = Running([True]), Running([False, False, True])
     stopping = Event()
     stopping.set()
     queries: list[Any] = [first, second]
-    await_end(queries, stopping)
+    wait_for_end(queries, stopping)
     assert first.stopped
     assert second.stopped
     assert not queries
@@ -304,7 +307,7 @@ def test_a_processor_that_fills_its_own_channel_is_warned_of(tmp_path: Path) -> 
     assert found.severity == "warning"
     assert (
         found.message
-        == "writes to topic flafka, which is that of its own channel: it would read its own events again without end"
+        == "writes to topic flafka, which is the topic of its own channel: its events would circulate without end"
     )
 
 
@@ -318,21 +321,21 @@ def test_on_a_cluster_a_processor_needs_a_checkpoint_that_executors_reach(tmp_pa
     assert read(tmp_path, cluster, reached)[1] == read(tmp_path)[1] == []
 
 
-def test_a_checkpoint_past_the_end_of_its_topic_is_refused_with_the_way_out(
+def test_a_checkpoint_past_the_end_of_its_topic_is_refused_with_advice(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, kept = processing(tmp_path), []
     made._ends = {"one": {0: 20}, "two": {0: 40}}
 
     def refusals(_: str | None, starts: Sequence[Assignment]) -> Sequence[FlafkaError]:
-        return [*refusals_of(starts, {0: (0, 30)}).values()]
+        return [*out_of_range_errors(starts, {0: (0, 30)}).values()]
 
-    monkeypatch.setattr(made.channel.kafka, "refusals", refusals)
-    monkeypatch.setattr(made.channel.kafka, "refuse", kept.append)
+    monkeypatch.setattr(made.channel.kafka, "blocking_errors", refusals)
+    monkeypatch.setattr(made.channel.kafka, "store_error", kept.append)
     with pytest.raises(
         FlafkaError, match=r"^name another a1\.sinks\.p\.checkpoint, and reset its group: "
     ) as refused:
         made._refuse_lost()
-    text = with_brokers(str(refused.value), {"group": "own:9092"})
+    text = add_brokers(str(refused.value), {"group": "own:9092"})
     assert text.endswith("--to 30 --new-ids --bootstrap-server own:9092")
     assert [error.assignment.next_offset for error in kept] == [40]

@@ -1,4 +1,4 @@
-"""A query on Spark that is stopped, or whose group, topic, records or clock change beneath it."""
+"""Query on Spark that is stopped, or whose group, topic, records or clock change."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
+from flafka.agent.runner.commitlogmove import CommitLogMove
 from flafka.agent.runner.deadletters.rejections import Rejections
-from flafka.agent.runner.moving import CommitLogMove
 from flafka.agent.runner.spark import query as query_module
-from flafka.agent.runner.spark.query import Clock, Query
+from flafka.agent.runner.spark.query import ClockMonitor, Query
 from flafka.agent.topology import Tolerance
 from flafka.plugins import Assignment, Conflict, FlafkaError, Retry
-from flafka.plugins.kafka.offsets import refusals_of
+from flafka.plugins.kafka.offsets import out_of_range_errors
 from tests.runner.spark_jobs import ASSIGNMENT, Recording, jobs, one_batch
-from tests.runner.test_rejections import Letters
+from tests.runner.test_rejections import MemoryDeadLetters
 
 
 class Busy:
-    """A query that begins the next micro-batch at once, always."""
+    """Query that always begins the next micro-batch at once."""
 
     status = MappingProxyType({"isTriggerActive": True})
 
@@ -41,7 +41,7 @@ class Busy:
 
 
 class Away(Recording):
-    """Asks no broker."""
+    """Channel that never contacts a broker."""
 
     def open(self) -> None:
         pass
@@ -50,10 +50,10 @@ class Away(Recording):
         return [ASSIGNMENT]
 
 
-def test_a_query_that_is_behind_ends_after_the_micro_batch_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_that_lags_ends_after_the_present_micro_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     job, sink = jobs(tolerance := Tolerance())
     sink = replace(sink, channel=replace(sink.channel, cls=Away))
-    query = Query(job, sink, Rejections(Letters(), tolerance), CommitLogMove())
+    query = Query(job, sink, Rejections(MemoryDeadLetters(), tolerance), CommitLogMove())
     busy, stopping = Busy(query), threading.Event()
     monkeypatch.setattr(query, "_start", lambda *_: busy)
     stopping.set()
@@ -64,7 +64,7 @@ def test_a_query_that_is_behind_ends_after_the_micro_batch_under_way(monkeypatch
 
 
 class Overtaken(Recording):
-    """Its group says something else by now."""
+    """Channel whose group has another committed offset by now."""
 
     found = ASSIGNMENT
     ranges: tuple[int, int] = (0, 9)
@@ -73,25 +73,25 @@ class Overtaken(Recording):
         pass
 
     def committed(self, group: str | None) -> Sequence[Assignment]:
-        return [self.found.at(3)]
+        return [self.found.with_offset(3)]
 
-    def starts(self) -> Mapping[int, int]:
+    def beginning_offsets(self) -> Mapping[int, int]:
         return {0: self.ranges[0]}
 
-    def refusals(self, group: str | None, starts: Any = None) -> Any:
-        return [*refusals_of(starts or (), {0: self.ranges}).values()]
+    def blocking_errors(self, group: str | None, starts: Any = None) -> Any:
+        return [*out_of_range_errors(starts or (), {0: self.ranges}).values()]
 
 
 def overtaken(**found: Any) -> tuple[Query, Overtaken]:
-    """A query that has partition 0, at 3 of 9, and its channel, whose group's offset says that."""
+    """Return a query with partition 0, at 3 of 9, and its channel, whose group has that offset."""
     job, sink = jobs(tolerance := Tolerance())
     sink = replace(sink, channel=replace(sink.channel, cls=Overtaken))
-    query = Query(job, sink, Rejections(Letters(), tolerance), CommitLogMove())
-    query.assignments = {0: ASSIGNMENT.of(commit_log="hdfs:/a").at(3)}
+    query = Query(job, sink, Rejections(MemoryDeadLetters(), tolerance), CommitLogMove())
+    query.assignments = {0: ASSIGNMENT.replace(commit_log="hdfs:/a").with_offset(3)}
     source = SimpleNamespace(endOffset='{"t": {"0": 3}}', latestOffset='{"t": {"0": 9}}')
-    query.show(SimpleNamespace(batchDuration=1, processedRowsPerSecond=1, sources=[source], stateOperators=[]))
+    query.on_progress(SimpleNamespace(batchDuration=1, processedRowsPerSecond=1, sources=[source], stateOperators=[]))
     assert isinstance(query.channel, Overtaken)
-    query.channel.found = ASSIGNMENT.of(**found)
+    query.channel.found = ASSIGNMENT.replace(**found)
     return query, query.channel
 
 
@@ -100,10 +100,10 @@ def overtaken(**found: Any) -> tuple[Query, Overtaken]:
     [
         ({"epoch": 1}, "group g was reset"),
         ({"commit_log": "hdfs:/b"}, "another sink of group g commits t-0, below hdfs:/b"),
-        ({"topic_id": "j"}, "6 records that the old one held when last looked at are lost$"),
+        ({"topic_id": "j"}, "6 records that the old one held at the latest check are lost$"),
     ],
 )
-def test_a_driver_that_was_overtaken_commits_nothing(found: dict[str, Any], said: str) -> None:
+def test_a_driver_with_a_stale_offset_commits_nothing(found: dict[str, Any], said: str) -> None:
     query, channel = overtaken(**found)
     query.committing = SimpleNamespace(commit=None)
     with pytest.raises(Conflict, match=said):
@@ -111,16 +111,16 @@ def test_a_driver_that_was_overtaken_commits_nothing(found: dict[str, Any], said
     assert not hasattr(channel, "stored")
 
 
-def test_a_query_that_was_overtaken_while_idle_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_query_with_a_stale_offset_while_idle_begins_anew(monkeypatch: pytest.MonkeyPatch) -> None:
     query, channel = overtaken()
     monkeypatch.setattr(query, "_start", lambda *_: Idle(channel))
-    monkeypatch.setattr(query_module, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(query_module, "CHECK_SECONDS", 0.0)
     with pytest.raises(Conflict, match="group g was reset"):
         query.run(None, threading.Event())
 
 
 class Idle:
-    """A query that finds nothing new; meanwhile somebody resets the group."""
+    """Query without new records, during which somebody resets the group."""
 
     status = MappingProxyType({"isTriggerActive": False})
 
@@ -128,7 +128,7 @@ class Idle:
         self.channel = channel
 
     def awaitTermination(self, _: float) -> bool:
-        self.channel.found = ASSIGNMENT.of(epoch=1)
+        self.channel.found = ASSIGNMENT.replace(epoch=1)
         time.sleep(0.01)
         return False
 
@@ -137,11 +137,11 @@ class Idle:
 
 
 @pytest.mark.parametrize("answer", [None, Retry("the group has members")])
-def test_an_offset_of_an_earlier_epoch_is_made_that_of_the_query_again(
+def test_an_offset_of_an_earlier_epoch_is_overwritten_by_that_of_the_query(
     answer: Retry | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query, channel = overtaken()
-    query.assignments = {0: ASSIGNMENT.of(epoch=2).at(3)}
+    query.assignments = {0: ASSIGNMENT.replace(epoch=2).with_offset(3)}
     restored = []
 
     def restore(assignments: Collection[Assignment]) -> None:
@@ -149,25 +149,25 @@ def test_an_offset_of_an_earlier_epoch_is_made_that_of_the_query_again(
         if answer is not None:
             raise answer
 
-    monkeypatch.setattr(channel, "restore", restore)
-    query._look()
+    monkeypatch.setattr(channel, "restore_offsets", restore)
+    query._check_ownership()
     assert restored == [[(0, 2, 3)]]
     channel.found = query.assignments[0]
-    query._look()
+    query._check_ownership()
     assert len(restored) == 1
 
 
-def test_a_query_that_spark_ends_says_what_was_behind_it(
+def test_a_query_that_spark_ends_reports_the_cause(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     query, channel = overtaken()
 
     def end(*_: Any) -> None:
-        channel.found = ASSIGNMENT.of(topic_id="j")
+        channel.found = ASSIGNMENT.replace(topic_id="j")
         raise RuntimeError("KAFKA_DATA_LOSS")
 
     monkeypatch.setattr(query, "_start", end)
-    with pytest.raises(Conflict, match="topic t was deleted and created again"):
+    with pytest.raises(Conflict, match="topic t was deleted and recreated"):
         query.run(None, threading.Event())
     assert '"TopicRecreatedCount": 1, "RecordLostCount": 6' in capsys.readouterr().out
 
@@ -177,12 +177,12 @@ def test_a_query_that_spark_ends_says_what_was_behind_it(
     [
         (
             (5, 9),
-            r"at offset 3 of t-0, .* records 3 to 4, 2 in all, were removed by retention .*--topic t:0 --to earliest",
+            r"committed offset 3 of t-0, .* records 3 to 4, 2 in all, were removed .*--topic t:0 --to earliest",
         ),
-        ((0, 2), r"at offset 3 of t-0, .* t-0 ended at 2: the brokers lost records, .* --topic t:0 --to 2 --new-ids"),
+        ((0, 2), r"committed offset 3 of t-0, .* t-0 ended at 2: the brokers lost .* --topic t:0 --to 2 --new-ids"),
     ],
 )
-def test_records_that_the_brokers_do_not_have_are_named_with_the_way_out(
+def test_records_missing_at_the_brokers_are_named_with_advice(
     ranges: tuple[int, int], said: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query, channel = overtaken()
@@ -197,10 +197,10 @@ def test_records_that_the_brokers_do_not_have_are_named_with_the_way_out(
 
 
 def test_a_clock_that_is_set_back_ends_the_query(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock, real = Clock(), time.time
-    clock.look()
+    clock, real = ClockMonitor(), time.time
+    clock.check()
     monkeypatch.setattr(time, "time", lambda: real() + 3600)
-    clock.look()
+    clock.check()
     monkeypatch.setattr(time, "time", lambda: real() - 3600)
     with pytest.raises(Retry, match="set back by 3600 s"):
-        clock.look()
+        clock.check()

@@ -1,4 +1,4 @@
-"""The agent's side of the Spark runner: drivers that end, and what is left behind."""
+"""Agent's side of the Spark runner: ended drivers, and their remains."""
 
 import json
 import logging
@@ -16,8 +16,8 @@ import pytest
 
 from flafka.agent.config import load
 from flafka.agent.runner.spark import supervisor
+from flafka.agent.runner.spark.scratch import lock_scratch_directory, scratch_directory
 from flafka.agent.runner.spark.supervisor import SparkRunner
-from flafka.agent.runner.spark.workplace import used, workplace
 from flafka.agent.services.running import until
 from flafka.agent.topology import AgentSpec
 from flafka.plugins import Components
@@ -27,12 +27,12 @@ from tests.fixtures.processes import Forked
 
 def be_killed(temporary: Path) -> None:
     tempfile.tempdir = str(temporary)
-    with workplace() as directory:
+    with scratch_directory() as directory:
         Path(directory, "left").touch()
         os.kill(os.getpid(), signal.SIGKILL)
 
 
-def test_what_a_killed_agent_left_goes_with_the_next_start(
+def test_files_of_a_killed_agent_are_removed_at_the_next_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, forked: Forked
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -40,17 +40,19 @@ def test_what_a_killed_agent_left_goes_with_the_next_start(
     killed.join()
     assert killed.exitcode == -signal.SIGKILL
     (left,) = tmp_path.glob("*/left")
-    with workplace() as first, workplace() as second:
+    with scratch_directory() as first, scratch_directory() as second:
         assert not left.exists()
         assert sorted(tmp_path.iterdir()) == sorted([Path(first), Path(second)])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_goes_once_nothing_that_was_started_in_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_directory_is_removed_after_all_its_processes_have_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    with workplace() as directory:
+    with scratch_directory() as directory:
         monkeypatch.setattr(tempfile, "tempdir", directory)
-        with used() as descriptors:
+        with lock_scratch_directory() as descriptors:
             makes_again = ["sh", "-c", 'sleep 0.3; mkdir -p "$0"', directory]
             process = subprocess.Popen(makes_again, pass_fds=descriptors)
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
@@ -58,22 +60,20 @@ def test_it_goes_once_nothing_that_was_started_in_it_runs(tmp_path: Path, monkey
     assert list(tmp_path.iterdir()) == []
 
 
-def test_it_goes_at_once_where_what_cleans_up_has_removed_its_lock(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_directory_without_its_lock_is_removed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    monkeypatch.setattr("flafka.agent.runner.spark.workplace._END_SECONDS", 3600)
-    with workplace() as directory:
+    monkeypatch.setattr("flafka.agent.runner.spark.scratch._END_SECONDS", 3600)
+    with scratch_directory() as directory:
         Path(directory, "owner").unlink()
         monkeypatch.setattr(tempfile, "tempdir", directory)
-        with used() as descriptors:
+        with lock_scratch_directory() as descriptors:
             assert descriptors == []
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
 class Impatient(threading.Event):
-    """Waits a moment only, and tells for how long it should have."""
+    """Process that waits for a moment only, and records the requested timeout."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -85,14 +85,14 @@ class Impatient(threading.Event):
 
 
 class Patient(threading.Event):
-    """Waits for the end."""
+    """Process that waits for the end."""
 
     def wait(self, timeout: float | None = None) -> bool:
         return super().wait()
 
 
 def read(tmp_path: Path, port: int) -> AgentSpec:
-    """An agent whose Spark master should be at that port."""
+    """Return an agent whose Spark master should be at that port."""
     file = tmp_path / "agent.conf"
     file.write_text(f"""
 a1.channels = c1
@@ -114,15 +114,15 @@ def test_a_lag_from_before_a_failure_is_not_shown_any_more(tmp_path: Path) -> No
     runner = SparkRunner(spec, list(spec.sinks), lambda *_: None)
     metrics = runner.metrics["k1"]
 
-    def tell(gauges: dict[str, float], error: str | None = None) -> None:
-        runner._report(json.dumps({"sink": "k1", "counts": {}, "gauges": gauges, "error": error}).encode())
+    def send_progress(gauges: dict[str, float], error: str | None = None) -> None:
+        runner._handle_report(json.dumps({"sink": "k1", "counts": {}, "gauges": gauges, "error": error}).encode())
 
-    metrics.set("LagSeconds", 20)  # as the watch found it before
-    tell({"Lag": 0, "BatchMilliseconds": 5})
+    metrics.set("LagSeconds", 20)  # as the monitor found it before
+    send_progress({"Lag": 0, "BatchMilliseconds": 5})
     assert (metrics.snapshot()["Lag"], metrics.snapshot()["LagSeconds"]) == (0, 0)
-    tell({}, "the store is away")
-    assert metrics.snapshot() == {"BatchMilliseconds": 5}  # else a drain would take it for delivered
-    tell({"Lag": 3})
+    send_progress({}, "the store is away")
+    assert metrics.snapshot() == {"BatchMilliseconds": 5}  # otherwise a drain would take it for delivered
+    send_progress({"Lag": 3})
     assert metrics.snapshot()["Lag"] == 3
 
 
@@ -131,7 +131,7 @@ def test_the_application_of_the_driver_that_runs_is_known(tmp_path: Path) -> Non
     runner = SparkRunner(spec, list(spec.sinks), lambda *_: None)
     assert runner.job.configuration == str(tmp_path / "agent.conf")
     assert runner.application == {}
-    runner._report(b'{"application": {"application": "application_1_0001", "tracking": "http://rm/1"}}\n')
+    runner._handle_report(b'{"application": {"application": "application_1_0001", "tracking": "http://rm/1"}}\n')
     assert runner.application == {"application": "application_1_0001", "tracking": "http://rm/1"}
 
 
@@ -143,7 +143,7 @@ def test_the_application_of_the_driver_that_runs_is_known(tmp_path: Path) -> Non
         ("sys.exit(7)", "the Spark driver ended with code 7; its log: "),
     ],
 )
-def test_a_driver_s_end_is_told_until_each_sink_works_again(
+def test_a_driver_s_end_is_reported_until_each_sink_works_again(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, program: str, reason: str
 ) -> None:
     """The first three drivers end; in the fourth one of the sinks works again."""
@@ -174,11 +174,11 @@ def test_a_driver_s_end_is_told_until_each_sink_works_again(
                 assert metrics.get("FailureCount") == metrics.get("DriverRestartCount") == 3
         finally:
             runner.stop(180)
-    (said,) = [record.getMessage() for record in caplog.records if "started again" in record.getMessage()]
-    assert said.startswith(f"the Spark driver has ended and is started again: {reason}")
+    (said,) = [record.getMessage() for record in caplog.records if "is restarted" in record.getMessage()]
+    assert said.startswith(f"the Spark driver has ended and is restarted: {reason}")
     assert one.get("DriverRestartCount") == 3  # a regular stop is no failure
     assert one.get("FailureCount") == 3
-    # Each time after a longer one.
+    # Each wait is longer.
     assert waiting.asked[:3] == sorted(set(waiting.asked[:3]))
 
 
@@ -193,7 +193,7 @@ def test_a_driver_that_cannot_be_started_has_its_traceback_at_debug(
         runner._stopping.wait = lambda *_: True  # type: ignore[method-assign]  # one attempt
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(supervisor, "workplace", no_directory)
+    monkeypatch.setattr(supervisor, "scratch_directory", no_directory)
     with caplog.at_level(level, "spark"):
         runner._run()
     failure = caplog.records[0]
@@ -205,7 +205,7 @@ def test_a_driver_that_cannot_be_started_has_its_traceback_at_debug(
         assert "in no_directory\n" in logging.Formatter().formatException(failure.exc_info)
 
 
-def test_a_driver_without_a_master_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_driver_without_a_master_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("PYTHONPATH", str(Path(__file__).parents[2]))
     port = free_port()
@@ -215,7 +215,7 @@ def test_a_driver_without_a_master_says_so(tmp_path: Path, monkeypatch: pytest.M
     metrics = runner.metrics["k1"]
     runner.start()
     try:
-        # The reason is shown, rather than an exit code.
+        # The message has the reason, rather than an exit code.
         until(
             lambda: metrics.last_error.startswith(f"no Spark master answers at spark://127.0.0.1:{port}"),
             "the reason",

@@ -1,4 +1,4 @@
-"""Spark, Java and Python, here and on a cluster, as `agent check` compares them."""
+"""Versions of Spark, Java and Python, here and on a cluster, as `agent check` compares them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import pytest
 from flafka.agent.jvm import java
 from flafka.agent.options import AgentOptions
 from flafka.agent.runner.spark import versions
-from flafka.agent.runner.spark.driver import reason
-from flafka.agent.runner.spark.versions import PYTHON, told, wrong, wrong_with_master
+from flafka.agent.runner.spark.driver import failure_reason
+from flafka.agent.runner.spark.versions import PYTHON, describe_versions, master_problems, version_problems
 from flafka.agent.services.cluster import site_xml
-from flafka.agent.services.spark import SparkCluster, own_pages
+from flafka.agent.services.spark import SparkCluster, own_master_pages
 from flafka.agent.yarn.hadoop import hadoop_configuration
-from flafka.agent.yarn.kept import remember_jars
+from flafka.agent.yarn.uploads import record_jars_upload
 from flafka.plugins import ConnectivityWarning
 from tests.fixtures.ports import free_port
 
@@ -27,7 +27,7 @@ REMOTE = AgentOptions(spark_master="spark://there:7077")
 
 
 class Page(http.server.BaseHTTPRequestHandler):
-    """A master's web page, as far as it is read."""
+    """Part of a master's web page that is read."""
 
     version, workers = SPARK, 2
 
@@ -40,12 +40,12 @@ class Page(http.server.BaseHTTPRequestHandler):
         self.wfile.write(text.encode())
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
 def master(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[type[Page], AgentOptions]]:
-    """Its page, and an agent's options that name it."""
+    """Page of a master, and an agent's options that name it."""
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
 
     class Own(Page):
@@ -63,35 +63,38 @@ def master(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[tuple[ty
         thread.join()
 
 
-def test_what_goes_together() -> None:
-    assert list(wrong(AgentOptions())) == []
-    assert list(wrong(REMOTE)) == []
-    assert told(AgentOptions()).startswith(f"Spark {SPARK}, Java ")
-    assert told(AgentOptions()).endswith(f" and Python {PYTHON} on local[2]")
-    assert told(REMOTE).endswith(f"on spark://there:7077; its workers need a python{PYTHON}, without packages")
+def test_matching_versions_are_accepted() -> None:
+    assert list(version_problems(AgentOptions())) == []
+    assert list(version_problems(REMOTE)) == []
+    assert describe_versions(AgentOptions()).startswith(f"Spark {SPARK}, Java ")
+    assert describe_versions(AgentOptions()).endswith(f" and Python {PYTHON} on local[2]")
+    assert describe_versions(REMOTE).endswith(
+        f"on spark://there:7077; its workers need a python{PYTHON}, without packages"
+    )
 
 
 def test_python_of_another_version_on_the_workers() -> None:
     conf = {"spark.pyspark.python": "/opt/bin/python3.9"}
     options = REMOTE.model_copy(update={"spark_conf": conf})
-    assert list(wrong(options)) == [
+    assert list(version_problems(options)) == [
         f"the workers' /opt/bin/python3.9 is not the agent's Python {PYTHON}, and Spark requires the same version "
         f"of both: name one of {PYTHON} with spark.conf.spark.pyspark.python, or run the agent with "
         "/opt/bin/python3.9"
     ]
-    assert list(wrong(REMOTE.model_copy(update={"spark_conf": {**conf, "spark.archives": "own.tar.gz#own"}}))) == []
+    assert (
+        list(version_problems(REMOTE.model_copy(update={"spark_conf": {**conf, "spark.archives": "own.tar.gz#own"}})))
+        == []
+    )
 
 
-def test_what_executors_on_yarn_need_lies_where_they_reach_it(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_files_of_executors_on_yarn_are_at_reachable_paths(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "yarn-site.xml").write_text(site_xml({}))
 
     def found(**conf: str) -> list[str]:
         named = {f"spark.{name.replace('_', '.')}": value for name, value in conf.items()}
-        cautions = list(wrong(AgentOptions(spark_master="yarn", spark_conf=named)))
+        cautions = list(version_problems(AgentOptions(spark_master="yarn", spark_conf=named)))
         assert all(isinstance(one, ConnectivityWarning) for one in cautions)
         return [one.partition(",")[0] for one in cautions]
 
@@ -104,10 +107,10 @@ def test_what_executors_on_yarn_need_lies_where_they_reach_it(
     (tmp_path / "core-site.xml").write_text(site_xml({"fs.defaultFS": "hdfs://nn"}))
     assert found() == uploads
     assert found(yarn_archive="hdfs://nn/spark.zip") == []
-    remember_jars(hadoop_configuration(), {}, "hdfs://nn/user/ann/.flafka/spark/spark.zip")
+    record_jars_upload(hadoop_configuration(), {}, "hdfs://nn/user/ann/.flafka/spark/spark.zip")
     assert found() == []
     assert found(yarn_stagingDir="/apps") == uploads, "it looks for them below that"
-    remember_jars(
+    record_jars_upload(
         hadoop_configuration(), {"spark.yarn.stagingDir": "/apps"}, "hdfs://nn/apps/.flafka/spark/spark.zip"
     )
     assert found(yarn_stagingDir="/apps") == []
@@ -116,11 +119,11 @@ def test_what_executors_on_yarn_need_lies_where_they_reach_it(
 def test_no_java_no_pyspark_and_another_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(java, "_candidates", lambda: iter(()))
     monkeypatch.setattr(versions, "_pyspark", lambda: "3.5.1")
-    other, missing = wrong(AgentOptions())
+    other, missing = version_problems(AgentOptions())
     assert other.startswith("pyspark 3.5.1 is not compatible with Spark's Kafka connector 4.2.0: pip install")
     assert missing.startswith("no Java 17 to 23\n  either: pip install 'flafka[sandbox]'")
     monkeypatch.setattr(versions, "_pyspark", lambda: None)
-    assert list(wrong(AgentOptions())) == ["runner = spark needs pyspark: pip install 'flafka[spark]'"]
+    assert list(version_problems(AgentOptions())) == ["runner = spark needs pyspark: pip install 'flafka[spark]'"]
 
 
 def test_on_yarn_where_spark_s_own_jars_come_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -129,63 +132,68 @@ def test_on_yarn_where_spark_s_own_jars_come_from(tmp_path: Path, monkeypatch: p
     monkeypatch.delenv("YARN_CONF_DIR", raising=False)
     (tmp_path / "yarn-site.xml").write_text(site_xml({}))
     (tmp_path / "core-site.xml").write_text(site_xml({"fs.defaultFS": "hdfs://one"}))
-    (found,) = wrong(AgentOptions(spark_master="yarn"))
+    (found,) = version_problems(AgentOptions(spark_master="yarn"))
     assert isinstance(found, ConnectivityWarning)
     assert str(found).startswith("Spark uploads its own jars, ")
-    assert "at each start: `agent spark upload` puts them there once, or spark.conf.spark.yarn.jars or " in str(found)
+    assert "at each start: `agent spark upload` uploads them once, or set spark.conf.spark.yarn.jars or " in str(
+        found
+    )
     for name in ("spark.yarn.jars", "spark.yarn.archive"):
-        assert list(wrong(AgentOptions(spark_master="yarn", spark_conf={name: "local:/opt/spark/jars/*"}))) == []
-    remember_jars(hadoop_configuration(), {}, "hdfs://one/jars.zip")
-    assert list(wrong(AgentOptions(spark_master="yarn"))) == []
+        assert (
+            list(version_problems(AgentOptions(spark_master="yarn", spark_conf={name: "local:/opt/spark/jars/*"})))
+            == []
+        )
+    record_jars_upload(hadoop_configuration(), {}, "hdfs://one/jars.zip")
+    assert list(version_problems(AgentOptions(spark_master="yarn"))) == []
     elsewhere = {"spark.yarn.stagingDir": "hdfs://one/stage"}
-    assert list(wrong(AgentOptions(spark_master="yarn", spark_conf=elsewhere))) == [str(found)]
+    assert list(version_problems(AgentOptions(spark_master="yarn", spark_conf=elsewhere))) == [str(found)]
     (tmp_path / "core-site.xml").write_text(site_xml({"fs.defaultFS": "hdfs://other"}))
-    assert list(wrong(AgentOptions(spark_master="yarn"))) == [str(found)]
+    assert list(version_problems(AgentOptions(spark_master="yarn"))) == [str(found)]
 
 
 def test_a_master_that_fits(master: tuple[type[Page], AgentOptions]) -> None:
-    assert list(wrong_with_master(master[1])) == []
-    assert list(wrong_with_master(AgentOptions(spark_master="k8s://https://there"))) == []
+    assert list(master_problems(master[1])) == []
+    assert list(master_problems(AgentOptions(spark_master="k8s://https://there"))) == []
 
 
 def test_the_page_of_the_sandbox_s_master_needs_no_option(master: tuple[type[Page], AgentOptions]) -> None:
-    assert own_pages() == {}
+    assert own_master_pages() == {}
     unnamed = master[1].model_copy(update={"spark_conf": {}})
     port = int(unnamed.spark_master.rpartition(":")[2])
     cluster = SparkCluster.default()
     cluster.directory.mkdir(parents=True)
     (cluster.directory / "cluster.json").write_text(f'{{"ports": {{"master": {port}, "master-ui": {port}}}}}')
-    assert list(wrong_with_master(unnamed, own_pages())) == []
+    assert list(master_problems(unnamed, own_master_pages())) == []
 
 
 def test_a_master_that_does_not(master: tuple[type[Page], AgentOptions]) -> None:
     page, options = master
     page.version = "4.1.0"
-    (found,) = wrong_with_master(options)
-    assert found == f"{options.spark_master} is Spark 4.1.0, and pyspark here is {SPARK}: make them the same"
+    (found,) = master_problems(options)
+    assert found == f"{options.spark_master} is Spark 4.1.0, and pyspark here is {SPARK}: install the same version"
     assert not isinstance(found, ConnectivityWarning)
     page.version = "4.2.99"
-    (found,) = wrong_with_master(options)
+    (found,) = master_problems(options)
     assert isinstance(found, ConnectivityWarning)
     page.version, page.workers = SPARK, 0
-    (found,) = wrong_with_master(options)
-    assert found.endswith(" has no workers: nothing is delivered until one is there")
+    (found,) = master_problems(options)
+    assert found.endswith(" has no workers: nothing is delivered until one registers")
 
 
 def test_no_master_and_one_without_a_page(master: tuple[type[Page], AgentOptions]) -> None:
     _, options = master
     free = free_port()
-    (found,) = wrong_with_master(options.model_copy(update={"spark_conf": {"spark.master.ui.port": str(free)}}))
-    assert f"does not tell its version at http://127.0.0.1:{free}: spark.conf.spark.master.ui.port names" in found
-    (found,) = wrong_with_master(AgentOptions(spark_master=f"spark://127.0.0.1:{free}"))
+    (found,) = master_problems(options.model_copy(update={"spark_conf": {"spark.master.ui.port": str(free)}}))
+    assert f"has no web page at http://127.0.0.1:{free}: spark.conf.spark.master.ui.port names" in found
+    (found,) = master_problems(AgentOptions(spark_master=f"spark://127.0.0.1:{free}"))
     assert found == (f"no Spark master answers at spark://127.0.0.1:{free} (127.0.0.1:{free}: Connection refused)")
 
 
-def test_what_spark_says_of_the_workers_python_is_told_with_the_way_out() -> None:
+def test_sparks_error_about_the_workers_python_is_reported_with_advice() -> None:
     for said in (
         "PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12",
         'java.io.IOException: Cannot run program "python3.11": error=2, No such file or directory',
     ):
-        assert reason(f"StreamingQueryException: Traceback (most recent call last):\n{said}").startswith(
+        assert failure_reason(f"StreamingQueryException: Traceback (most recent call last):\n{said}").startswith(
             f"the cluster's workers need a python{PYTHON} on their PATH"
         )

@@ -1,4 +1,4 @@
-"""What every cluster of servers does about ports that others have, with servers that only listen."""
+"""Cluster of servers whose ports others have, with servers that only listen."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from flafka.agent.jvm.java import Java
 from flafka.agent.services import ServiceError, cluster
-from flafka.agent.services.cluster import Cluster, PortInUse, listening
+from flafka.agent.services.cluster import Cluster, PortInUse, is_listening
 from flafka.agent.services.kafka import KafkaCluster
 from flafka.agent.services.running import free_ports, until
 
@@ -29,7 +29,7 @@ with socket.create_server(("127.0.0.1", int(sys.argv[1]))):
 
 
 class Listeners(Cluster):
-    """One server for each port."""
+    """Cluster with one server for each port."""
 
     service = "listeners"
 
@@ -49,8 +49,8 @@ class Listeners(Cluster):
     def command(self, name: str, java: Java, lib: Path) -> list[str]:
         return [sys.executable, "-c", PROGRAM, str(self.ports[name])]
 
-    def waiting_for(self) -> str | None:
-        return None if all(map(listening, self.ports.values())) else "not all listen"
+    def unready_reason(self) -> str | None:
+        return None if all(map(is_listening, self.ports.values())) else "not all listen"
 
 
 @pytest.fixture(autouse=True)
@@ -69,15 +69,15 @@ def stopped(cluster: Cluster) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("seen", ["before a server ends", "after it has ended"])
-def test_a_port_that_is_taken_while_servers_start_ends_the_start(seen: str, tmp_path: Path) -> None:
+def test_a_port_that_another_program_takes_during_the_start_ends_the_start(seen: str, tmp_path: Path) -> None:
     with contextlib.ExitStack() as others:
 
         class Raced(Listeners):
-            def prepare(self, java: Java, lib: Path) -> None:  # ports are chosen; no server is there yet
+            def prepare(self, java: Java, lib: Path) -> None:  # ports are chosen; no server runs yet
                 for port in self.ports.values():
                     others.enter_context(socket.create_server(("127.0.0.1", port)))
 
-            def missing_for(self, name: str) -> str | None:  # servers start one after the other
+            def start_blocker(self, name: str) -> str | None:  # servers start one after the other
                 if seen == "after it has ended" and name == "b":
                     until(lambda: self.server("a").pid is None)
                 return None
@@ -89,21 +89,21 @@ def test_a_port_that_is_taken_while_servers_start_ends_the_start(seen: str, tmp_
             assert [servers.server(name).pid for name in servers.names()] == [None, None]
 
 
-def test_a_port_of_a_server_that_is_down_is_looked_at_though_another_one_runs(tmp_path: Path) -> None:
+def test_the_port_of_a_stopped_server_is_checked_while_another_one_runs(tmp_path: Path) -> None:
     servers = Listeners(tmp_path)
     with stopped(servers):
         pid = servers.start(60).server("a").pid
-        assert servers.strangers() == {}
+        assert servers.foreign_listeners() == {}
         servers.kill("b")
         with socket.create_server(("127.0.0.1", servers.ports["b"])):
             taken = f"port {servers.ports['b']}, which this cluster uses for b, is taken by another program"
             with pytest.raises(PortInUse, match=taken):
                 servers.start(60)
             assert servers.server("a").pid == pid  # it served before
-        assert servers.start(60).strangers() == {}
+        assert servers.start(60).foreign_listeners() == {}
 
 
-def test_the_way_out_leads_to_other_ports(tmp_path: Path) -> None:
+def test_the_advice_leads_to_other_ports(tmp_path: Path) -> None:
     servers = Listeners(tmp_path).reserve()
     with socket.create_server(("127.0.0.1", servers.ports["a"])), pytest.raises(PortInUse, match='remove "ports"'):
         servers.start(60)
@@ -113,34 +113,34 @@ def test_the_way_out_leads_to_other_ports(tmp_path: Path) -> None:
         assert servers.state()["cluster_id"] == "kept"
 
 
-def test_another_address_s_listener_is_no_stranger(tmp_path: Path) -> None:
+def test_a_listener_on_another_address_is_not_foreign(tmp_path: Path) -> None:
     servers = Listeners(tmp_path).reserve()
     with socket.create_server(("127.0.0.2", servers.ports["a"])), stopped(servers):
-        assert servers.strangers() == {}
-        assert servers.start(60).strangers() == {}
+        assert servers.foreign_listeners() == {}
+        assert servers.start(60).foreign_listeners() == {}
 
 
-def test_a_server_of_ours_that_begins_to_listen_meanwhile_is_no_stranger(
+def test_our_server_that_starts_to_listen_meanwhile_is_not_foreign(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     servers = Listeners(tmp_path).reserve()
 
     def begins(port: int, _: str) -> bool:
         servers.server("a").start(servers.command("a", cast(Any, None), Path()))
-        until(lambda: listening(port), "it to listen")
+        until(lambda: is_listening(port), "it to listen")
         return False
 
     with socket.create_server(("127.0.0.2", servers.ports["a"])), stopped(servers):
-        monkeypatch.setattr(cluster, "_free", begins)
-        assert servers.strangers() == {}
+        monkeypatch.setattr(cluster, "_is_free", begins)
+        assert servers.foreign_listeners() == {}
 
 
-def test_servers_whose_ports_are_forgotten_are_to_be_stopped_first(tmp_path: Path) -> None:
+def test_servers_whose_ports_are_lost_have_to_be_stopped_first(tmp_path: Path) -> None:
     servers = Listeners(tmp_path)
     with stopped(servers):
         servers.start(60)
         (tmp_path / "cluster.json").unlink()
-        with pytest.raises(ServiceError, match=r"a, b of .* run, but nothing there tells their ports any more"):
+        with pytest.raises(ServiceError, match=r"a, b of .* run, but their ports are no longer in cluster"):
             servers.start(60)
 
 
@@ -156,7 +156,7 @@ def test_brokers_keep_the_id_of_their_data(tmp_path: Path) -> None:
     assert KafkaCluster(tmp_path / "other").cluster_id == other.cluster_id
 
 
-def test_a_broker_whose_data_was_deleted_under_it_is_to_be_stopped_first(tmp_path: Path) -> None:
+def test_a_running_broker_without_its_data_has_to_be_stopped_first(tmp_path: Path) -> None:
     brokers = KafkaCluster(tmp_path, fixed_ports=False).reserve()
     with stopped(brokers):
         brokers.server("broker-1").start([sys.executable, "-c", "import signal; signal.pause()"])

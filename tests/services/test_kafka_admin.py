@@ -1,4 +1,4 @@
-"""`--command-config`: the files that users of Kafka's own tools have."""
+"""`--command-config`: the files of Kafka's own tools."""
 
 from pathlib import Path
 
@@ -53,11 +53,11 @@ request.timeout.ms=5000
     ("line", "reason"),
     [
         ("security.protocol=SSL\nssl.truststore.location=/etc/ca.jks", "/etc/ca.jks: No such file"),
-        ("sasl.jaas.config=com.sun.security.auth.module.Krb5LoginModule required;", "no username and password"),
+        ("sasl.jaas.config=com.sun.security.auth.module.Krb5LoginModule required;", "has no username and password"),
         ("request.timeout.ms=soon", "not a number of milliseconds"),
     ],
 )
-def test_what_cannot_be_used_is_refused(line: str, reason: str, tmp_path: Path) -> None:
+def test_unusable_properties_are_refused(line: str, reason: str, tmp_path: Path) -> None:
     with pytest.raises(click.UsageError, match=reason):
         read_config(written(tmp_path, line + "\n"))
 

@@ -1,4 +1,4 @@
-"""What commands say of brokers that are away, and of groups that are not there."""
+"""Messages of commands about unavailable brokers, and about missing groups."""
 
 from __future__ import annotations
 
@@ -33,8 +33,10 @@ def test_brokers_that_are_down_are_named(line: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [["audit"], ["dlq", "list"]])
-def test_those_of_an_agent_s_channel_too(command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flafka.agent.runner.deadletters.stored.REQUEST_SECONDS", 0.2)
+def test_brokers_of_an_agent_s_channel_that_are_down_are_named(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flafka.agent.runner.deadletters.reading.REQUEST_SECONDS", 0.2)
     (port,) = free_ports(1)
     file = tmp_path / "agent.conf"
     file.write_text(f"""
@@ -52,7 +54,7 @@ a1.sinks.k1.channel = c1
 
 
 @pytest.mark.usefixtures("servers")
-def test_check_connect_names_one_beside_others_that_answer(brokers: str, tmp_path: Path) -> None:
+def test_check_connect_names_a_stopped_broker_beside_live_ones(brokers: str, tmp_path: Path) -> None:
     (port,) = free_ports(1)
     file = tmp_path / "agent.conf"
     lines = [
@@ -72,7 +74,7 @@ def test_check_connect_names_one_beside_others_that_answer(brokers: str, tmp_pat
     said = [""]
 
     def named() -> bool:
-        """Once it is so: on a busy machine those that answer may not do so in time."""
+        """Return the message once it is stable: on a busy machine live brokers may answer too late."""
         said.append(agent_command("check", "-c", str(file), "--connect").stdout)
         sentence = f"no connection to broker 127.0.0.1:{port} (Connection refused): is it running?"
         return said[-1].count(sentence) == 2 and "no Kafka broker answers" not in said[-1]
@@ -83,16 +85,16 @@ def test_check_connect_names_one_beside_others_that_answer(brokers: str, tmp_pat
         pytest.fail(said[-1])
 
 
-def test_those_that_answer_are_not(brokers: str) -> None:
+def test_live_brokers_are_not_named(brokers: str) -> None:
     (port,) = free_ports(1)
-    assert admin.unreachable(f"{brokers},PLAINTEXT://127.0.0.1:{port}") == [
+    assert admin.unreachable_brokers(f"{brokers},PLAINTEXT://127.0.0.1:{port}") == [
         f"PLAINTEXT://127.0.0.1:{port} (Connection refused)"
     ]
-    assert admin.unreachable("") == []
+    assert admin.unreachable_brokers("") == []
 
 
 class NoGroups:
-    """A cluster in which no group has ever been: there is no topic of offsets, and so no coordinator."""
+    """Cluster without groups ever: there is no topic of offsets, and so no coordinator."""
 
     def list_groups(self) -> list[dict[str, str]]:
         return []
@@ -105,7 +107,7 @@ class NoGroups:
 
 
 @pytest.mark.parametrize("line", ["describe nobody", "reset nobody --to 0 --yes"])
-def test_a_group_that_is_not_there(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_group(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
     def connect(*_: object) -> Any:
         yield NoGroups()
@@ -117,7 +119,7 @@ def test_a_group_that_is_not_there(line: str, monkeypatch: pytest.MonkeyPatch) -
 
 
 class MovingCoordinator:
-    """A cluster of which a broker has just ended: another one becomes the group's coordinator."""
+    """Cluster of which a broker has just ended: another one becomes the group's coordinator."""
 
     at = OffsetAndMetadata(7, "", None)
     key = TopicPartition("t", 0)

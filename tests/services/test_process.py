@@ -62,7 +62,7 @@ def test_a_server_runs_in_a_session_of_its_own_and_is_found_by_the_next_program(
     assert server.pid == pid
 
 
-def test_it_has_not_ended_before_all_its_threads_have(server: ServerProcess) -> None:
+def test_a_server_has_not_ended_before_all_its_threads_have(server: ServerProcess) -> None:
     port = free_port()
     server.start([sys.executable, "-c", LISTENS_WITHOUT_ITS_FIRST_THREAD, str(port)])
     up(server)
@@ -75,7 +75,7 @@ def test_it_has_not_ended_before_all_its_threads_have(server: ServerProcess) -> 
         pass
 
 
-def test_it_holds_nothing_that_its_starter_was_given(server: ServerProcess, tmp_path: Path) -> None:
+def test_a_server_inherits_no_descriptors_of_its_starter(server: ServerProcess, tmp_path: Path) -> None:
     with (tmp_path / "held").open("w") as held:
         os.set_inheritable(held.fileno(), True)  # as a shell does it: exec 9>lock
         server.start(FOREVER)
@@ -83,7 +83,7 @@ def test_it_holds_nothing_that_its_starter_was_given(server: ServerProcess, tmp_
     assert str(tmp_path / "held") not in open_files(server.pid)
 
 
-def test_it_outlives_the_program_that_started_it(server: ServerProcess, tmp_path: Path) -> None:
+def test_a_server_outlives_the_program_that_started_it(server: ServerProcess, tmp_path: Path) -> None:
     program = (
         "import json, pathlib, sys; from flafka.agent.services.process import ServerProcess;"
         "ServerProcess('one', pathlib.Path(sys.argv[1])).start(json.loads(sys.argv[2]))"
@@ -106,7 +106,7 @@ def test_a_pid_that_was_given_to_another_process_is_not_ours(server: ServerProce
     (tmp_path / "run").mkdir()
     (tmp_path / "run" / "one.pid").write_text(json.dumps({"pid": os.getpid(), "started": 1}))
     assert server.pid is None
-    server.stop(1)  # had it believed the file, this test would end here
+    server.stop(1)  # a stop that trusted the file would end this test here
 
 
 def test_a_pid_file_cut_short_is_no_process(server: ServerProcess, tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_a_server_that_ignores_sigterm_is_killed(server: ServerProcess) -> None:
     assert server.pid is None
 
 
-def test_waiting_for_a_server_that_dies_shows_its_last_words(server: ServerProcess) -> None:
+def test_waiting_for_a_server_that_dies_shows_the_end_of_its_log(server: ServerProcess) -> None:
     server.start(BROKEN)
     with pytest.raises(ServiceError, match=r"(?s)one ended while starting.*no such disk"):
         await_ready(lambda: "not ready", [server], 200)
@@ -135,7 +135,7 @@ def test_a_server_that_died_is_not_ready_though_another_program_answers(server: 
         await_ready(lambda: None, [server], 200)
 
 
-def test_a_server_that_dies_is_told_by_its_error(server: ServerProcess) -> None:
+def test_the_death_of_a_server_is_reported_with_its_error(server: ServerProcess) -> None:
     server.log.parent.mkdir()
     server.log.write_text("java.io.IOException: of an earlier start\n")
     program = "import pathlib, sys; pathlib.Path(sys.argv[1]).open('a').write(sys.argv[2])"
@@ -145,7 +145,7 @@ def test_a_server_that_dies_is_told_by_its_error(server: ServerProcess) -> None:
         await_ready(lambda: "not ready", [server], 200)
 
 
-def test_an_error_of_an_earlier_start_is_not_told(server: ServerProcess) -> None:
+def test_an_error_of_an_earlier_start_is_not_reported(server: ServerProcess) -> None:
     server.log.parent.mkdir()
     server.log.write_text(BIND)
     server.start(BROKEN)
@@ -168,7 +168,7 @@ def test_a_server_that_has_ended_before_its_start_was_noted_does_not_run(
     assert server.pid is None
 
 
-def test_waiting_ends_with_what_was_missing(server: ServerProcess) -> None:
+def test_waiting_ends_with_the_missing_condition(server: ServerProcess) -> None:
     server.start(FOREVER)
     with pytest.raises(ServiceError, match=r"not ready after 0 s: one sulks; see .*one\.log"):
         await_ready(lambda: "one sulks", [server], 0.2)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from flafka.agent.services import ServiceError, running
-from flafka.agent.services.running import FEWEST_PORTS, FIRST_PORT, free_ports
+from flafka.agent.services.running import FIRST_PORT, MIN_PORTS, free_ports
 from tests.fixtures.ports import free_port
 
 OF_ANOTHER_PROCESS = "from flafka.agent.services.running import free_ports; print(*free_ports(20))"
@@ -18,7 +18,7 @@ OF_ANOTHER_PROCESS = "from flafka.agent.services.running import free_ports; prin
 
 @pytest.fixture(autouse=True)
 def outgoing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The kernel's own range of ports, as it says it."""
+    """Range of the kernel's own ports, as a file."""
     path = tmp_path / "ip_local_port_range"
     path.write_text("30000\t60999\n")
     monkeypatch.setattr(running, "_OUTGOING_PORTS", path)
@@ -36,15 +36,15 @@ def test_no_port_is_given_out_twice_nor_to_an_outgoing_connection() -> None:
     assert all(port < 30_000 for port in here)
 
 
-def test_a_port_on_which_somebody_listens_is_left_out(outgoing: Path) -> None:
-    outgoing.write_text(f"{FIRST_PORT + FEWEST_PORTS}\t60999\n")
+def test_a_port_with_a_listener_is_skipped(outgoing: Path) -> None:
+    outgoing.write_text(f"{FIRST_PORT + MIN_PORTS}\t60999\n")
     taken = free_port()
-    with socket.create_server(("127.0.0.1", taken)), pytest.raises(ServiceError, match=f"{FEWEST_PORTS} are free"):
-        free_ports(FEWEST_PORTS)
+    with socket.create_server(("127.0.0.1", taken)), pytest.raises(ServiceError, match=f"{MIN_PORTS} are free"):
+        free_ports(MIN_PORTS)
 
 
 @pytest.mark.parametrize("said", ["1024\t65535\n", ""])
-def test_where_the_kernel_leaves_no_room_it_chooses(outgoing: Path, said: str) -> None:
+def test_the_kernel_chooses_if_its_own_range_leaves_no_ports(outgoing: Path, said: str) -> None:
     if said:
         outgoing.write_text(said)
     else:

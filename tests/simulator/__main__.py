@@ -38,7 +38,7 @@ def main() -> None:
     )
     arguments = parser.parse_args()
     if arguments.mutants is not None:
-        sys.exit(not hunted(arguments.mutants, arguments.first, arguments.seeds))
+        sys.exit(not find_mutants(arguments.mutants, arguments.first, arguments.seeds))
     if os.environ.get("PYTHONHASHSEED") != "0":  # the order of sets is part of what a seed decides
         command = [sys.executable, "-m", "tests.simulator", *sys.argv[1:]]
         os.execve(sys.executable, command, {**os.environ, "PYTHONHASHSEED": "0"})
@@ -65,8 +65,8 @@ def main() -> None:
     sys.exit(bool(failed))
 
 
-def hunted(names: list[str], first: int, attempts: int) -> bool:
-    """Whether each of these mutants, or of all, is found within so many schedules; print which one finds it."""
+def find_mutants(names: list[str], first: int, attempts: int) -> bool:
+    """Print which schedule finds each of these mutants, or of all, and return True if all are found."""
     survivors = 0
     for mutant in mutants.chosen(names):
         failure = mutants.found(mutant, first=first, attempts=attempts)
@@ -78,13 +78,23 @@ def hunted(names: list[str], first: int, attempts: int) -> bool:
 def tell(plan: Plan) -> None:
     """Print the plan, and what comes of it."""
     run, error = attempt(plan)
-    for title, lines in (("steps", plan.steps), ("faults", plan.faults or []), ("story", run.world.story)):
-        print(f"  {title}:", *(f"\n    {line}" for line in lines), flush=True)
+    for title, lines in (("as a story", story_of(plan)), ("log", run.world.story)):
+        print(f"  {title}:", *(f"    {line}" for line in lines), sep="\n", flush=True)
     print(f"  {type(error).__name__}: {error}")
 
 
+def story_of(plan: Plan) -> list[str]:
+    """Return the lines of a call that carries the plan out, to be pasted as a story."""
+    if type(plan) is not Plan:
+        head = f'{type(plan).__name__}({plan.seed}, "{plan.sink}", ['
+        return [head, *(f"    {step}," for step in plan.steps), f"], faults={plan.faults or []})"]
+    faults = [f"faults=({', '.join(map(repr, plan.faults))},),"] if plan.faults else []
+    arguments = [f'"{plan.sink}",', *(f"{step}," for step in plan.steps), *faults, f"seed={plan.seed},"]
+    return ["run_story(", *(f"    {argument}" for argument in arguments), ")"]
+
+
 def shrink(plan: Plan, error: BaseException) -> Plan:
-    """The same failure, whatever the numbers and events in its message, with as little as possible."""
+    """Return the smallest plan that fails alike, apart from numbers and events in the message."""
 
     def fails(candidate: Plan) -> bool:
         return _said(attempt(candidate)[1]) == _said(error)

@@ -43,13 +43,13 @@ class Pipe:
         """There is nothing that waits."""
 
     def read(self) -> bytes:
-        """What was written at once; empty at the end."""
+        """Return the bytes of one write; empty at the end."""
         while not self.written and not self.closed:
             self._changed.wait()
         return self.written.popleft() if self.written else b""
 
     def close(self) -> None:
-        """Its reader finds the end."""
+        """Close the pipe: its reader gets the end of the file."""
         self.closed = True
         self._changed.fire()
 
@@ -77,7 +77,7 @@ class Popen:
         of_process()[self.process] = self
         agent.ended.append(self.stdin.close)
         self.process.ended.append(self._ended)
-        here.told(f"{agent.name} starts {self.process.name}")
+        here.log(f"{agent.name} starts {self.process.name}")
         self.process.spawn(lambda: self._run(driver.main), "main")
 
     def _run(self, main: Callable[[], None]) -> None:
@@ -88,7 +88,7 @@ class Popen:
         except SystemExit as e:
             code = e.code
         except Exception as e:
-            world().crashed(world().current, e)  # the driver tells its failures: one that comes out here is a fault
+            world().crashed(world().current, e)  # the driver reports its failures: one that escapes is a bug
         finally:
             if self.process.alive and not world().over:
                 self.exit(code)
@@ -105,21 +105,21 @@ class Popen:
         self._over.fire()
 
     def poll(self) -> int | None:
-        """As the real one."""
+        """Double of the method in `subprocess`."""
         return self.returncode
 
     def wait(self) -> int:
-        """As the real one."""
+        """Double of the method in `subprocess`."""
         while self.returncode is None:
             self._over.wait()
         return self.returncode
 
     def kill(self) -> None:
-        """As the real one."""
+        """Double of the method in `subprocess`."""
         self.process.kill()
 
     def terminate(self) -> None:
-        """As the real one: what it does then is up to its handler."""
+        """Double of the method in `subprocess`: runs the handler of SIGTERM in the driver."""
         number = real_signal.SIGTERM
         if self.process.alive and number in self.handlers:
             self.process.spawn(lambda: self.handlers[number](number, None), "signal")
@@ -129,7 +129,7 @@ class Popen:
 
 
 def of_process() -> dict[Process, Popen]:
-    """All drivers, by their processes."""
+    """Drivers by process."""
     found: dict[Process, Popen] = world().models.setdefault("driver processes", {})
     return found
 

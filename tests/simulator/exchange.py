@@ -24,16 +24,18 @@ def exchange(
     cut: Callable[[], None] | None = None,
     away: bool = False,
     seconds: float = 0.01,
+    on: str = "",
 ) -> R:
-    """Have the server do it and answer, in a call named `what` that takes `seconds`.
+    """Execute a request on the server and return the answer, in a call named `what` that takes `seconds`.
 
-    `execute` is what the server does; it must not wait. `lost` makes what the caller sees of a connection that was
-    reset (True) or of an answer that did not come in `timeout` seconds (False). `refuse` makes the answer of a server
-    that cannot now, given the call's number, from which it may choose. `cut` is what the server does where it gets
-    the beginning of the request alone; so it does where the caller dies while it sends. `away`: nobody listens.
+    `execute` is the work of the server; it must not wait. `lost` makes the error of a connection that was reset
+    (True), or of an answer that did not come within `timeout` seconds (False). `refuse` makes the answer of a busy
+    server, given the number of the call.
 
-    Which of these it is where there is a choice depends on the call's number alone, so that a fault that is given
-    again is the same.
+    `cut` is the work of a server that gets only the beginning of the request, as from a caller that dies. With `away`
+    no server listens. `on` is the path of the request.
+
+    Choices depend on the number of the call alone, so that a fault that is given again is the same.
     """
     here = world()
     process = here.process
@@ -42,7 +44,7 @@ def exchange(
     if on_death is not None:
         process.ended.append(on_death)
     try:
-        fault = here.call(what, *KINDS, *((Kind.REFUSED,) if refuse is not None else ()), seconds=seconds)
+        fault = here.call(what, *KINDS, *((Kind.REFUSED,) if refuse is not None else ()), seconds=seconds, on=on)
     finally:
         if on_death is not None:
             process.ended.remove(on_death)

@@ -1,4 +1,4 @@
-"""What may go wrong in a simulation, and how often."""
+"""Faults of a simulation, and their frequency."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 
 class Kind(enum.Enum):
-    """What may become of a call to a server."""
+    """Fates of a call to a server."""
 
     WELL = "well"
     LOST = "lost"
@@ -27,44 +27,54 @@ class Kind(enum.Enum):
     PAUSED = "paused"
     """The process of the caller sleeps for a while before the request goes out, as under SIGSTOP."""
     PAUSED_AFTER = "paused after"
-    """The same between the answer and the caller's next step."""
+    """The process of the caller sleeps between the answer and its next step."""
     KILLED = "killed"
     """The process of the caller is gone before the request goes out, as under SIGKILL."""
     KILLED_AFTER = "killed after"
-    """The same once the server has done it."""
+    """The process of the caller is killed after the server has executed the request."""
 
 
 OF_THE_PROCESS = (Kind.PAUSED, Kind.PAUSED_AFTER, Kind.KILLED, Kind.KILLED_AFTER)
-"""What `World.call` itself sees to; a model gets WELL for them."""
+"""Kinds that `World.call` itself carries out; the request of a model then succeeds."""
 
 
 class Fault(NamedTuple):
-    """One thing that goes wrong: the `number`-th call of that name by that process."""
+    """Failure of the `number`-th call of that name by a process."""
 
     process: str
     what: str
+    """Name of the call."""
     number: int
     kind: Kind
     seconds: float
-    """How long a pause lasts, or how late the late come."""
+    """Length of a pause, or delay of a late request."""
     life: int = 1
-    """Of the processes of that name, one after the other: which one."""
+    """Ordinal among the processes of that name."""
+    on: str = ""
+    """Part of the path, of the topic, or of offsets such as `t-0@2.`: other calls do not count."""
+
+    def __repr__(self) -> str:
+        life = f", life={self.life}" if self.life > 1 else ""
+        on = f', on="{self.on}"' if self.on else ""
+        call = f'"{self.process}", "{self.what}", {self.number}, Kind.{self.kind.name}, {self.seconds:g}'
+        return f"Fault({call}{life}{on})"
 
     def __str__(self) -> str:
         lasting = f" ({self.seconds:.0f} s)" if self.kind in (Kind.PAUSED, Kind.PAUSED_AFTER, Kind.LATE) else ""
         life = f" (life {self.life})" if self.life > 1 else ""
-        return f"{self.process}{life}: {self.what} no. {self.number} is {self.kind.value}{lasting}"
+        on = f" on {self.on}" if self.on else ""
+        return f"{self.process}{life}: {self.what}{on} no. {self.number} is {self.kind.value}{lasting}"
 
 
 @dataclass
 class Chances:
-    """How often what goes wrong, where nothing is given."""
+    """Frequencies of random faults."""
 
     share: float = 0.0
-    """Of all calls."""
+    """Share of all calls that fail."""
     often: Mapping[str, float] = field(default_factory=dict)
     """By name of the call, so many times more often."""
     kinds: Collection[Kind] = frozenset(Kind)
     processes: Collection[str] | None = None
     most: int = 4
-    """So many in one run."""
+    """Largest number of faults in a run."""

@@ -1,4 +1,4 @@
-"""What the project's code finds in place of `concurrent.futures` in a simulation."""
+"""Double of `concurrent.futures` in a simulation."""
 
 from __future__ import annotations
 

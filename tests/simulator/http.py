@@ -1,4 +1,4 @@
-"""What the project's code finds in place of `requests` in a simulation: the models of servers answer."""
+"""Double of `requests` in a simulation: models of servers answer."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import requests as real
 from tests.simulator.exchange import exchange
 from tests.simulator.world import world
 
-DEFAULT_TIMEOUT = 60.0
+DEFAULT_TIMEOUT_SECONDS = 60.0
 """Seconds, of a request that has no timeout of its own: such a one would wait for ever."""
 
 
 class Answer:
-    """As much of `requests.Response` as pyhdfs and pysolr look at."""
+    """Part of `requests.Response` that pyhdfs and pysolr use."""
 
     __slots__ = ("_content", "_json", "headers", "status_code")
 
@@ -49,7 +49,7 @@ class Answer:
         return self.content
 
     def json(self) -> Any:
-        """What the JSON says."""
+        """Return the decoded JSON."""
         return self._json if self._json is not None else json.loads(self.content)
 
 
@@ -61,10 +61,10 @@ class Session:
         self.params: dict[str, str] = {}
 
     def mount(self, prefix: str, adapter: Any) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def close(self) -> None:
-        """Nothing."""
+        """Do nothing."""
 
     def request(self, method: str, url: str, **options: Any) -> Answer:
         """One request, on a connection of its own."""
@@ -79,15 +79,15 @@ class Session:
         return answer
 
     def get(self, url: str, **options: Any) -> Answer:
-        """As `requests` has it."""
+        """Double of the method in `requests`."""
         return self.request("get", url, **options)
 
     def put(self, url: str, data: Any = None, **options: Any) -> Answer:
-        """As `requests` has it."""
+        """Double of the method in `requests`."""
         return self.request("put", url, data=data, **options)
 
     def post(self, url: str, data: Any = None, **options: Any) -> Answer:
-        """As `requests` has it."""
+        """Double of the method in `requests`."""
         return self.request("post", url, data=data, **options)
 
 
@@ -99,7 +99,7 @@ def answered(
     **others: Any,
 ) -> Answer:
     """`exchange`, with what `requests` raises."""
-    timeout = options.get("timeout") or DEFAULT_TIMEOUT
+    timeout = options.get("timeout") or DEFAULT_TIMEOUT_SECONDS
     timeout = timeout[1] if isinstance(timeout, tuple) else timeout
 
     def lost(reset: bool) -> Exception:

@@ -1,4 +1,4 @@
-"""What happens to the topic and to the group of agents in a simulation: a method for each kind of step."""
+"""Steps that concern the topic and the consumer group: a method `do_NAME` for each kind."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import confluent_kafka
 from flafka.plugins.kafka.offsets import OffsetMetadata
 from tests.simulator.kafka.topics import TOPIC_DEFAULTS
 from tests.simulator.outcomes import Failure
-from tests.simulator.plans import GROUP, OLD_METADATA, OUT, TOPIC
+from tests.simulator.plans import GROUP, OUT, TOPIC
 from tests.simulator.program import command, in_process
 from tests.simulator.replays import Replays
 
@@ -24,22 +24,22 @@ LOWERED_BYTES = 20_000
 
 
 class KafkaSteps(Replays):
-    """What users, other programs and brokers do to them."""
+    """Runs with the steps that concern the topic and the consumer group."""
 
     def do_topic(self, partitions: int) -> None:
         self.brokers.create_topic(TOPIC, partitions)
 
-    def do_inherit(self, metadata: int, position: int) -> None:
+    def do_inherit(self, metadata: str, offset: int) -> None:
         """The group has positions from before the first agent starts."""
         if TOPIC not in self.brokers.topics:
             self.brokers.create_topic(TOPIC, 2)
         self.inherited = True
-        self.was_reset_before = OffsetMetadata.parse(OLD_METADATA[metadata]).generation.epoch > 0
-        self._produced(4 * self.brokers.count(TOPIC))
+        self.was_reset_before = OffsetMetadata.parse(metadata).generation.epoch > 0
+        self._produce(4 * self.brokers.count(TOPIC))
         self._read_log()
         for partition in range(self.brokers.count(TOPIC)):
-            at = min(position, self.brokers.end_offset(TOPIC, partition))
-            said = OLD_METADATA[metadata].replace("TOPIC", quote(self._topic_id(), safe=""))
+            at = min(offset, self.brokers.end_offset(TOPIC, partition))
+            said = metadata.replace("TOPIC", quote(self._topic_id(), safe=""))
             self.brokers.commit_as_foreigner(GROUP, TOPIC, partition, at, said)
             self._delivered_by_others(partition, at)
 
@@ -60,18 +60,18 @@ class KafkaSteps(Replays):
         self.feed.waiting.append(batch)
         self.feed.changed.fire()
 
-    def do_limit(self, which: str, delay: float, seconds: float) -> None:
+    def do_limit(self, topic: str, delay: float, seconds: float) -> None:
         """Lower the size of the largest record that the channel's or the sink's topic takes, between two batches."""
-        topic = OUT if which == "sink" and self.sink == "kafka" else TOPIC
+        limited = OUT if topic == "sink" and self.sink == "kafka" else TOPIC
         self._put(b"", LARGE, b"")
         self.world.sleep(delay)
-        self._limited(topic, LOWERED_BYTES)
+        self._limited(limited, LOWERED_BYTES)
         self._put(b"", LARGE, b"")
-        self.world.later(seconds, lambda: self._limited(topic, int(TOPIC_DEFAULTS["max.message.bytes"])))
+        self.world.later(seconds, lambda: self._limited(limited, int(TOPIC_DEFAULTS["max.message.bytes"])))
 
     def _limited(self, topic: str, size: int) -> None:
         if topic in self.brokers.topics:
-            self.world.told(f"topic {topic} takes records of {size} bytes from now on")
+            self.world.log(f"topic {topic} takes records of {size} bytes from now on")
             self.brokers.topics[topic].configs["max.message.bytes"] = str(size)
 
     def do_truncate(self, partition: int, lost: int) -> None:
@@ -83,7 +83,7 @@ class KafkaSteps(Replays):
         at = self.brokers.committed(GROUP, TOPIC, partition)
         if at is not None and at.leader_epoch < 0 and OffsetMetadata.parse(at.metadata).time < 0:
             # The offset of another program, or of a reset, that no agent has taken over: the loss cannot be noticed.
-            self._gone(self.skipped, partition, start, at.offset)
+            self._mark_removed(self.skipped, partition, start, at.offset)
         self.brokers.truncate(TOPIC, partition, start)
         self._lost(partition, start)
 
@@ -105,11 +105,11 @@ class KafkaSteps(Replays):
             self._lost(partition, end)
         self.brokers.restore(TOPIC, self.backup[1], same_epochs=cold)
 
-    def do_elsewhere(self, events: int) -> None:
+    def do_put_elsewhere(self, records: int) -> None:
         """Agents on other hosts put so many events."""
-        self._produced(events)
+        self._produce(records)
 
-    def do_refused(self, partition: int) -> None:
+    def do_expect_stopped(self, partition: int) -> None:
         """The group waits for a person, whatever has come into the topic since."""
         at = self.brokers.committed(GROUP, TOPIC, partition)
         if at is None or not OffsetMetadata.parse(at.metadata).lost:
@@ -125,7 +125,7 @@ class KafkaSteps(Replays):
             if number == partition and offset >= start
         }
 
-    def _gone(self, which: set[tuple[str, int, int]], partition: int, start: int, end: int) -> None:
+    def _mark_removed(self, which: set[tuple[str, int, int]], partition: int, start: int, end: int) -> None:
         topic = self._topic_id()
         which |= {(topic, partition, offset) for offset in range(start, end)}
 
@@ -151,12 +151,12 @@ class KafkaSteps(Replays):
                     lambda a=arguments: command("group", "reset", GROUP, *a, "--bootstrap-server", "sim:9092"),
                 )
             except RuntimeError as e:
-                self.world.told(str(e.__cause__ or e).splitlines()[0])
+                self.world.log(str(e.__cause__ or e).splitlines()[0])
                 return
             self.resets.append((self._topic_id(), {partition: position}))
         self.epochs = {self._topic_id(): self._epochs()}
 
-    def do_delete_group(self, host: str) -> None:
+    def do_delete_group(self) -> None:
         if self.moved:
             return
         try:
@@ -164,10 +164,10 @@ class KafkaSteps(Replays):
             self.lost_metadata = True
             self.epochs.clear()  # nobody knows of a reset any more
         except Exception as e:
-            self.world.told(f"the group stays: {e}")
+            self.world.log(f"the group stays: {e}")
 
     def do_foreign(self, partition: int, ahead: int) -> None:
-        """Another program, such as a Flume, commits for the group."""
+        """Commit an offset for the group from another program, such as Flume."""
         if partition >= self.brokers.count(TOPIC) or self.moved:
             return
         self.lost_metadata = True
@@ -177,7 +177,7 @@ class KafkaSteps(Replays):
         try:
             self.brokers.commit_as_foreigner(GROUP, TOPIC, partition, position)
         except Exception as e:
-            self.world.told(f"another program may not commit: {e}")
+            self.world.log(f"another program may not commit: {e}")
             return
         self.epochs.clear()  # its commit says nothing of a reset
         self._delivered_by_others(partition, position)
@@ -188,8 +188,8 @@ class KafkaSteps(Replays):
             body for body, places in log.items() if any(p == partition and o < position for p, o in places)
         }
 
-    def do_recreate(self, first: int, events: int) -> None:
-        """The topic is deleted and made again, and written to by another program's agent."""
+    def do_recreate(self, events: int) -> None:
+        """Delete and recreate the topic, and have another agent produce into it."""
         if not self.brokers.count(TOPIC):
             return
         self._read_log(hidden=True)  # what was acknowledged goes with it, read or not
@@ -199,9 +199,9 @@ class KafkaSteps(Replays):
         if TOPIC in self.brokers.topics:  # an agent that was just starting has made it
             return
         self.brokers.create_topic(TOPIC, partitions)
-        self._produced(events)
+        self._produce(events)
 
-    def _produced(self, events: int) -> None:
+    def _produce(self, events: int) -> None:
         """Agents elsewhere write so many records into the topic."""
         from flafka.channels.kafka.records import ARROW, FORMAT, encode
         from flafka.plugins import Batch, Event

@@ -1,10 +1,13 @@
-"""What came of a plan: where events are, and what the group's positions say."""
+"""Outcome of a plan: events in topics and stores, and the group's offsets."""
 
 from __future__ import annotations
 
+import json
 from collections import Counter, defaultdict, deque
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 from flafka.plugins.kafka.offsets import OffsetMetadata
 from tests.simulator.faults import Chances
@@ -25,7 +28,9 @@ PROCESSES = frozenset(
         *(f"{what}-{number}" for what in ("driver", "executor") for number in range(1, 200)),
     )
 )
-"""Those whose calls go wrong by chance."""
+"""Processes with random faults."""
+LOG = f"{TOPIC}.positions"
+"""Topic with the commit log of a sink `kafka`."""
 OF_REPLAY = ".replay."
 """In the names of their groups, and of what these are part of."""
 
@@ -46,14 +51,14 @@ class Feed:
 
     waiting: deque[list[Any]] = field(default_factory=deque)
     sending: dict[Process, Counter[bytes]] = field(default_factory=lambda: defaultdict(Counter))
-    """What each agent has taken from it and not yet stored."""
+    """Events that each agent has taken from the feed and not stored yet."""
     stored: list[bytes] = field(default_factory=list)
     changed: Any = None
     in_flight: int = 1
 
 
 class Failure(AssertionError):
-    """Something was lost, came twice, or was not told."""
+    """Error of a run: an event was lost, duplicated or not reported."""
 
 
 class Outcomes:
@@ -73,65 +78,71 @@ class Outcomes:
         self.agents: dict[str, AgentProcess] = {}
         self.number = 0
         self.bodies: dict[bytes, bool] = {}
-        """All that was ever put; whether it can be delivered."""
+        """Bodies of all events, and True if the sink can deliver the event."""
         self.resets: list[tuple[str, dict[int, int]]] = []
         """Incarnation of the topic, and position by partition."""
         self.logs: dict[str, dict[bytes, dict[tuple[int, int], None]]] = {}
         """By topic id: the places (partition, offset) of each body that was in it."""
         self.replays: dict[str, dict[bytes, dict[tuple[int, int], None]]] = {}
-        """The same of records that replay a dead letter: a reset to before them has them delivered again, too."""
+        """Places, as in `logs`, of records that replay a dead letter: a reset redelivers them, too."""
         self.removed: set[tuple[str, int, int]] = set()
         """Topic id, partition and offset of what retention took, delivered or not."""
         self.unclean: set[tuple[str, int, int, bytes]] = set()
-        """The same, with the body, of what a leader lacked that took over: another record may get the offset."""
+        """Topic id, partition, offset and body of records that a new leader lacked; their offsets may be reused."""
         self.backup: Any = None
-        """What brokers are set back to."""
+        """Latest backup of the brokers."""
         self.skipped: set[tuple[str, int, int]] = set()
-        """The same of what the operator, who was told of it, has accepted to skip."""
+        """Topic id, partition and offset of records whose loss an operator has accepted."""
         self.watching = 0
         """Drains that are under way."""
         self.foreign: set[bytes] = set()
         """Events that another program says it has delivered."""
         self.roots = {"h1": "data", "h2": "data", "h3": "data"}
         self.moved = 0
-        """How often an operator has changed hdfs.path: each moves the commit log, and thereby the epoch."""
+        """Number of changes of `hdfs.path`: each moves the commit log, and thereby the epoch."""
         self.lost_metadata = self.inherited = self.forgotten = False
         self.was_reset_before = False
-        """Whether the positions that the group has inherited are those of a reset."""
+        """True if the inherited offsets came from a reset."""
         self.mended = self.was_mended = False
-        """Whether all events can be delivered now, or could at some time."""
+        """True while, and once, the configuration accepts all events."""
+        self.uploads_removed = False
+        """True once uploaded files that were not renamed yet were removed."""
+        self.early_replays: dict[str, bytes] = {}
+        """By name of dead letter, the bodies of events that were replayed before the commit of their records."""
+        self.unlogged_replays: dict[str, bytes] = {}
+        """Like `early_replays`, for records that the group had committed and the sink's commit log had not."""
         self.replayed: set[str] = set()
-        """Letters whose replay has ended well."""
+        """Names of dead letters whose replay has succeeded."""
         self.epochs: dict[str, dict[int, int]] = {}
         """After the latest reset, by topic id and partition."""
-        self.letters: Counter[bytes] = Counter()
+        self.dead_letters: Counter[bytes] = Counter()
         """In the end, but for those that were replayed."""
         self.refused: Counter[bytes] = Counter()
-        """Letters of events that the channel did not take, in the end: these were never in its topic."""
+        """Dead letters, in the end, of events that never were in the channel's topic."""
         self.delivered: Counter[bytes] = Counter()
         """In the end."""
         self.spans: list[Any] = []
-        """What was replayed."""
+        """Spans that were replayed."""
         self.replaying = 0
         """Replays that are under way."""
         self._later: list[tuple[Any, ...]] = []
         self.groups: set[tuple[str, int]] = set()
         """Groups of replays, and their epochs."""
         self.deleted: set[bytes] = set()
-        """What was deleted from the store before it was replayed."""
-        self.again_letters: Counter[bytes] = Counter()
-        """Of replays."""
-        self.again_delivered: Counter[bytes] = Counter()
-        """By replays, where that can be told."""
+        """Events that were deleted from the store before their replay."""
+        self.replay_dead_letters: Counter[bytes] = Counter()
+        """Dead letters of replays."""
+        self.replay_deliveries: Counter[bytes] = Counter()
+        """Deliveries by replays, where a store distinguishes them."""
         self.redelivered: Counter[bytes] = Counter()
-        """Letters of replays that were replayed to the agents' sink."""
+        """Dead letters of replays that were replayed to the agents' sink."""
         self.accepted: dict[int, int] = {}
-        """By partition: up to where the operator, who was told of some, has accepted that records are lost."""
+        """Offset by partition up to which an operator has accepted a loss."""
         self.advised = 0
         """Lines of the story that were searched for advice."""
 
     def _excused(self, topic: str, body: bytes, place: tuple[int, int]) -> bool:
-        """Whether that record of a topic need not be delivered: it is lost, or an operator gave it up."""
+        """Return True if that record need not be delivered: it is lost, or an operator gave it up."""
         return (topic, *place) in self.removed | self.skipped or self._is_unclean(topic, body, place)
 
     @property
@@ -143,7 +154,7 @@ class Outcomes:
         return (topic, *place, body) in self.unclean
 
     def text(self, host: str) -> str:
-        """What its configuration says of the sink."""
+        """Return the configuration of the sink on that host."""
         return SINKS[self.plan.sink]
 
     def spec(self, host: str) -> Any:
@@ -158,7 +169,7 @@ class Outcomes:
         return str(self.brokers.topics[TOPIC].id)
 
     def _read_log(self, *, hidden: bool = False) -> None:
-        """What the topic holds now: it may be gone later. And what open transactions hide, where that is `hidden`."""
+        """Note the present records of the topic, with `hidden` also those behind open transactions."""
         from flafka.channels.kafka.records import REPLAYED, format_of
         from flafka.plugins import Batch, Record
 
@@ -185,6 +196,32 @@ class Outcomes:
             f"{p}: {self.brokers.committed(GROUP, TOPIC, p)} of {self.brokers.end_offset(TOPIC, p)}" for p in parts
         )
 
+    def _is_committed(self, body: bytes, end: Callable[[int], int]) -> bool:
+        """Return True if all records that brought this event into the topic end before `end(partition)`."""
+        places = self.logs.get(self._topic_id(), {}).get(body, ())
+        return all(offset < end(partition) for partition, offset in places)
+
+    def _group_end(self, partition: int) -> int:
+        """Return the group's committed offset in a partition of the present topic; 0 without one."""
+        committed = self.brokers.committed(GROUP, TOPIC, partition)
+        known = committed is not None and OffsetMetadata.parse(committed.metadata).topic_id in ("", self._topic_id())
+        return committed.offset if committed is not None and known else 0
+
+    def _log_end(self, partition: int) -> int:
+        """Return the end of what the commit log of the sink, in HDFS or in Kafka, has of a partition."""
+        ends = {0: 0}
+        for path, data in self.hdfs.files("/").items():
+            parts = path.partition("/.flafka/chain/")[2].split("/")
+            if len(parts) == 6 and parts[-1].isdecimal():
+                _, topic, group, epoch, number, _ = parts
+                if (unquote(topic.replace("=", "%")), group, int(number)) == (self._topic_id(), GROUP, partition):
+                    ends[int(epoch)] = max(ends.get(int(epoch), 0), json.loads(data)["end"])
+        for entry in self.brokers.records(LOG, 0) if LOG in self.brokers.topics else ():
+            if entry.key == f"{GROUP}/{self._topic_id()}/{partition}".encode():
+                epoch, end, _ = json.loads(entry.value)
+                ends[epoch] = max(ends.get(epoch, 0), end)
+        return ends[max(ends)]
+
     def _epochs(self) -> dict[int, int]:
         committed = {p: self.brokers.committed(GROUP, TOPIC, p) for p in range(self.brokers.count(TOPIC))}
         return {
@@ -194,27 +231,27 @@ class Outcomes:
     # --- behind it
 
     def _hidden(self) -> bool:
-        """Whether a transaction that a killed agent left open hides those after it, until it times out."""
+        """Return True if the open transaction of a killed agent hides later records, until it times out."""
         return self.brokers.end_offset(OUT, 0, read_committed=True) < self.brokers.end_offset(OUT, 0)
 
-    def _letters(self) -> Counter[bytes]:
-        from flafka.agent.runner.deadletters.letters import dead_letters_of
-        from flafka.agent.runner.deadletters.stored import read
+    def _dead_letters(self) -> Counter[bytes]:
+        from flafka.agent.runner.deadletters.reading import read_dead_letters
+        from flafka.agent.runner.deadletters.store import dead_letter_store
 
         def look() -> Counter[bytes]:
             spec = self.spec("h1")
             channel = spec.channels[0]
-            letters = dead_letters_of(spec.name, channel, channel.make(), spec.options)
+            store = dead_letter_store(spec.name, channel, channel.make(), spec.options)
             found: Counter[bytes] = Counter()
-            self.again_letters, self.redelivered, self.refused = Counter(), Counter(), Counter()
-            for kept in read(letters):
+            self.replay_dead_letters, self.redelivered, self.refused = Counter(), Counter(), Counter()
+            for kept in read_dead_letters(store):
                 if self._of_replay(kept):
-                    self.again_letters[kept.event.body] += 1
+                    self.replay_dead_letters[kept.event.body] += 1
                     self.redelivered[kept.event.body] += kept.replayed
                 elif not kept.replayed:
                     (found if kept.id is not None else self.refused)[kept.event.body] += 1
-                    if kept.letter in self.replayed:
-                        raise Failure(f"{kept.event.body!r} was replayed, and nobody knows of it")
+                    if kept.name in self.replayed:
+                        raise Failure(f"{kept.event.body!r} was replayed, and is not marked as replayed")
             return found
 
         if (away := self.brokers.away_until - self.world.now) > 0:
@@ -223,16 +260,16 @@ class Outcomes:
         return found
 
     def _of_replay(self, kept: Any) -> bool:
-        """Whether a replay of a span has rejected it: a letter's name says the group."""
-        from flafka.agent.runner.deadletters.letters import letter_name
+        """Return True if a replay of a span has rejected the event: the name of a dead letter has the group."""
+        from flafka.agent.runner.deadletters.store import dead_letter_name
 
-        # A sink whose path was changed goes on in a later epoch than was planned.
+        # A sink whose path was changed continues in a later epoch than was planned.
         said = ((group, text) for group, text in self.brokers.written if OF_REPLAY in group)
         later = {(group, OffsetMetadata.parse(text).generation.epoch) for group, text in said}
-        return any(letter_name(kept.component, *one, kept.id, "") == kept.letter for one in self.groups | later)
+        return any(dead_letter_name(kept.component, *one, kept.id, "") == kept.name for one in self.groups | later)
 
     def _outcome(self) -> Counter[bytes]:
-        """What was delivered, but for what replays have sent once more."""
+        """Return the number of deliveries by body, without deliveries by replays."""
         found = self._stored()
         for span in self.spans:
             found.update(span.missing - found.keys())
@@ -253,7 +290,7 @@ class Outcomes:
             found.update(row[b"f:pCol"] for row in self.hbase.tables[b"events"].rows().values())
         else:
             found.update(self._documents())
-        self.again_delivered = again
+        self.replay_deliveries = again
         return found
 
     def _documents(self) -> list[bytes]:

@@ -1,6 +1,6 @@
-"""Stories of a Kafka channel with an overflow: brokers that come and go, and agents that die meanwhile.
+"""Schedules of a Kafka channel with disk overflow: outages of brokers, and kills of the agent.
 
-The agent, its Kafka channel and the overflow of it are the real code; the brokers and the disk are modelled.
+The agent, its Kafka channel and its overflow are the real code; brokers and disk are modelled.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from typing import Any
 
 from flafka.plugins import Assignment, Batch, Channel, Event, OffsetRange, Origin, PolledBatch, Reader, Retry
 from tests.fixtures.partitions import assignment
+from tests.simulator import steps
+from tests.simulator.agent_steps import carry_out
 from tests.simulator.faults import Chances, Kind
 from tests.simulator.kafka import Brokers
 from tests.simulator.outcomes import Failure, Feed
-from tests.simulator.plans import Plan, Step
+from tests.simulator.plans import Plan
 from tests.simulator.processes import Signal
 from tests.simulator.program import AgentProcess, configured, logged, seeded
-from tests.simulator.steps import carry_out
 from tests.simulator.world import World, simulation, world
 
 TOPIC, HOST = "t", "h1"
@@ -53,7 +54,7 @@ KINDS = {
     "full": 1,
     "caught": 3,
 }
-"""What happens, by how often."""
+"""Weights of the kinds of steps."""
 CALLS = ("disk.put", "disk.commit", "kafka.produce")
 """Amid which an agent is killed or falls asleep."""
 LENGTHS = (1, 2, 3, 3, 4, 5, 8, 12)
@@ -62,31 +63,35 @@ LENGTHS = (1, 2, 3, 3, 4, 5, 8, 12)
 def plan_of(seed: int) -> OverflowPlan:
     """The one of that seed."""
     chance = random.Random(seed)
-    steps = []
+    plan = []
     if chance.random() < 0.3:
-        steps.append(Step(0, "in-flight", (4,)))
+        plan.append(steps.in_flight(4))
     if chance.random() < 0.3:
-        steps.append(Step(0, "away", (chance.choice([3.0, 40.0]),)))
-    steps += [Step(0, "start"), Step(2, "put", (chance.randint(1, 4),))]
-    whats = chance.choices(list(KINDS), list(KINDS.values()), k=chance.choice(LENGTHS))
-    for what in whats:
-        arguments: tuple[Any, ...] = {
-            "put": (chance.randint(1, 6),),
-            "stream": (chance.randint(4, 30), chance.choice([0.05, 0.3, 2.0])),
-            "outage": (chance.choice([20.0, 60.0, 120.0]),),
-            "away": (chance.choice([1.0, 4.0, 8.0, 40.0]),),
-            "flap": (chance.randint(2, 4), chance.choice([3.0, 7.0]), chance.choice([0.1, 2.0, 6.0])),
-            "pause": (chance.choice([1.0, 10.0, 60.0]),),
-            "full": (chance.choice([3.0, 30.0]),),
-            "caught": (chance.choice(CALLS), chance.choice(["asleep", "gone", "gone"])),
-        }.get(what, ())
-        steps.append(Step(chance.choice([0.0, 0.5, 2.0, 6.0, 20.0]), what, arguments))
-    return OverflowPlan(seed, "overflow", steps, share=chance.choice([0.0, 0.005, 0.02]))
+        plan.append(steps.away("kafka", seconds=chance.choice([3.0, 40.0])))
+    plan += [steps.start(), steps.put(good=chance.randint(1, 4), after=2.0)]
+    for kind in chance.choices(list(KINDS), list(KINDS.values()), k=chance.choice(LENGTHS)):
+        drawn = {
+            "put": steps.put(good=chance.randint(1, 6)),
+            "stream": steps.stream(chance.randint(4, 30), every=chance.choice([0.05, 0.3, 2.0])),
+            "outage": steps.outage(chance.choice([20.0, 60.0, 120.0])),
+            "away": steps.away("kafka", seconds=chance.choice([1.0, 4.0, 8.0, 40.0])),
+            "flap": steps.flap(
+                chance.randint(2, 4), away=chance.choice([3.0, 7.0]), there=chance.choice([0.1, 2.0, 6.0])
+            ),
+            "pause": steps.pause(seconds=chance.choice([1.0, 10.0, 60.0])),
+            "full": steps.full(chance.choice([3.0, 30.0])),
+            "caught": steps.caught_amid(chance.choice(CALLS), how=chance.choice(["asleep", "gone", "gone"])),
+            "start": steps.start(),
+            "stop": steps.stop(),
+            "kill": steps.kill(),
+        }
+        plan.append(drawn[kind]._replace(after=chance.choice([0.0, 0.5, 2.0, 6.0, 20.0])))
+    return OverflowPlan(seed, "overflow", plan, share=chance.choice([0.0, 0.005, 0.02]))
 
 
 @dataclass
 class Disk:
-    """What a channel `file` holds, whatever becomes of its agent."""
+    """Contents of a channel `file`, which survive its agent."""
 
     entries: list[Batch] = field(default_factory=list)
     committed: int = 0
@@ -141,7 +146,7 @@ class DiskReader(Reader):
     def take(self, timeout: float) -> PolledBatch | None:
         disk = self._channel.disk
         if self._at is None:
-            self._owner.assigned([self._assignment.at(disk.committed or None)])
+            self._owner.assigned([self._assignment.with_offset(disk.committed or None)])
             self._at = disk.committed
         if self._at >= len(disk.entries) and timeout:
             disk.changed.idle(timeout, 5.0)
@@ -167,12 +172,12 @@ class DiskReader(Reader):
         raise NotImplementedError
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
 
 @dataclass
 class OverflowPlan(Plan):
-    """What happens to one agent."""
+    """Plan for one agent with an overflow."""
 
     def run(self, *, verbose: bool = False) -> OverflowRun:
         """Not yet begun."""
@@ -210,31 +215,32 @@ class OverflowRun:
 
     # --- what happens
 
-    def do_start(self) -> None:
+    def do_start(self, host: str = HOST) -> None:
         if self.agent is None or not self.agent.running:
             spec = configured(CONFIGURATION)
             channels = tuple(replace(c, cls=DiskChannel) if c.name == "disk" else c for c in spec.channels)
-            self.agent = AgentProcess(self.world, HOST, replace(spec, channels=channels), feeding=True)
+            self.agent = AgentProcess(self.world, host, replace(spec, channels=channels), feeding=True)
             self.agents.append(self.agent)
 
-    def do_put(self, events: int) -> None:
-        self.feed.waiting.append([Event(b"%d" % next(self.numbers)) for _ in range(events)])
+    def do_put(self, good: int) -> None:
+        self.feed.waiting.append([Event(b"%d" % next(self.numbers)) for _ in range(good)])
         self.feed.changed.fire()
 
-    def do_stream(self, batches: int, seconds: float) -> None:
+    def do_stream(self, batches: int, every: float) -> None:
         def put() -> None:
             for _ in range(batches):
                 self.do_put(self.world.random.randint(1, 3))
-                self.world.sleep(seconds)
+                self.world.sleep(every)
 
         self.world.spawn(put, "stream", self.world.outside)
 
-    def do_away(self, seconds: float) -> None:
+    def do_away(self, server: str, seconds: float) -> None:
+        assert server == "kafka"
         self.brokers.away(seconds)
 
     def do_flap(self, times: int, away: float, there: float) -> None:
         for _ in range(times):
-            self.do_away(away)
+            self.do_away("kafka", away)
             self.do_put(2)
             self.world.sleep(away + there)
 
@@ -253,18 +259,18 @@ class OverflowRun:
             len(self.world.faults) > faults
             or max(self.held_up, agent.process.paused_until) > self.world.now - patience
         )
-        if agent.running and not agent.told_to_stop and not disturbed and b"%d" % last not in self.feed.stored:
+        if agent.running and not agent.stop_requested and not disturbed and b"%d" % last not in self.feed.stored:
             raise Failure(f"a source waits for {patience:.0f} s for brokers that are away")
 
-    def do_kill(self) -> None:
+    def do_kill(self, host: str) -> None:
         if self.agent is not None:
             self.agent.process.kill()
 
-    def do_stop(self) -> None:
+    def do_stop(self, host: str) -> None:
         if self.agent is not None and self.agent.running:
             self.agent.stop()
 
-    def do_pause(self, seconds: float) -> None:
+    def do_pause(self, host: str, seconds: float) -> None:
         if self.agent is not None and self.agent.running:
             self._hold_up(seconds)
             self.agent.process.pause(seconds)
@@ -279,26 +285,28 @@ class OverflowRun:
     def do_in_flight(self, most: int) -> None:
         self.feed.in_flight = most
 
-    def do_caught(self, call: str, how: str) -> None:
-        """The agent falls asleep, or is killed, at such a call, while the brokers come and go."""
+    def do_caught_amid(self, call: str, how: str) -> None:
+        """Pause or kill the agent at its next call of that name, during short outages of the brokers."""
         self.do_start()
         kinds = (Kind.PAUSED, Kind.PAUSED_AFTER) if how == "asleep" else (Kind.KILLED, Kind.KILLED_AFTER)
-        self.do_away(8.0)
+        self.do_away("kafka", 8.0)
         self.do_stream(8, 1.0)
         self.world.sleep(self.world.random.choice([0.5, 7.0]))
-        self.world.armed[HOST, call] = (self.world.random.choice(kinds), 20.0)
+        kind = self.world.random.choice(kinds)
+        if self.world.given is None:  # else the fault is one of those
+            self.world.arm(HOST, call, kind, 20.0)
         self.world.sleep(10)
-        self.world.armed.pop((HOST, call), None)
+        self.world.disarm(HOST, call)
 
     # --- the end
 
     def _end(self) -> None:
-        """All is well again, for long enough."""
+        """Wait without faults until the overflow must be empty."""
         self.world.quiet = True
         self.world.sleep(70)
         self.do_start()
         assert self.agent is not None
-        while self.agent.told_to_stop and self.agent.running:
+        while self.agent.stop_requested and self.agent.running:
             self.world.sleep(1)
         while True:  # a call that began before may still kill it
             self.do_start()
@@ -333,7 +341,7 @@ class OverflowRun:
             if agent.agent is not None
         )
         first = [int(body) for body in dict.fromkeys(found)]
-        # What was on its way when an outage began may be put again behind what came after it.
+        # Batches in flight at the start of an outage may be sent again behind later ones.
         if first != sorted(first) and (self.feed.in_flight == 1 or not told):
             raise Failure(f"events are not in their order: {first}")
         if any(event.headers for record in self.brokers.records(TOPIC, 0) for event in Batch.from_ipc(record.value)):

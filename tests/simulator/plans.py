@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
+from tests.simulator import steps
 from tests.simulator.faults import Fault
+from tests.simulator.steps import Step
 
 TOPIC, OUT, GROUP = "t", "out", "g"
 CHANNEL = f"""
@@ -53,7 +55,7 @@ a.sinks.k.timeout = 10000
 """,
 }
 MENDED = {"hdfs": ("%{place}", "%{to}"), "kafka": ("a.sinks.k.partitionIdHeader = to\n", "")}
-"""What an operator changes so that all events can be delivered."""
+"""Replacement in the configuration that makes all events deliverable."""
 SIMPLE = ("solr", "hbase")
 """Sinks without a record of their own: they know what the group's offsets say."""
 KINDS = {
@@ -88,7 +90,7 @@ KINDS = {
     "limit": 2,
     "exhaust": 2,
 }
-"""What happens, by how often."""
+"""Weights of the kinds of steps."""
 THEMES = (
     ("bad", "kill", "start"),
     ("bad", "delete-group", "kill"),
@@ -101,7 +103,7 @@ THEMES = (
     ("pause", "recreate", "put"),
     ("bad", "replay", "kill"),
 )
-"""What goes wrong most easily when it follows closely upon one another."""
+"""Sequences of steps that are most dangerous in quick succession."""
 CALLS = {
     "hdfs": ("kafka.commit", "hdfs.rename", "hdfs.upload", "hdfs.list"),
     "kafka": (
@@ -117,39 +119,28 @@ CALLS = {
 MEANWHILE = (
     "start", "start", "reset", "reset", "root", "delete-group", "foreign", "recreate", "mend", "replay", "vanish",
 )  # fmt: skip
-"""What happens while an agent that was caught sleeps, or is gone, and its session is over."""
+"""Kinds of steps that happen after a caught agent's session has timed out."""
 LENGTHS = (0, 1, 1, 1, 1, 2, 2, 2, 3, 3, 5, 8)
-"""How many steps a plan has besides its beginning and its theme: most of what goes wrong takes few."""
+"""Numbers of steps besides beginning and theme; most bugs take few."""
 LOCAL = {"swap", "drain", "abandon", "retention", "truncate", "away", "exhaust"}
-"""What does not happen to agents on Spark."""
+"""Kinds of steps without use for sinks on Spark."""
 RESET, NEW_IDS = "epoch=3&topic=TOPIC&ids=2\0", "epoch=3&topic=TOPIC&ids=3\0"
 """Metadata of a group that was reset, and of one that was reset with `--new-ids`. `TOPIC` is the topic's id."""
 OLD_METADATA = ("", NEW_IDS, RESET, "epoch=", "epoch=x&topic", '{"a": 1}', "%%&&==;\u2028", "x" * 4000)
 """With offsets that were committed before the first agent starts: by Flume, by an agent, by another program."""
 SINKS |= {f"spark-{name}": text + "a.runner = spark\na.spark.triggerInterval = 2\n" for name, text in SINKS.items()}
-"""Those on Spark: one driver for each agent."""
-
-
-class Step(NamedTuple):
-    """One thing that happens, so many seconds after the one before."""
-
-    after: float
-    what: str
-    arguments: tuple[Any, ...] = ()
-
-    def __str__(self) -> str:
-        return " ".join([self.what, *map(str, self.arguments)])
+"""Configurations of sinks on Spark, with one driver for each agent."""
 
 
 @dataclass
 class Plan:
-    """What a run does, but for what goes wrong by chance."""
+    """Steps of a run, and its faults unless they are random."""
 
     seed: int
     sink: str
     steps: list[Step]
     faults: list[Fault] | None = None
-    """Those that come about; None: by chance."""
+    """Faults of the run; None: random ones."""
     share: float = 0.01
 
     def run(self, *, verbose: bool = False) -> Any:
@@ -164,84 +155,113 @@ class Plan:
 
 
 def plan_of(seed: int, sinks: tuple[str, ...] = tuple(SINKS), also: tuple[str, ...] = ()) -> Plan:
-    """The one of that seed; with a step of each of the kinds in `also`."""
+    """Return the plan of a seed, with a step of each of the kinds in `also`."""
     chance = random.Random(seed)
     sink = chance.choice(sinks)
     spark = sink.startswith("spark-")
-    steps = []
+    plan = []
     if chance.random() < 0.3:
-        steps.append(Step(0, "topic", (chance.choice([1, 3, 4]),)))
+        plan.append(steps.topic(chance.choice([1, 3, 4])))
     if not spark and chance.random() < 0.15:
-        steps.append(Step(0, "inherit", (OLD_METADATA.index(chance.choice(OLD_METADATA)), chance.randint(0, 3))))
+        plan.append(steps.inherit(chance.choice(OLD_METADATA), offset=chance.randint(0, 3)))
     if chance.random() < 0.1:
-        steps.append(Step(0, "root", ("h2",)))
+        plan.append(steps.root("h2"))
     if not spark and chance.random() < 0.2:
-        steps.append(Step(0, "in-flight", (4,)))
-    steps += [Step(0, "start", ("h1",)), Step(2, "put", (chance.randint(1, 6), 0))]
+        plan.append(steps.in_flight(4))
+    plan += [steps.start("h1"), steps.put(good=chance.randint(1, 6), after=2.0)]
     if chance.random() < 0.4:
-        steps.append(Step(chance.choice([0, 3, 8]), "start", ("h2",)))
+        plan.append(steps.start("h2", after=chance.choice([0.0, 3.0, 8.0])))
     if not spark and chance.random() < 0.1:
-        steps.append(Step(chance.choice([0, 3, 8]), "start", ("h3",)))
+        plan.append(steps.start("h3", after=chance.choice([0.0, 3.0, 8.0])))
     kinds = KINDS
     if spark:
         from tests.simulator import spark_stories
 
-        kinds = {what: often for what, often in KINDS.items() if what not in LOCAL} | spark_stories.KINDS
-    whats = [*chance.choices(list(kinds), list(kinds.values()), k=chance.choice(LENGTHS)), *also]
+        kinds = {kind: often for kind, often in KINDS.items() if kind not in LOCAL} | spark_stories.KINDS
+    chosen = [*chance.choices(list(kinds), list(kinds.values()), k=chance.choice(LENGTHS)), *also]
     if also:
-        chance.shuffle(whats)
-    steps += [step_of(what, chance) for what in whats]
-    if chance.random() < (0.5 if len(whats) < 3 else 0.1):
-        place = chance.randint(2, len(steps))
-        steps[place:place] = [
-            step_of(what, chance)._replace(after=chance.choice([0.0, 0.5, 2.0])) for what in chance.choice(THEMES)
+        chance.shuffle(chosen)
+    plan += [step_of(kind, sink, chance) for kind in chosen]
+    if chance.random() < (0.5 if len(chosen) < 3 else 0.1):
+        index = chance.randint(2, len(plan))
+        plan[index:index] = [
+            step_of(kind, sink, chance)._replace(after=chance.choice([0.0, 0.5, 2.0]))
+            for kind in chance.choice(THEMES)
         ]
-    return Plan(seed, sink, steps, share=chance.choice([0.002, 0.01, 0.03]))
+    return Plan(seed, sink, plan, share=chance.choice([0.002, 0.01, 0.03]))
 
 
-def step_of(what: str, chance: random.Random) -> Step:
-    host = chance.choice(["h1", "h2"])
+def step_of(kind: str, sink: str, chance: random.Random) -> Step:
+    """Return a step of that kind, a name in `KINDS`, with drawn arguments.
+
+    All kinds draw theirs, so that a seed's plan does not depend on how a kind draws.
+    """
+    host: steps.Host = chance.choice(["h1", "h2"])
     after = chance.choice([0.0, 0.5, 2.0, 6.0, 20.0])
-    arguments: tuple[Any, ...] = {
-        "put": (chance.randint(1, 6), 0),
-        "bad": (chance.randint(1, 3), 1),
-        "pause": (host, chance.choice([5.0, 30.0, 80.0])),
-        "exhaust": (host, chance.choice([5.0, 30.0, 80.0])),
-        "swap": (host, chance.choice([0.0, 0.05, 0.3, 1.5, 5.0])),
-        "drain": (host, chance.choice(["runs", "dies", "stops"]), chance.randint(0, 4)),
-        "reset": (chance.choice(["earliest", "same", "middle"]),),
-        "abandon": (chance.choice(["expire", "delete"]), chance.choice([0, 0, 2]), chance.random() < 0.3),
-        "foreign": (chance.randint(0, 1), chance.choice([-2, 0, 2])),
-        "recreate": (chance.choice([0, 1]), chance.randint(0, 8)),
-        "retention": (
+    calls = CALLS[sink.removeprefix("spark-")]
+    drawn = {
+        "put": steps.put(good=chance.randint(1, 6)),
+        "bad": steps.put(bad=chance.randint(1, 3)),
+        "pause": steps.pause(host, seconds=chance.choice([5.0, 30.0, 80.0])),
+        "exhaust": steps.exhaust(host, seconds=chance.choice([5.0, 30.0, 80.0])),
+        "swap": steps.swap(host, seconds=chance.choice([0.0, 0.05, 0.3, 1.5, 5.0])),
+        "drain": steps.drain(host, other=chance.choice(["runs", "dies", "stops"]), events=chance.randint(0, 4)),
+        "reset": steps.reset(chance.choice(["earliest", "same", "middle"])),
+        "abandon": steps.abandon(
+            chance.choice(["expire", "delete"]), left=chance.choice([0, 0, 2]), overtaken=chance.random() < 0.3
+        ),
+        "foreign": steps.foreign(chance.randint(0, 1), ahead=chance.choice([-2, 0, 2])),
+        "recreate": _recreate(chance),
+        "retention": steps.retention(
             chance.randint(0, 1),
-            chance.choice([0, 1, 2, 3]),
-            chance.choice(["", "stopped", "asleep", "slow"]),
+            left=chance.choice([0, 1, 2, 3]),
+            readers=chance.choice(["", "stopped", "asleep", "slow"]),
         ),
-        "truncate": (chance.randint(0, 1), chance.choice([1, 2, 4])),
-        "clock": (chance.choice([-18_000.0, -3600.0, 3600.0, 18_000.0]),),
-        "obstacle": (chance.choice([4.0, 25.0]),),
-        "away": (chance.choice(["kafka", "kafka", "store"]), chance.choice([20.0, 60.0, 120.0])),
-        "root": (host,),
-        "replay-span": (
+        "truncate": steps.truncate(chance.randint(0, 1), lost=chance.choice([1, 2, 4])),
+        "clock": steps.clock(chance.choice([-18_000.0, -3600.0, 3600.0, 18_000.0])),
+        "obstacle": steps.obstacle(chance.choice([4.0, 25.0])),
+        "away": steps.away(chance.choice(["kafka", "kafka", "store"]), seconds=chance.choice([20.0, 60.0, 120.0])),
+        "root": steps.root(host),
+        "replay-span": steps.replay_span(
             chance.choice([0, 0, 5, 60]),
-            chance.choice([None, None, 1.0, 3.0, 8.0]),
-            chance.random() < 0.2,
-            chance.choice(["now", "now", "late"]),
+            kill_after=chance.choice([None, None, 1.0, 3.0, 8.0]),
+            anew=chance.random() < 0.2,
+            when=chance.choice(["now", "now", "late"]),
         ),
-        "partitions": (chance.choice([3, 3, 5]),),
-        "caught": (host, chance.randint(0, 3), chance.choice(["asleep", "asleep", "gone"]), chance.choice(MEANWHILE)),
-        "set-back": (chance.random() < 0.5,),
-        "vanish": (chance.choice(["uploads", "uploads", "directory", "staged", "staging"]),),
-        "limit": (
+        "partitions": steps.partitions(chance.choice([3, 3, 5])),
+        "caught": steps.caught(
+            host,
+            call=calls[chance.randint(0, 3) % len(calls)],
+            how=chance.choice(["asleep", "asleep", "gone"]),
+            meanwhile=chance.choice(MEANWHILE),
+        ),
+        "set-back": steps.set_back(cold=chance.random() < 0.5),
+        "vanish": steps.vanish(chance.choice(["uploads", "uploads", "directory", "staged", "staging"])),
+        "limit": steps.limit(
             chance.choice(["channel", "sink"]),
-            chance.choice([0.0, 0.01, 0.5, 5.0]),
-            chance.choice([3.0, 60.0]),
+            delay=chance.choice([0.0, 0.01, 0.5, 5.0]),
+            seconds=chance.choice([3.0, 60.0]),
         ),
-        "stream": (chance.randint(4, 10), chance.choice([0.2, 0.7, 2.0])),
-    }.get(what, (host,))
-    if what == "backup":
-        arguments = ()
-    if what.startswith("pause-"):
-        arguments = (host, chance.choice([5.0, 30.0, 80.0]))
-    return Step(after, "put" if what == "bad" else what, arguments)
+        "stream": steps.stream(chance.randint(4, 10), every=chance.choice([0.2, 0.7, 2.0])),
+        "start": steps.start(host),
+        "stop": steps.stop(host),
+        "kill": steps.kill(host),
+        "delete-group": steps.delete_group(),
+        "replay": steps.replay(),
+        "mend": steps.mend(),
+        "backup": steps.backup(),
+        "kill-driver": steps.kill_driver(host),
+        "kill-executor": steps.kill_executor(host),
+        "context": steps.context(host),
+        "switch": steps.switch(host),
+    }
+    if kind == "pause-driver":
+        drawn[kind] = steps.pause_driver(host, seconds=chance.choice([5.0, 30.0, 80.0]))
+    elif kind == "pause-executor":
+        drawn[kind] = steps.pause_executor(host, seconds=chance.choice([5.0, 30.0, 80.0]))
+    return drawn[kind]._replace(after=after)
+
+
+def _recreate(chance: random.Random) -> Step:
+    chance.choice([0, 1])  # a draw without use, for the sake of known seeds
+    return steps.recreate(events=chance.randint(0, 8))

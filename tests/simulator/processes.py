@@ -21,7 +21,7 @@ class Process:
         self.world, self.name = world, name
         world.lives[name] += 1
         self.life = world.lives[name]
-        """Which one of that name."""
+        """Ordinal among the processes of that name."""
         self.alive = True
         self.paused_until = 0.0
         self.exhausted_until = 0.0
@@ -36,15 +36,15 @@ class Process:
         """End it at once; a thread of its own that does this never comes back."""
         if self.alive:
             self.alive = False
-            self.world.told(f"{self.name} is killed")
+            self.world.log(f"{self.name} is killed")
             for close in self.ended:
                 close()
         if self.world.process is self:
             self.world.switch()
 
     def pause(self, seconds: float) -> None:
-        """None of its threads runs for so long, of simulated time."""
-        self.world.told(f"{self.name} sleeps for {seconds:.0f} s")
+        """Let no thread of the process run for so many simulated seconds."""
+        self.world.log(f"{self.name} sleeps for {seconds:.0f} s")
         self.paused_until = max(self.paused_until, self.world.now + seconds)
         self.world.delayed_until = max(self.world.delayed_until, self.paused_until)
         if self.world.process is self:
@@ -52,7 +52,7 @@ class Process:
 
     def exhaust(self, seconds: float) -> None:
         """Have it open nothing for so long, as where its file descriptors have run out."""
-        self.world.told(f"{self.name} has no file descriptor left for {seconds:.0f} s")
+        self.world.log(f"{self.name} has no file descriptor left for {seconds:.0f} s")
         self.exhausted_until = max(self.exhausted_until, self.world.now + seconds)
         self.world.delayed_until = max(self.world.delayed_until, self.exhausted_until)
 
@@ -65,7 +65,7 @@ class Process:
         """One of its threads waits for others now: those that are idle look whether there is something to do."""
         if self.idle:
             idle, self.idle = self.idle, []
-            self.world.look_around(idle)
+            self.world.shorten_waits(idle)
 
     def spawn(self, target: Callable[[], Any], name: str) -> Thread:
         """A thread of it."""
@@ -79,7 +79,7 @@ class Thread(greenlet):
         super().__init__(self._main, world.hub)
         self.world, self.target, self.name, self.process = world, target, name, process
         self.ticket = 0
-        """Of the present wait; a timer of another one is void."""
+        """Number of the present wait: the timer of another one is void."""
         self.parked = self.fired = self.done = False
         self.finished = Signal(world)
 
@@ -105,7 +105,7 @@ class Signal:
         self.waiting: list[Thread] = []
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Whether it was fired within that time."""
+        """Wait, and return True if the signal was fired within that time."""
         thread = self.world.current
         self.waiting.append(thread)
         fired = self.world.park(seconds)
@@ -114,9 +114,9 @@ class Signal:
         return fired
 
     def idle(self, seconds: float, longest: float) -> bool:
-        """The same of a thread that looks around every so many seconds, whatever it waits for.
+        """Wait like `wait`, in a thread that polls at that interval.
 
-        It is spared that for at most `longest` seconds, as long as nothing happens in its process (`Process.stir`).
+        The thread skips polls for at most `longest` seconds while nothing happens in its process (`Process.stir`).
         """
         if longest > seconds:
             world = self.world
@@ -126,7 +126,7 @@ class Signal:
         return self.wait(seconds)
 
     def fire(self) -> None:
-        """All who wait go on."""
+        """Wake all waiting threads."""
         if self.waiting:
             waiting, self.waiting = self.waiting, []
             for thread in waiting:

@@ -37,11 +37,11 @@ from tests.simulator.world import World, world
 PACKAGES = ("flafka",)
 COARSE = {
     "flafka.agent.runner.local.sinks": {"TAKE_SECONDS": 0.5},
-    "flafka.agent.runner.spark.driver": {"WATCH_SECONDS": 5.0},
+    "flafka.agent.runner.spark.driver": {"WATCHDOG_SECONDS": 5.0},
     "flafka.channels.kafka.consumer": {"BUSY_POLL_SECONDS": 0.25},
     "flafka.sources.taildir.source": {"STOPPING_SECONDS": 2.0},
 }
-"""How often threads look for what nobody tells them: less often, so that an idle minute costs little."""
+"""Polling intervals of threads, longer than in production, so that idle minutes cost little."""
 
 CACHED = 1000
 """Answers of pure functions that are kept."""
@@ -54,7 +54,7 @@ def _known(pure: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 @cache
 def _modules() -> list[ModuleType]:
-    """All of the project's, imported: to look for them takes as long as a schedule."""
+    """Return all modules of the project, imported; a search takes as long as a schedule."""
     for package in PACKAGES:
         found = importlib.import_module(package)
         for info in pkgutil.walk_packages(found.__path__, f"{package}."):
@@ -101,7 +101,8 @@ def installed() -> Iterator[None]:
     gc.disable()
     running = sys.modules["flafka.agent.runner.agent"]
     change(running, "MetricsServer", _NoServer)
-    for monitoring in (running.KafkaWatch, sys.modules["flafka.agent.monitoring.history"].History, running.TapServer):
+    history = sys.modules["flafka.agent.monitoring.history"].History
+    for monitoring in (running.KafkaMonitor, history, running.TapServer):
         change(monitoring, "start", lambda self: None)  # they look at what others do, and would take most of the time
         change(monitoring, "stop", lambda self: None)
     # Simulated brokers have no sockets: nothing is wrong with the connections to them.
@@ -131,7 +132,7 @@ _real_set_level = logging.Logger.setLevel
 
 
 def _set_level(logger: logging.Logger, level: int | str) -> None:
-    """As the real one, which goes through all loggers there are even where nothing changes."""
+    """Set the level, but not for loggers that have it: the real one visits all."""
     if logger.level != level:
         _real_set_level(logger, level)
 
@@ -160,7 +161,7 @@ class _NoServer:
 
 @cache
 def _components() -> Any:
-    """All that are installed: to find where each is defined takes as long as a schedule."""
+    """Return all installed components; a search takes as long as a schedule."""
     from flafka.plugins import Components
 
     return Components()
@@ -181,7 +182,7 @@ def configured(text: str) -> Any:
 
 @cache
 def _feed(most: int) -> Any:
-    """A source that puts what a story tells it to, so many batches at a time."""
+    """Source that puts the events of a story, up to so many batches at a time."""
     from flafka.plugins import Batch, Config, Source
 
     class Feed(Source[Config]):
@@ -212,14 +213,14 @@ class AgentProcess:
     """An agent on a host of its own."""
 
     def __init__(self, world: World, host: str, spec: Any, *, feeding: bool, drain: bool = False) -> None:
-        from flafka.agent.topology import Place, Route, SelectorSpec, SourceSpec
+        from flafka.agent.topology import ConfigLocation, Route, SelectorSpec, SourceSpec
         from flafka.plugins import Config
 
         self.world, self.host, self.drain = world, host, drain
         if feeding:
             config, _ = Config.parse({})
             names = tuple(channel.name for channel in spec.channels[:1])
-            place, selector = Place("", 0), SelectorSpec(otherwise=Route(required=names))
+            place, selector = ConfigLocation("", 0), SelectorSpec(default=Route(required=names))
             feed = _feed(world.models["feed"].in_flight)
             source = SourceSpec("s1", f"{spec.name}.sources.s1", feed, config, {}, place, names, selector)
             spec = replace(spec, sources=(source,))
@@ -227,15 +228,15 @@ class AgentProcess:
         self.process = Process(world, host)
         self.agent: Any = None
         self.code: int | None = None
-        """What it ended with; None while it runs, and where it was killed."""
+        """Exit code; None while the agent runs, and after a kill."""
         self.complaint = ""
-        """Why a drain was given up."""
+        """Error with which a drain ended."""
         self._stop = threads.Event()
         self.main = self.process.spawn(self._run, "main")
 
     def _run(self) -> None:
         from flafka.agent.runner.agent import Agent
-        from flafka.agent.runner.drain import Stuck
+        from flafka.agent.runner.drain import DrainStalled
 
         stuck = False
         self.agent = Agent(self.spec)
@@ -244,32 +245,32 @@ class AgentProcess:
         self.agent.start()
         while not self._stop.wait(2.0 if self.drain else None):
             try:
-                if self.agent.drained():
+                if self.agent.is_drained():
                     break
-            except Stuck as e:
+            except DrainStalled as e:
                 self.complaint = str(e)
-                self.world.told(f"{self.host} says: {e}")
+                self.world.log(f"{self.host} says: {e}")
                 stuck = True
                 break
         self.code = 0 if self.agent.stop() and not stuck else 1
 
     @property
     def running(self) -> bool:
-        """Whether it lives."""
+        """True while the process is alive."""
         return self.process.alive and not self.main.done
 
     @property
-    def told_to_stop(self) -> bool:
-        """Whether it was, from outside."""
+    def stop_requested(self) -> bool:
+        """True once the agent was asked to stop."""
         return bool(self._stop.is_set())
 
     def stop(self) -> None:
-        """As SIGTERM does."""
+        """Ask the agent to stop, as SIGTERM does."""
         self._stop.set()
 
 
 def in_process(world: World, name: str, work: Callable[[], Any]) -> Any:
-    """What a program of its own answers or raises; None where it was killed."""
+    """Run a call in a process of its own and return its result; None if it was killed."""
     process = Process(world, name)
     outcome: list[Any] = []
 
@@ -304,11 +305,11 @@ def command(*arguments: str) -> str:
 
 
 class Told(logging.Handler):
-    """What programs log, in the story."""
+    """Add the log of all programs to the story."""
 
     def emit(self, record: logging.LogRecord) -> None:
         here = world()
-        here.told(f"{here.process.name} says: {record.getMessage()}")
+        here.log(f"{here.process.name} says: {record.getMessage()}")
 
 
 @contextlib.contextmanager
@@ -328,5 +329,5 @@ def logged(level: int) -> Iterator[None]:
 
 
 def seeded(seed: int) -> None:
-    """What the project's code draws by chance."""
+    """Seed the random numbers of the project's code."""
     random.seed(seed)

@@ -15,21 +15,21 @@ from tests.simulator.plans import GROUP, SIMPLE, TOPIC
 from tests.simulator.program import in_process
 
 PROCESS = "again"
-"""What a replay's process is called."""
+"""Name of the process of a replay."""
 MOST_TRIES = 5
-"""So often it is run once nothing goes wrong any more."""
+"""Number of runs of a replay once there are no more faults."""
 GONE = re.compile(
     r"records (?P<first>\d+) to (?P<last>\d+) of \S+-(?P<partition>\d+) were removed by retention before"
 )
-BEGINS = re.compile(r"partition (?P<partition>\d+) begins with record (?P<end>\d+): what came before was removed")
+BEGINS = re.compile(r"partition (?P<partition>\d+) begins with record (?P<end>\d+): earlier records were removed")
 PASSED = re.compile(
-    r"partition (?P<partition>\d+): this replay has come to record (?P<first>\d+), .* (?P<end>\d+) now:"
+    r"partition (?P<partition>\d+): this replay has committed offset (?P<first>\d+), .* (?P<end>\d+) now:"
 )
 
 
 @dataclass
 class Span:
-    """What one replay is to deliver."""
+    """Time span of one replay."""
 
     start: int
     end: int
@@ -37,20 +37,24 @@ class Span:
     ranges: dict[str, dict[int, tuple[int, int]]] = field(default_factory=dict, compare=False)
     """By topic id and partition: records first up to, not including, end."""
     anew: int = field(default=0, compare=False)
-    """How often it was begun anew."""
+    """Number of runs with `--again`."""
     emptied: set[str] = field(default_factory=set, compare=False)
     """The ids of topics whose events were deleted from the store."""
     missing: set[bytes] = field(default_factory=set, compare=False)
-    """What was deleted for it and is not there again for certain: another replay may have brought it back before."""
+    """Events that were deleted for this replay and may be missing: another replay may have restored some."""
     told: bool = field(default=False, compare=False)
-    """Whether it has said last that it may have to be begun anew."""
+    """True if its latest run reported that `--again` may be necessary."""
     advised: bool = field(default=False, compare=False)
-    """Whether it has said that it is to be begun anew."""
+    """True if it reported that `--again` is necessary."""
+    root: str = field(default="", compare=False)
+    """Name of the directory of `hdfs.path` in the latest run."""
+    moved: int = field(default=0, compare=False)
+    """Number of runs, after one that did not complete, with another `hdfs.path`."""
     complete: str = field(default="", compare=False)
     """The id of the topic of which it said it was."""
 
     def of(self, topic: str, places: dict[tuple[int, int], None]) -> list[tuple[int, int]]:
-        """Those of the places that are in it."""
+        """Return the places within the span."""
         ranges = self.ranges.get(topic, {})
         return [(p, o) for p, o in places if p in ranges and ranges[p][0] <= o < ranges[p][1]]
 
@@ -108,7 +112,7 @@ class Replays(Outcomes):
             self.world.sleep(20.0 if quiet else self.world.random.choice([0.5, 20.0]))
 
     def _forget(self) -> None:
-        """Its group is deleted, or its offsets expire. What was left in an old place cannot be found then."""
+        """Delete the group of a replay, unless a move of its commit log would be lost."""
         if self.moved:
             return
         self.forgotten = True
@@ -117,7 +121,7 @@ class Replays(Outcomes):
                 self.brokers.delete_group(name)
 
     def _calm(self) -> bool:
-        """Whether all is well from now on."""
+        """Return True once there are no more faults."""
         here = self.world
         return here.quiet and here.now > max(here.delayed_until, self.brokers.away_until)
 
@@ -131,7 +135,7 @@ class Replays(Outcomes):
         try:
             topic = in_process(self.world, PROCESS, lambda: self._replayed(span, again))
         except FlafkaError as e:
-            self.world.told(f"{PROCESS}: {e}")
+            self.world.log(f"{PROCESS}: {e}")
             told, span.told = span.told, "--again delivers all" in str(e)
             span.advised = told and span.told
             return False
@@ -141,12 +145,14 @@ class Replays(Outcomes):
         return bool(topic)
 
     def _replayed(self, span: Span, again: bool) -> str:
-        """As `agent replay` does; answers the topic's id."""
-        from flafka.agent.runner.replaying import replay_of
+        """Replay the span as `agent replay` does, and return the topic's id."""
+        from flafka.agent.runner.replaying import open_replay
 
         self.world.models[PROCESS] = self.world.process
-        with replay_of(self.spec("h1"), "k", span.start, span.end) as planned:
-            planned = planned.again() if again else planned
+        span.moved += not span.complete and span.root not in ("", self.roots["h1"])
+        span.root = self.roots["h1"]
+        with open_replay(self.spec("h1"), "k", span.start, span.end) as planned:
+            planned = planned.from_beginning() if again else planned
             topic = planned.parts[0].start.topic_partition.topic_id
             ranges = span.ranges.setdefault(topic, {})
             for part in planned.parts:
@@ -155,8 +161,8 @@ class Replays(Outcomes):
                     ranges[part.partition] = min(first, whole.start), max(end, whole.end)
             self.groups |= {(part.start.group, part.start.generation.epoch) for part in planned.parts}
             self._lose_documents(span, topic)
-            for lost in filter(None, (part.lost() for part in planned.parts)):
-                self.world.told(f"{PROCESS} says: {lost}")
+            for lost in filter(None, (part.describe_loss() for part in planned.parts)):
+                self.world.log(f"{PROCESS} says: {lost}")
             if planned.records:
                 planned.run()
         return topic
@@ -165,7 +171,7 @@ class Replays(Outcomes):
         return {body for body, places in self.logs.get(topic, {}).items() if span.of(topic, places)}
 
     def _lose_documents(self, span: Span, topic: str) -> None:
-        """Why it is run: what it is to deliver was deleted from the store."""
+        """Delete the events of the span from the store, which is the reason for a replay."""
         if self.sink not in SIMPLE or topic in span.emptied:
             return
         span.emptied.add(topic)
@@ -196,44 +202,46 @@ class Replays(Outcomes):
                 raise Failure(f"a replay was complete, and has delivered more then: {after - before[1]}")
 
     def _by_replays(self) -> Counter[bytes]:
-        self._letters()
+        self._dead_letters()
         self._stored()
-        return self.again_delivered + self.again_letters
+        return self.replay_deliveries + self.replay_dead_letters
 
     def _check_replays(self) -> None:
-        """Given the letters and what was delivered, as they were found."""
+        """Check deliveries and dead letters of replays."""
         group = self.brokers.groups.get(GROUP)
         if group is not None and PROCESS in group.writers:
             raise Failure("a replay has changed the position of the agents' group")
-        had = self.again_delivered + self.again_letters
+        had = self.replay_deliveries + self.replay_dead_letters
         most, least = Counter[bytes](), Counter[bytes]()
         for span in self.spans:
             for topic in span.ranges:
                 for body, places in self.logs.get(topic, {}).items():
                     within = span.of(topic, places)
                     most[body] += len(within) * (1 + span.anew)
+                    if not self.bodies[body]:  # with another path, a killed replay rejects it once more
+                        most[body] += min(self.replay_dead_letters[body], len(within) * span.moved)
                     if topic == span.complete:
                         gone = [at for at in within if (topic, *at) in self.removed | self._cut]
                         least[body] += len(within) - len(gone)
-                        self._check_told(body, topic, gone, len(within) - had[body])
+                        self._check_reported(body, topic, gone, len(within) - had[body])
         for body, times in had.items():
             if times > most[body]:
                 raise Failure(f"{body!r} was replayed {times} times, not {most[body]}")
         if self.sink in SIMPLE:
-            had = self.delivered + self.letters + had
+            had = self.delivered + self.dead_letters + had
             least = Counter({body: min(1, times) for body, times in least.items()})
         for body, times in least.items():
             if had[body] < times:
                 raise Failure(f"{body!r} was to be replayed {times} times, and was {had[body]} times")
 
-    def _check_told(self, body: bytes, topic: str, gone: list[tuple[int, int]], short: int) -> None:
+    def _check_reported(self, body: bytes, topic: str, gone: list[tuple[int, int]], short: int) -> None:
         if self.sink in SIMPLE:
-            short = 0 if short <= 0 or self.delivered[body] + self.letters[body] else 1
+            short = 0 if short <= 0 or self.delivered[body] + self.dead_letters[body] else 1
         for partition, offset in gone if short > 0 else ():
-            if (topic, partition, offset) not in self._cut and not self._replay_told(partition, offset):
-                raise Failure(f"{body!r} was removed before it was replayed, and nobody says so")
+            if (topic, partition, offset) not in self._cut and not self._is_replay_loss_reported(partition, offset):
+                raise Failure(f"{body!r} was removed before it was replayed, and no log line reports it")
 
-    def _replay_told(self, partition: int, offset: int) -> bool:
+    def _is_replay_loss_reported(self, partition: int, offset: int) -> bool:
         for line in self.world.story:
             found = GONE.search(line) or PASSED.search(line) or BEGINS.search(line)
             if found is not None and int(found["partition"]) == partition:

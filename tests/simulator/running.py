@@ -36,7 +36,7 @@ def replaced(*modules: ModuleType, imported: Mapping[str, Any] | None = None) ->
 
 
 def run_in(world: World, process: Process, body: Callable[[], Any]) -> Any:
-    """What `body` returns or raises on a thread of that process; None where the process is killed first."""
+    """Run `body` on a thread of a process and return its result; None if the process is killed first."""
     outcome: list[Any] = []
     errors: list[Exception] = []
 

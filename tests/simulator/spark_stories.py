@@ -1,4 +1,4 @@
-"""What happens to agents whose sinks run on Spark, besides what happens to all."""
+"""Steps that concern sinks on Spark."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from tests.simulator.plans import SINKS, Plan
 from tests.simulator.stories import Run
 
 KINDS = {"kill-driver": 2, "pause-driver": 3, "kill-executor": 1, "pause-executor": 2, "context": 1, "switch": 2}
-"""What, by how often."""
+"""Weights of the kinds of steps."""
 
 
 class SparkRun(Run):
@@ -42,7 +42,7 @@ class SparkRun(Run):
             driver.kill()
 
     def do_pause_driver(self, host: str, seconds: float) -> None:
-        """Its executors go on."""
+        """Pause the driver; its executors continue."""
         if (driver := self._driver(host)) is not None:
             driver.process.pause(seconds)
 
@@ -52,7 +52,7 @@ class SparkRun(Run):
             driver.session.executor().kill()
 
     def do_pause_executor(self, host: str, seconds: float) -> None:
-        """Its driver gives it up, and it goes on later."""
+        """Pause the executor until its driver has given it up; it continues later."""
         if (driver := self._driver(host)) is not None and driver.session is not None:
             driver.session.executor().pause(seconds)
 
@@ -69,8 +69,8 @@ class SparkRun(Run):
 
     def _outcome(self) -> Counter[bytes]:
         found = super()._outcome()
-        # At least once, told apart by the events' ids: none of the story's events are the same.
+        # At least once, so duplicates are not counted: the bodies of a story's events differ.
         if self.sink != "kafka":
             return found
         # One task may deliver a large event, and another that repeats it may find that a limit forbids it.
-        return Counter({body: 1 for body in found if not (body.endswith(LARGE) and self.letters[body])})
+        return Counter({body: 1 for body in found if not (body.endswith(LARGE) and self.dead_letters[body])})

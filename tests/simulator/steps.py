@@ -1,284 +1,353 @@
-"""What users, operators and accidents do to agents in a simulation: a method for each kind of step."""
+"""Steps of a plan: one typed call for each thing that users, operators, other programs and accidents do.
+
+Each call returns a `Step`, whose text is the same call. `after` is the number of seconds since the step before.
+Runs carry a step out by their method `do_NAME`.
+"""
 
 from __future__ import annotations
 
-import re
-import shutil
-import tempfile
-from pathlib import Path
-from typing import Any
+import json
+from typing import Any, Literal, NamedTuple
 
 from tests.simulator.faults import Kind
-from tests.simulator.kafka_steps import BAD, KafkaSteps
-from tests.simulator.outcomes import Failure
-from tests.simulator.plans import CALLS, GROUP, MENDED, TOPIC, step_of
-from tests.simulator.program import AgentProcess, in_process
 
-ASLEEP_SECONDS = 70.0
-"""So long an agent sleeps that was caught."""
-
-
-def carry_out(run: Any) -> None:
-    """Do what the plan of that run says, step by step, each by a method `do_…` of the run."""
-    for step in run.plan.steps:
-        run.world.sleep(step.after)
-        run.world.told(f"--- {step}")
-        getattr(run, f"do_{step.what.replace('-', '_')}")(*step.arguments)
+Host = Literal["h1", "h2", "h3"]
+"""Hosts with an agent each; plans of one agent use h1."""
+Readers = Literal["", "stopped", "asleep", "slow"]
+Sleep = Literal["asleep", "gone"]
+"""Fate of a process: SIGSTOP for a while, or SIGKILL."""
 
 
-class Steps(KafkaSteps):
-    """What happens."""
+class Step(NamedTuple):
+    """One thing that happens in a run."""
 
-    def do_start(self, host: str) -> None:
-        there = self.agents.get(host)
-        if there is None or not there.running:
-            self.agents[host] = AgentProcess(self.world, host, self.spec(host), feeding=True)
+    name: str
+    arguments: dict[str, Any]
+    after: float
+    """Seconds since the step before."""
 
-    def do_kill(self, host: str) -> None:
-        if host in self.agents:
-            self.agents[host].process.kill()
+    def __str__(self) -> str:
+        arguments = {**self.arguments, **({"after": self.after} if self.after else {})}
+        return f"{self.name}({', '.join(_argument(name, value) for name, value in arguments.items())})"
 
-    def do_stop(self, host: str) -> None:
-        if host in self.agents and self.agents[host].running:
-            self.agents[host].stop()
 
-    def do_pause(self, host: str, seconds: float) -> None:
-        if host in self.agents and self.agents[host].running:
-            self.agents[host].process.pause(seconds)
+def _argument(name: str, value: Any) -> str:
+    if isinstance(value, Kind):
+        text = f"Kind.{value.name}"
+    else:
+        text = json.dumps(value) if isinstance(value, str) else repr(value)
+    return text if name == "host" else f"{name}={text}"
 
-    def do_exhaust(self, host: str, seconds: float) -> None:
-        if host in self.agents and self.agents[host].running:
-            self.agents[host].process.exhaust(seconds)
 
-    def do_caught(self, host: str, call: int, how: str, meanwhile: str) -> None:
-        """An agent falls asleep, or is killed, at its next call of that kind; something happens until it is back."""
-        self.do_start(host)
-        what, then = CALLS[self.sink][call % len(CALLS[self.sink])], self.world.random
-        process = self._delivering(host)
-        kinds = (Kind.PAUSED, Kind.PAUSED_AFTER) if how == "asleep" else (Kind.KILLED, Kind.KILLED_AFTER)
-        self.world.armed[process, what] = (then.choice(kinds), ASLEEP_SECONDS)
-        self.do_put(2, 0)
-        self.do_put(1, 1)
-        self.world.sleep(8)
-        if meanwhile in ("reset", "delete-group", "foreign"):
-            self._ended(self._other(host))
-        self.world.sleep(16)  # its session is over
-        self.world.armed.pop((process, what), None)
-        if meanwhile != "start":
-            self.world.told(f"--- {(step := step_of(meanwhile, then))}")
-            getattr(self, f"do_{meanwhile.replace('-', '_')}")(*step.arguments)
-        if meanwhile == "start" or then.random() < 0.5:  # else the one that was caught finds what it left
-            self.do_start(self._other(host))
+# --- the channel's topic and its records
 
-    def _delivering(self, host: str) -> str:
-        """The process that commits for that host's agent."""
-        return host
 
-    def do_mend(self, host: str) -> None:
-        """The operator changes all configurations so that what was rejected can be delivered, or back again."""
-        if self.sink not in MENDED or self.plan.sink == "spark-kafka":
-            return
-        self.mended, self.was_mended = not self.mended, True
-        for name, agent in self.agents.items():
-            if agent.running:
-                self._ended(name)
-                self.do_start(name)
+def topic(partitions: int, *, after: float = 0.0) -> Step:
+    """Create the channel's topic before any agent does."""
+    return Step("topic", {"partitions": partitions}, after)
 
-    def do_stream(self, events: int, seconds: float) -> None:
-        """Events keep coming while something else happens."""
 
-        def put() -> None:
-            for _ in range(events):
-                self.do_put(1, 0)
-                self.world.sleep(seconds)
+def partitions(total: int, *, after: float = 0.0) -> Step:
+    """Add partitions to the channel's topic until there are `total`."""
+    return Step("partitions", {"total": total}, after)
 
-        self.world.spawn(put, "stream", self.world.outside)
 
-    def do_clock(self, seconds: float) -> None:
-        self.world.skew += seconds
+def put(*, good: int = 0, bad: int = 0, after: float = 0.0) -> Step:
+    """Put one batch: `good` events that can be delivered, then `bad` ones that the sink rejects."""
+    return Step("put", {name: number for name, number in (("good", good), ("bad", bad)) if number}, after)
 
-    def do_in_flight(self, most: int) -> None:
-        self.feed.in_flight = most
 
-    def do_swap(self, host: str, after: float) -> None:
-        """One agent begins, and the other dies while the group is about to share its partitions anew."""
-        self.do_start(host)
-        self.world.sleep(after)
-        self.do_kill(self._other(host))
+def stream(batches: int, *, every: float, after: float = 0.0) -> Step:
+    """Put one small batch every so many seconds while the next steps happen."""
+    return Step("stream", {"batches": batches, "every": every}, after)
 
-    def do_away(self, what: str, seconds: float) -> None:
-        """Servers are unreachable for a while."""
-        if what == "kafka":
-            self.brokers.away(seconds)
-            return
-        store: Any = {"hdfs": self.hdfs}.get(self.plan.sink) or getattr(self, self.plan.sink, None)
-        if store is not None and not store.away:
-            self.world.told(f"{self.plan.sink} is away for {seconds:.0f} s")
-            store.away = True
-            self.world.late(seconds, lambda: setattr(store, "away", False))
 
-    def do_root(self, host: str) -> None:
-        """The operator writes another hdfs.path, and starts the agent anew if it runs."""
-        # What was left in the old place cannot be found then; nor may it be changed soon after an upgrade.
-        if self.lost_metadata or self.forgotten or self.inherited or self.sink != "hdfs":
-            return
-        self.moved += 1
-        self.roots[host] = "data" if self.roots[host] != "data" else f"data-{host}"
-        if host in self.agents and self.agents[host].running:
-            self._ended(host)
-            self.do_start(host)
+def put_elsewhere(records: int, *, after: float = 0.0) -> Step:
+    """Produce records of one event each into the topic, as agents on other hosts do."""
+    return Step("put_elsewhere", {"records": records}, after)
 
-    @staticmethod
-    def _other(host: str) -> str:
-        return "h2" if host == "h1" else "h1"
 
-    def _ended(self, *hosts: str) -> None:
-        """Stop these agents, in the end by force."""
-        for host in hosts:
-            self.do_stop(host)
-        deadline = self.world.now + 200
-        while any(self.agents[host].running for host in hosts if host in self.agents):
-            if self.world.now > deadline:
-                for host in hosts:
-                    self.do_kill(host)
-            self.world.sleep(1)
+def in_flight(most: int, *, after: float = 0.0) -> Step:
+    """Let sources have so many batches in flight at a time."""
+    return Step("in_flight", {"most": most}, after)
 
-    def do_drain(self, host: str, other: str, events: int) -> None:
-        """A host is to be given up: its agent is stopped, and what the channel holds is delivered."""
-        self._ended(host)
-        if not self.brokers.count(TOPIC):
-            return
-        if other == "stops":
-            self._ended(self._other(host))
-        self._produced(events)
-        if other == "dies":
-            self.do_kill(self._other(host))
-        self._drain(host)
 
-    def _drain(self, host: str) -> AgentProcess:
-        self._read_log()
-        topic, began = self._topic_id(), self.world.now
-        wanted = {
-            body: [place for place in places if not self._excused(topic, body, place)]
-            for body, places in self.logs[topic].items()
-            if body not in self.foreign
-        }
-        agent = self.agents[host] = AgentProcess(self.world, host, self.spec(host), feeding=False, drain=True)
+def retention(partition: int, *, left: int, readers: Readers = "", after: float = 0.0) -> Step:
+    """Remove all but the last `left` records of a partition, after something befell its readers."""
+    arguments = {"partition": partition, "left": left}
+    return Step("retention", arguments | ({"readers": readers} if readers else {}), after)
 
-        def watch() -> None:
-            while agent.running:
-                agent.main.finished.wait(5)
-            self.watching -= 1
-            self.world.told(f"the drain on {host} ended with {agent.code}: {agent.complaint or 'no complaint'}")
-            if agent.code == 1 and agent.complaint:
-                if self.world.now - began < 60:
-                    raise Failure(f"a drain was given up after {self.world.now - began:.0f} s: {agent.complaint}")
-                if not re.search("held by|cannot be looked at", agent.complaint):
-                    raise Failure(f"a drain does not say what holds it up: {agent.complaint}")
-            if agent.code == 0 and not agent.told_to_stop and TOPIC in self.brokers.topics:
-                self._check_drained(topic, wanted)
 
-        self.watching += 1
-        self.world.spawn(watch, f"drain on {host}", self.world.outside)
-        return agent
+def truncate(partition: int, *, lost: int, after: float = 0.0) -> Step:
+    """Elect a leader that lacks the last `lost` records of a partition."""
+    return Step("truncate", {"partition": partition, "lost": lost}, after)
 
-    def _check_drained(self, topic: str, wanted: dict[bytes, list[tuple[int, int]]]) -> None:
-        while self._hidden():
-            self.world.sleep(5)
-        if TOPIC not in self.brokers.topics or topic != self._topic_id():
-            return
-        had = self._outcome() + self._letters()
-        for body, places in wanted.items():
-            kept = [place for place in places if not self._excused(topic, body, place)]
-            # The letter of a bad one may still be with its commit, and its owner asleep.
-            if kept and self.bodies[body] and body not in self.foreign and had[body] < len(kept):
-                raise Failure(f"a drain ended with 0, and {body!r}, at {kept} since it began, was not delivered")
 
-    def do_retention(self, partition: int, kept: int, readers: str) -> None:
-        """All but the last records of a partition are removed, whoever has not read them."""
-        if partition >= self.brokers.count(TOPIC):
-            return
-        if readers == "stopped":
-            self._ended(*self.agents)
-        elif readers == "asleep":
-            for host in self.agents:
-                self.do_pause(host, 30.0)
-        elif readers == "slow":
-            self.do_away("store", 60.0)
-        if readers:
-            self._produced(2 * self.brokers.count(TOPIC))
-            self.world.sleep(2)
-        if partition >= self.brokers.count(TOPIC):
-            return
-        self._read_log(hidden=True)
-        low = max(0, self.brokers.end_offset(TOPIC, partition) - kept)
-        self.brokers.advance_low_watermark(TOPIC, partition, low)
-        self._gone(self.removed, partition, 0, low)
+def backup(*, after: float = 0.0) -> Step:
+    """Copy the brokers' disks."""
+    return Step("backup", {}, after)
 
-    def do_abandon(self, how: str, kept: int, overtaken: bool) -> None:
-        """Nobody reads for long: the group's offsets expire, or somebody deletes it; retention may take records."""
-        if self.moved or not self.brokers.count(TOPIC):
-            return
-        self._ended(*self.agents)
-        self.world.sleep(60)
-        if self.brokers.groups.get(GROUP) is None:
-            return
-        if how == "expire":
-            self.brokers.expire_offsets(GROUP)
-        else:
-            self.do_delete_group("")
-        if GROUP not in self.brokers.groups:
-            self.world.told("the group's offsets are gone")
-            self.lost_metadata = True
-            self.epochs.clear()
-        if overtaken:
-            for partition in range(self.brokers.count(TOPIC)):
-                self.do_retention(partition, kept, "")
 
-    def do_put(self, events: int, bad: int) -> None:
-        self._put(*[BAD * bad] * events)
+def set_back(*, cold: bool, after: float = 0.0) -> Step:
+    """Replace the brokers' disks by the latest copy; a `cold` one repeats the leader epochs since."""
+    return Step("set_back", {"cold": cold}, after)
 
-    def do_obstacle(self, seconds: float) -> None:
-        """HDFS refuses renames into the directory of the events, for a while."""
-        for root in {*self.roots.values()}:
-            self.hdfs.fill(f"/{root}/x", seconds)
 
-    def do_vanish(self, what: str) -> None:
-        """Remove directories of files that are not delivered yet, or empty them: on HDFS, or on the agents' disks."""
-        from flafka.sinks.hdfs.staging import PREFIX
+def recreate(*, events: int, after: float = 0.0) -> Step:
+    """Delete the topic, create it again, and have another agent put events into it."""
+    return Step("recreate", {"events": events}, after)
 
-        if self.sink != "hdfs":
-            return
-        if what in ("uploads", "directory"):
-            for root in sorted({*self.roots.values()}):
-                directory = f"/{root}/.flafka/tmp"
-                if self.hdfs.remove(directory) and what == "uploads":
-                    self.hdfs.tree.make_directories(directory)
-            return
-        self.world.told("somebody removes " + ("staging directories" if what == "staging" else "staged files"))
-        for directory in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
-            if what == "staging":
-                shutil.rmtree(directory)
-            else:
-                for file in directory.iterdir():
-                    file.unlink()
 
-    def do_replay(self, host: str) -> None:
-        """`agent dlq replay` of all that was not replayed yet."""
-        try:
-            in_process(self.world, "replay", self._replay)
-        except Exception as e:
-            if not type(e).__module__.startswith("flafka.plugins"):
-                raise
-            self.world.told(f"replay: {e}")
+def limit(topic: Literal["channel", "sink"], *, delay: float, seconds: float, after: float = 0.0) -> Step:
+    """Put a large event, lower `max.message.bytes` after `delay`, put another one; raise it again after `seconds`."""
+    return Step("limit", {"topic": topic, "delay": delay, "seconds": seconds}, after)
 
-    def _replay(self) -> None:
-        from flafka.agent.runner.deadletterreplay import replay, replayer_of
-        from flafka.agent.runner.deadletters.stored import read
 
-        spec = self.spec("h1")
-        replayer = replayer_of(spec, spec.channels[0])
-        names = {kept.letter for kept in read(replayer.letters) if not kept.replayed and replayer.destination(kept)}
-        if names:
-            replay(replayer, names, again=False)
-            self.replayed |= names
+# --- the consumer group
+
+
+def inherit(metadata: str, *, offset: int, after: float = 0.0) -> Step:
+    """Commit offsets with that metadata for the group before the first agent starts."""
+    return Step("inherit", {"metadata": metadata, "offset": offset}, after)
+
+
+def reset(to: Literal["earliest", "same", "middle"], *, after: float = 0.0) -> Step:
+    """Run `agent group reset` for each partition in which the group has an offset."""
+    return Step("reset", {"to": to}, after)
+
+
+def delete_group(*, after: float = 0.0) -> Step:
+    """Delete the consumer group, unless it has members."""
+    return Step("delete_group", {}, after)
+
+
+def foreign(partition: int, *, ahead: int, after: float = 0.0) -> Step:
+    """Commit an offset for the group from another program, so many records ahead of the committed one."""
+    return Step("foreign", {"partition": partition, "ahead": ahead}, after)
+
+
+def abandon(how: Literal["expire", "delete"], *, left: int, overtaken: bool, after: float = 0.0) -> Step:
+    """Stop all agents until the group's offsets are gone; where `overtaken`, retention leaves `left` records."""
+    return Step("abandon", {"how": how, "left": left, "overtaken": overtaken}, after)
+
+
+def expect_stopped(partition: int, *, after: float = 0.0) -> Step:
+    """Fail unless the group waits for an operator's decision on a partition that has lost records."""
+    return Step("expect_stopped", {"partition": partition}, after)
+
+
+# --- agents
+
+
+def start(host: Host = "h1", *, after: float = 0.0) -> Step:
+    """Start the agent on a host, unless it runs."""
+    return Step("start", {"host": host}, after)
+
+
+def stop(host: Host = "h1", *, after: float = 0.0) -> Step:
+    """Ask the agent to shut down, as SIGTERM does."""
+    return Step("stop", {"host": host}, after)
+
+
+def kill(host: Host = "h1", *, after: float = 0.0) -> Step:
+    """Kill the agent, as SIGKILL does."""
+    return Step("kill", {"host": host}, after)
+
+
+def pause(host: Host = "h1", *, seconds: float, after: float = 0.0) -> Step:
+    """Let the agent sleep, as under SIGSTOP."""
+    return Step("pause", {"host": host, "seconds": seconds}, after)
+
+
+def exhaust(host: Host, *, seconds: float, after: float = 0.0) -> Step:
+    """Leave the agent without a file descriptor for a while."""
+    return Step("exhaust", {"host": host, "seconds": seconds}, after)
+
+
+def swap(host: Host, *, seconds: float, after: float = 0.0) -> Step:
+    """Start the agent on `host`, and kill the other one so many seconds later, amid the rebalance."""
+    return Step("swap", {"host": host, "seconds": seconds}, after)
+
+
+def caught(host: Host, *, call: str, how: Sleep, meanwhile: str, after: float = 0.0) -> Step:
+    """Pause or kill the agent at its next call of that name, during short outages of the brokers."""
+    return Step("caught", {"host": host, "call": call, "how": how, "meanwhile": meanwhile}, after)
+
+
+def fail_next(process: str, call: str, kind: Kind, *, on: str = "", seconds: float = 0.0, after: float = 0.0) -> Step:
+    """Let the next call of that name by a process fail; `on` is the topic or path, where it matters."""
+    return Step(
+        "fail_next",
+        {"process": process, "call": call, "kind": kind}
+        | ({"on": on} if on else {})
+        | ({"seconds": seconds} if seconds else {}),
+        after,
+    )
+
+
+def drain(host: Host, *, other: Literal["runs", "dies", "stops"], events: int, after: float = 0.0) -> Step:
+    """Stop the agent on `host`, put events, and drain its channel while the other agent runs, dies or stops."""
+    return Step("drain", {"host": host, "other": other, "events": events}, after)
+
+
+def clock(seconds: float, *, after: float = 0.0) -> Step:
+    """Step the wall clock."""
+    return Step("clock", {"seconds": seconds}, after)
+
+
+def mend(*, after: float = 0.0) -> Step:
+    """Change all configurations so that rejected events can be delivered, or back; running agents restart."""
+    return Step("mend", {}, after)
+
+
+def root(host: Host, *, after: float = 0.0) -> Step:
+    """Change `hdfs.path` on a host, and restart its agent if it runs."""
+    return Step("root", {"host": host}, after)
+
+
+def replay(*, after: float = 0.0) -> Step:
+    """Run `agent dlq replay` for all dead letters that were not replayed yet."""
+    return Step("replay", {}, after)
+
+
+def replay_span(
+    seconds: int,
+    *,
+    kill_after: float | None = None,
+    anew: bool = False,
+    when: Literal["now", "late"] = "now",
+    after: float = 0.0,
+) -> Step:
+    """Run `agent replay` for the last `seconds`, or for all with 0: now or once all agents have ended.
+
+    Its process is killed after `kill_after` seconds and run again; `anew` repeats it with `--again`.
+    """
+    arguments = {"seconds": seconds, "kill_after": kill_after, "anew": anew, "when": when}
+    return Step("replay_span", arguments, after)
+
+
+# --- servers
+
+
+def away(server: Literal["kafka", "store"] = "kafka", *, seconds: float, after: float = 0.0) -> Step:
+    """Make the brokers, or the sink's store, unreachable for a while."""
+    return Step("away", {"server": server, "seconds": seconds}, after)
+
+
+def obstacle(seconds: float, *, after: float = 0.0) -> Step:
+    """Have HDFS refuse renames into the directory of the events for a while."""
+    return Step("obstacle", {"seconds": seconds}, after)
+
+
+def vanish(what: Literal["uploads", "directory", "staged", "staging"], *, after: float = 0.0) -> Step:
+    """Remove undelivered files: uploads or their directory on HDFS, staged files or their directory on the host."""
+    return Step("vanish", {"what": what}, after)
+
+
+# --- sinks on Spark
+
+
+def kill_driver(host: Host, *, after: float = 0.0) -> Step:
+    """Kill the Spark driver of an agent, which starts another one."""
+    return Step("kill_driver", {"host": host}, after)
+
+
+def pause_driver(host: Host, *, seconds: float, after: float = 0.0) -> Step:
+    """Let the Spark driver of an agent sleep; its executors continue."""
+    return Step("pause_driver", {"host": host, "seconds": seconds}, after)
+
+
+def kill_executor(host: Host, *, after: float = 0.0) -> Step:
+    """Kill the executor that gets the next task."""
+    return Step("kill_executor", {"host": host}, after)
+
+
+def pause_executor(host: Host, *, seconds: float, after: float = 0.0) -> Step:
+    """Let the executor that gets the next task sleep, until its driver has given it up."""
+    return Step("pause_executor", {"host": host, "seconds": seconds}, after)
+
+
+def context(host: Host, *, after: float = 0.0) -> Step:
+    """Have the cluster manager end the Spark application."""
+    return Step("context", {"host": host}, after)
+
+
+def switch(host: Host, *, after: float = 0.0) -> Step:
+    """Kill the agent and start it with the other runner, threads or Spark."""
+    return Step("switch", {"host": host}, after)
+
+
+# --- files that `taildir` reads
+
+
+def write(lines: int, *, after: float = 0.0) -> Step:
+    """Append lines to the log."""
+    return Step("write", {"lines": lines}, after)
+
+
+def rotate(*, matching: bool, after: float = 0.0) -> Step:
+    """Rename the log, to a name of the numbered pattern or to one that no pattern matches."""
+    return Step("rotate", {"matching": matching}, after)
+
+
+def compress(*, after: float = 0.0) -> Step:
+    """Compress all rotated files."""
+    return Step("compress", {}, after)
+
+
+def copytruncate(*, after: float = 0.0) -> Step:
+    """Copy the log and truncate it."""
+    return Step("copytruncate", {}, after)
+
+
+def delete(*, after: float = 0.0) -> Step:
+    """Delete the oldest rotated file."""
+    return Step("delete", {}, after)
+
+
+def remove(*, after: float = 0.0) -> Step:
+    """Delete the log itself."""
+    return Step("remove", {}, after)
+
+
+def churn(times: int, *, life: float, after: float = 0.0) -> Step:
+    """Write and rotate so many times, each log living `life` seconds, with one backup."""
+    return Step("churn", {"times": times, "life": life}, after)
+
+
+def flood(*, after: float = 0.0) -> Step:
+    """Create and delete more files than the kernel's inotify queue holds."""
+    return Step("flood", {}, after)
+
+
+def kill_opener(*, after: float = 0.0) -> Step:
+    """Kill the process that opens files for the agent."""
+    return Step("kill_opener", {}, after)
+
+
+def damage(how: Literal["flip", "torn", "short", "empty"], *, where: float, after: float = 0.0) -> Step:
+    """Damage the journal of positions while no agent runs, at that share of its lines."""
+    return Step("damage", {"how": how, "where": where}, after)
+
+
+# --- a channel with disk overflow
+
+
+def outage(seconds: float, *, after: float = 0.0) -> Step:
+    """Make the brokers unreachable, and fail if sources stop for it."""
+    return Step("outage", {"seconds": seconds}, after)
+
+
+def flap(times: int, *, away: float, there: float, after: float = 0.0) -> Step:
+    """Make the brokers unreachable so many times, and reachable for `there` seconds in between."""
+    return Step("flap", {"times": times, "away": away, "there": there}, after)
+
+
+def full(seconds: float, *, after: float = 0.0) -> Step:
+    """Leave the disk of the overflow without room for a while."""
+    return Step("full", {"seconds": seconds}, after)
+
+
+def caught_amid(call: str, *, how: Sleep, after: float = 0.0) -> Step:
+    """Pause or kill the agent at its next call of that name, during short outages of the brokers."""
+    return Step("caught_amid", {"call": call, "how": how}, after)

@@ -22,17 +22,17 @@ R = TypeVar("R")
 
 # --- Solr
 
-LONGEST_TERM = 32_766
+LONGEST_TERM_BYTES = 32_766
 """Bytes of a field of Solr's that is not divided into words."""
 _DATE = re.compile(r"-?\d{4,}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?Z")
 _MISSING = b"<html><body><h2>HTTP ERROR 405 HTTP method POST is not supported by this URL</h2></body></html>"
 
 
 class Solr:
-    """A Solr with collections of its usual schema: the ending of a field's name tells its type.
+    """Model of Solr, with collections whose field names end with their type.
 
-    Calls for faults are named `solr.update` and `solr.schema`. A request is worked off document by document: what is
-    before the one that is refused, or before a break, is kept.
+    Calls for faults are named `solr.update` and `solr.schema`. A request is executed document by document: those
+    before a refused one, or before a break, are kept.
     """
 
     def __init__(self, world: World, *collections: str) -> None:
@@ -40,13 +40,13 @@ class Solr:
         self.collections: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in collections}
         """Documents by id; those that searches do not find yet, too."""
         self.versions: dict[tuple[str, str], int] = {}
-        """How often a document was written, by collection and id."""
+        """Number of writes of a document, by collection and id."""
         self.away = False
         """Set to have nobody listen."""
         world.models["solr"] = self
 
     def request(self, method: str, url: str, params: dict[str, Any], options: dict[str, Any]) -> Answer:
-        """What a session of `requests` is answered."""
+        """Answer a request of a session of `requests`."""
         collection, _, rest = url.partition("/solr/")[2].partition("/")
         if rest.startswith("schema"):
             return answered("solr.schema", url, options, lambda: self._schema(collection), away=self.away)
@@ -97,7 +97,7 @@ def _text(value: str) -> str:
 
 
 def _word(value: str) -> str:
-    if len(value.encode()) > LONGEST_TERM:
+    if len(value.encode()) > LONGEST_TERM_BYTES:
         raise ValueError("immense")
     return value
 
@@ -139,7 +139,7 @@ def _solr_error(status: int, message: str) -> Answer:
 # --- HBase
 
 LONGEST_KEY = 32_767
-LARGEST_CELL = 10 << 20
+LARGEST_CELL_BYTES = 10 << 20
 """Bytes, with its key and column."""
 
 
@@ -148,11 +148,11 @@ class Table:
 
     def __init__(self, families: dict[bytes, int]) -> None:
         self.families = families
-        """How many versions of a cell each keeps."""
+        """Number of versions of a cell, by column family."""
         self.cells: dict[bytes, dict[bytes, dict[int, bytes]]] = {}
         """Values by row, column and time, every one that was written."""
         self.writes: dict[bytes, int] = {}
-        """How often each row was written."""
+        """Number of writes by row."""
         self.enabled = True
 
     def rows(self) -> dict[bytes, dict[bytes, bytes]]:
@@ -163,7 +163,7 @@ class Table:
         }
 
     def versions(self, row: bytes, column: bytes) -> list[tuple[bytes, int]]:
-        """Of one cell, the newest first, as many as its family keeps."""
+        """Versions of a cell, the newest first, as many as its family keeps."""
         times = self.cells.get(row, {}).get(column, {})
         kept = sorted(times, reverse=True)[: self.families[column.partition(b":")[0]]]
         return [(times[time], time) for time in kept]
@@ -186,7 +186,7 @@ class HBase:
 
     def restart(self) -> None:
         """The Thrift server ends and is there again: connections die."""
-        self.world.told("HBase's Thrift server starts again")
+        self.world.log("HBase's Thrift server starts again")
         self.starts += 1
 
     def create(self, table: str, family: str, versions: int = 1) -> Table:
@@ -328,7 +328,7 @@ def _mutate(name: bytes, rows: Sequence[Any], timestamp: int) -> None:
             raise TApplicationException(
                 TApplicationException.INTERNAL_ERROR, b"Internal error processing mutateRowsTs"
             )
-        if any(len(one.row) + len(m.column) + len(m.value) + 20 > LARGEST_CELL for m in one.mutations):
+        if any(len(one.row) + len(m.column) + len(m.value) + 20 > LARGEST_CELL_BYTES for m in one.mutations):
             raise thrift.IllegalArgument(b"java.lang.IllegalArgumentException: KeyValue size too large\n\tat org")
     table: Table | None = world().models["hbase"].tables.get(name)
     failed = "org.apache.hadoop.hbase.client.RetriesExhaustedWithDetailsException: Failed {} actions: {}"

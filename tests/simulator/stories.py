@@ -10,43 +10,47 @@ import re
 import shutil
 import tempfile
 from collections import Counter, defaultdict
+from collections.abc import Collection
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from flafka.plugins.kafka.offsets import OffsetMetadata
+from tests.simulator.agent_steps import AgentSteps, carry_out
 from tests.simulator.faults import Fault, Kind
 from tests.simulator.kafka import Brokers
 from tests.simulator.kafka.topics import TOPIC_DEFAULTS
 from tests.simulator.kafka_steps import LARGE
 from tests.simulator.outcomes import Failure, Feed
-from tests.simulator.plans import GROUP, OUT, SIMPLE, TOPIC, Plan, Step
+from tests.simulator.plans import GROUP, OUT, SIMPLE, TOPIC, Plan
 from tests.simulator.processes import Signal
 from tests.simulator.program import AgentProcess, command, in_process, installed, logged, seeded
-from tests.simulator.steps import Steps, carry_out
+from tests.simulator.steps import Step
 from tests.simulator.webhdfs import Hdfs
 from tests.simulator.world import simulation
 
 COLLECTED = 20
 """After so many runs the garbage is collected."""
 ADVICE = re.compile(
-    r"(would be skipped\. )?To (?:accept the loss|go on with those): "
+    r"(would be skipped\. )?To (?:accept the loss|continue with these records): "
     r"agent (group reset \S+ --topic \S+:(\d+) --to (\S+)(?: --new-ids)?)"
 )
-REMOVED = re.compile(r"stands at offset \d+ of \S+-(\d+), .* records (\d+) to (\d+), .* were removed")
-UNKNOWN = re.compile(r"has no position in \S+-(\d+), and begins with record (\d+), the first that is left")
-UNDONE = "if agent group reset moved the group in that time, this was undone"
+REMOVED = re.compile(r"has committed offset \d+ of \S+-(\d+), .* records (\d+) to (\d+), .* were removed")
+UNKNOWN = re.compile(r"has no committed offset in \S+-(\d+), and begins with record (\d+), the first that is left")
+UNDONE = "an `agent group reset` made during this time may have been overwritten"
 """Said by a driver that slept between a look at the group and a commit, which nothing but its own clock shows."""
-PARTLY_VANISHED = re.compile(r"\S+-(\d+): records (\d+) to (\d+) are delivered again: .* of this commit are there")
+PARTLY_VANISHED = re.compile(r"\S+-(\d+): records (\d+) to (\d+) are delivered again: .* of this commit exist")
 """Said where somebody has removed some files of a commit, and others had their final names already."""
+VANISHED = re.compile(r"\S+-(\d+): records (\d+) to (\d+) are delivered again: ")
+"""Logged where somebody has removed uploaded files of a commit before they were renamed."""
 ORPHAN = "kafka.commit comes after the end of driver-"
 """There is nobody left to say so."""
 LAST_DRAIN_SECONDS = 300
 SETTLE_SECONDS = 30
-"""What had been asleep, or late, has its effects within so long."""
+"""Time in which paused processes and late requests have their effects."""
 
 
-class Run(Steps):
+class Run(AgentSteps):
     """One plan carried out, and looked at."""
 
     def go(self) -> None:
@@ -86,8 +90,8 @@ class Run(Steps):
     # --- the end
 
     def _end(self) -> None:
-        """Nothing goes wrong any more; wait until all is delivered."""
-        self.world.told("--- nothing goes wrong any more")
+        """Wait without faults until all events are delivered."""
+        self.world.log("--- nothing goes wrong any more")
         self.world.quiet = True
         for topic in (TOPIC, OUT):
             self._limited(topic, int(TOPIC_DEFAULTS["max.message.bytes"]))
@@ -97,7 +101,7 @@ class Run(Steps):
         self.world.sleep(max(self._longest_pause() + SETTLE_SECONDS, self.brokers.away_until - self.world.now))
         deadline = self.world.now + 900
         while True:
-            if self._advice_followed():
+            if self._follow_advice():
                 deadline = self.world.now + 900
             if not self.watching:
                 for host in {"h1": None} | self.agents:
@@ -109,7 +113,7 @@ class Run(Steps):
             if self.world.now > deadline:
                 raise Failure(f"not all is delivered after 15 minutes: {self._position()}")
             self.world.sleep(5)
-        if any(step.what == "drain" for step in self.plan.steps):
+        if any(step.name == "drain" for step in self.plan.steps):
             self._last_drain()
         self._stopped(deadline + 300)
         self._replay_late()
@@ -123,15 +127,15 @@ class Run(Steps):
             self.world.sleep(2)
 
     def _longest_pause(self) -> float:
-        """Until the last of those that sleep goes on, in seconds, or what is late comes."""
+        """Return the seconds until all paused processes run and all late requests have arrived."""
         return max(0.0, self.world.delayed_until - self.world.now)
 
     def _advised(self) -> set[tuple[str, ...]]:
-        """What the log has said must be done, and nobody has looked at yet."""
+        """Return the advice of the log that the operator has not read yet."""
         return {advice.groups("") for line in self.world.story[self.advised :] if (advice := ADVICE.search(line))}
 
-    def _advice_followed(self) -> bool:
-        """Whether the operator did what the log had said must be done."""
+    def _follow_advice(self) -> bool:
+        """Follow the advice of the log, and return True if there was any."""
         found = self._advised()
         self.advised = len(self.world.story)
         if not found:
@@ -146,18 +150,18 @@ class Run(Steps):
                 continue
             self.accepted[int(partition)] = low
             if skips:
-                self._gone(self.skipped, int(partition), low, int(to))
+                self._mark_removed(self.skipped, int(partition), low, int(to))
             self.resets.append((self._topic_id(), {int(partition): low if to == "earliest" else min(int(to), high)}))
         return True
 
     def _carried_out(self, arguments: str) -> bool:
-        """Whether the operator's command is not refused, or not as it is changed then as it is told to be."""
-        self.world.told(f"the operator: agent {arguments}")
+        """Run the operator's command, corrected as its error says, and return True if it succeeds."""
+        self.world.log(f"the operator: agent {arguments}")
         told = (*arguments.split(), "--yes", "--bootstrap-server", "sim:9092")
         try:
             in_process(self.world, "operator", lambda: command(*told))
         except RuntimeError as e:
-            self.world.told(str(e))
+            self.world.log(str(e))
             if "--new-ids: leave that out" in str(e):
                 return self._carried_out(arguments.removesuffix(" --new-ids"))
             return False  # more was lost since: the agent says what is to be done now
@@ -168,9 +172,9 @@ class Run(Steps):
         self._ended("h1")
         for other in {*self.agents} - {"h1"}:  # a live one may hold the group below another path
             self.do_kill(other)
-        self._produced(3)
+        self._produce(3)
         while (agent := self._drained_to_the_end()).code:
-            if not self._advice_followed():  # of what retention took, an operator has to decide
+            if not self._follow_advice():  # of what retention took, an operator has to decide
                 raise Failure(f"a drain ended with {agent.code}: {agent.complaint}")
 
     def _drained_to_the_end(self) -> AgentProcess:
@@ -196,7 +200,7 @@ class Run(Steps):
             return True
         # The group may lag behind a sink's own record, or behind what was delivered, where a commit comes late.
         self._read_log()
-        topic, had = self._topic_id(), self._outcome() + self._letters()
+        topic, had = self._topic_id(), self._outcome() + self._dead_letters()
         return all(
             had[body]
             for body, places in self.logs[topic].items()
@@ -204,7 +208,7 @@ class Run(Steps):
         )
 
     def _read(self) -> bool:
-        """Whether somebody has each partition: who gets one tells what was removed of it."""
+        """Return True if each partition has an assignee, which reports removed records."""
         if self.plan.sink != self.sink:  # on Spark a query has them all
             return True
         group = self.brokers.groups.get(GROUP)
@@ -219,7 +223,7 @@ class Run(Steps):
         logged_: Counter[bytes] = Counter()
         for log in self.logs.values():
             logged_.update({body: len(places) for body, places in log.items()})
-        letters = self.letters = self._letters()
+        dead_letters = self.dead_letters = self._dead_letters()
         delivered = self.delivered = self._outcome()
         if lost := [body for body in stored if not logged_[body] + self.refused[body]]:
             # What was in a topic when it was deleted was seen then.
@@ -227,29 +231,32 @@ class Run(Steps):
         now = self._topic_id()
         for topic, log in self.logs.items():
             for body, places in log.items():
-                had = delivered[body] + letters[body]
-                most = sum(1 + self._again(topic, *place) for place in places)
+                had = delivered[body] + dead_letters[body]
+                most = sum(1 + self._repetitions(topic, *place) for place in places)
                 others = sum(len(other.get(body, ())) for t, other in self.logs.items() if t != topic)
-                again = sum(self._again(t, *at) for t, some in self.replays.items() for at in some.get(body, ()))
+                replays = [(t, *at) for t, some in self.replays.items() for at in some.get(body, ())]
+                again = sum(self._repetitions(*record) for record in replays)
                 # Dead letters of commits that did not come about, before a changed path, limit or configuration.
                 if body.endswith(LARGE) or (self.was_mended and not self.bodies[body]):
-                    again += min(letters[body], 1 + self.moved)
+                    again += min(dead_letters[body], 1 + self.moved)
                 elif not self.bodies[body]:
                     again += self.moved
+                if not self.bodies[body]:
+                    again += self._documented_repetitions(body, places)
                 if had > most + others + again + self.redelivered[body]:
-                    what = "letters" if letters[body] else "deliveries"
+                    what = "dead letters" if dead_letters[body] else "deliveries"
                     raise Failure(f"{body!r} came {had} times ({what}), not {most}")
                 if topic != now or body in self.foreign | self.deleted or had >= len(places):
                     continue
-                records = [*places, *self.replays[topic].get(body, ())]  # of a letter that was replayed, the new one
+                records = [*places, *self.replays[topic].get(body, ())]  # for a replayed dead letter, its new record
                 gone = [place for place in records if (topic, *place) in self.removed]
                 lost = [p for p in records if (topic, *p) in self.skipped or self._is_unclean(topic, body, p)]
                 if had < len(places) - len({*gone, *lost}):
                     raise Failure(f"{body!r} is lost: in the channel at {list(places)}, delivered {had} times")
                 cut = {(t, p) for t, p, _, _ in self.unclean}  # positions mean other records there
-                if untold := [at for at in gone if (topic, at[0]) not in cut and not self._told(*at)]:
-                    raise Failure(f"{body!r} was removed before it was delivered, at {untold}, and nobody says so")
-        if refused := [b for b in letters | self.refused if self.bodies[b] and not b.endswith(LARGE)]:
+                if unreported := [at for at in gone if (topic, at[0]) not in cut and not self._is_reported(*at)]:
+                    raise Failure(f"{body!r} was removed before it was delivered, and {unreported} are not reported")
+        if refused := [b for b in dead_letters | self.refused if self.bodies[b] and not b.endswith(LARGE)]:
             raise Failure(f"not delivered, and no limit forbids it: {refused[:3]}")
         if strange := [body for body in delivered if not self.bodies.get(body, False) | self.was_mended]:
             raise Failure(f"delivered, and never put or not to be delivered: {strange[:3]}")
@@ -257,17 +264,17 @@ class Run(Steps):
         self._check_epochs()
         now = self._epochs()
         for partition, epoch in self.epochs.get(self._topic_id(), {}).items():
-            if now.get(partition, 0) < epoch and not self._undone():
+            if now.get(partition, 0) < epoch and not self._may_be_overwritten():
                 raise Failure(f"partition {partition} was reset in epoch {epoch}, and is in {now.get(partition)}")
 
         late = any(f.what == "kafka.commit" and f.kind in (Kind.LATE, Kind.DOUBLED) for f in self.world.faults)
         if not late and (back := [one for group in self.brokers.groups.values() for one in group.set_back]):
             raise Failure(f"a member has set its group back: {back[0]}")
 
-    def _undone(self) -> bool:
-        """Whether a commit that came late may have undone a reset.
+    def _may_be_overwritten(self) -> bool:
+        """Return True if a late commit may have overwritten a reset.
 
-        That is told, but where a driver on Spark slept before its commit and was killed right after it.
+        The log reports that, unless a driver on Spark slept before its commit and was killed right after it.
         """
         if any(UNDONE in line or ORPHAN in line for line in self.world.story):
             return True
@@ -275,8 +282,8 @@ class Run(Steps):
         silent = {f.process for f in self.world.faults if (f.what, f.kind) == ("kafka.commit", Kind.KILLED_AFTER)}
         return any(name.startswith("driver-") for name in slept & silent)
 
-    def _told(self, partition: int, offset: int) -> bool:
-        """Whether the log names that record among those that retention took."""
+    def _is_reported(self, partition: int, offset: int) -> bool:
+        """Return True if the log names that record among those that retention removed."""
         if offset < self.accepted.get(partition, 0):
             return True
         for line in self.world.story:
@@ -287,24 +294,42 @@ class Run(Steps):
                 return True
         return False
 
-    def _again(self, topic: str, partition: int, offset: int) -> int:
-        """How often an event may come again, as the group was reset to before it."""
+    def _repetitions(self, topic: str, partition: int, offset: int) -> int:
+        """Return the number of repetitions that resets and documented causes allow for a record."""
         again = sum(1 for t, where in self.resets if t == topic and where.get(partition, offset + 1) <= offset)
         if self.sink in SIMPLE and self.lost_metadata and (self.inherited or self.resets):
             again += 1  # how the group's events are named, and its epoch, were lost with its offsets
         if self.lost_metadata and self.was_reset_before:
             again += 1  # who was about to carry that reset out slept, and nobody else knows of it any more
-        if self._place_undone():
+        if self._location_may_be_overwritten():
             again += 1
         partly = filter(None, map(PARTLY_VANISHED.search, self.world.story if self.sink == "hdfs" else ()))
         return again + sum(1 for f in partly if int(f[1]) == partition and int(f[2]) <= offset <= int(f[3]))
 
-    def _place_undone(self) -> bool:
-        """Whether a late commit may have undone where the record is, with the position that said so: it is told."""
+    def _documented_repetitions(self, body: bytes, places: Collection[tuple[int, int]]) -> int:
+        """Return how often a rejected event may come once more, as the page on dead letters says.
+
+        Its records are redelivered, and it is rejected again, if uploaded files were removed. If its dead letter was
+        replayed before the commit of its records, a corrected configuration delivers both.
+
+        The commit is lost with its group, too, if the sink's commit log lacks the records. It does so if all their
+        events were rejected.
+        """
+        early = self.early_replays | (self.unlogged_replays if self.lost_metadata else {})
+        redelivered = 0
+        for line in self.world.story if self.uploads_removed else ():
+            if (found := VANISHED.search(line)) and "again says" not in line and "of this commit exist" not in line:
+                partition, first, last = map(int, found.groups())
+                redelivered += any(p == partition and first <= offset <= last for p, offset in places)
+        twice = list(early.values()).count(body) if self.was_mended else 0
+        return twice + min(redelivered, self.dead_letters[body])
+
+    def _location_may_be_overwritten(self) -> bool:
+        """Return True if a late commit may have overwritten the location of the commit log, as the log reports."""
         return self.moved and any(UNDONE in line for line in self.world.story)
 
     def _check_epochs(self) -> None:
-        """Nothing is committed in an epoch once something is in a later one, whose owner has sealed it before."""
+        """Check that no epoch has a commit after one of a later epoch, whose assignee has fenced it."""
         commits: dict[tuple[str, str, str], dict[int, list[tuple[float, bytes]]]] = defaultdict(dict)
         for when, path in self.renames:
             if "/.flafka/chain/" not in path or path not in self.hdfs.tree.files:
@@ -314,7 +339,7 @@ class Run(Steps):
                 continue
             _, topic, group, epoch, partition, _ = parts
             commits[topic, partition, group].setdefault(int(epoch), []).append((when, self.hdfs.tree.files[path]))
-        for (_, partition, _), found in () if self._place_undone() else commits.items():
+        for (_, partition, _), found in () if self._location_may_be_overwritten() else commits.items():
             for epoch, committed in found.items():
                 later = [
                     when
@@ -361,8 +386,8 @@ def attempt(plan: Plan, *, verbose: bool = False) -> tuple[Any, BaseException | 
     return run, None
 
 
-def told(sink: str, *steps: Step, faults: tuple[Fault, ...] = (), seed: int = 1) -> Run:
-    """What came of it, which has to be well."""
+def run_story(sink: str, *steps: Step, faults: tuple[Fault, ...] = (), seed: int = 1) -> Run:
+    """Carry out these steps with these faults and return the run. Raises what went wrong."""
     with installed():
         run, error = attempt(Plan(seed, sink, list(steps), faults=list(faults)))
     if error is not None:

@@ -45,8 +45,8 @@ def test_an_offset_of_a_partition_that_was_deleted_counts_as_none() -> None:
 @pytest.mark.parametrize(
     ("words", "text"),
     [
-        (("describe", "g"), "all partitions in which group g has offsets were deleted"),
-        (("reset", "g", "--to", "earliest", "--yes"), "no offset in any partition there is: name a --topic"),
+        (("describe", "g"), "all partitions with offsets of group g were deleted"),
+        (("reset", "g", "--to", "earliest", "--yes"), "no offset in an existing partition: name a --topic"),
     ],
 )
 def test_a_group_with_no_other_offset_is_named(words: tuple[str, ...], text: str) -> None:

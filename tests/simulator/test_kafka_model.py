@@ -1,4 +1,4 @@
-"""What becomes of the clients of the Kafka model when calls fail, processes sleep or are killed, and time passes."""
+"""Clients of the Kafka model when calls fail, processes sleep or are killed, and time passes."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_a_killed_members_partitions_move_when_its_session_ends() -> None:
     run(test)
 
 
-def test_who_slept_past_its_session_is_told_that_it_lost_its_partitions_and_commits_nothing() -> None:
+def test_a_member_that_slept_past_its_session_loses_its_partitions_and_commits_nothing() -> None:
     def test(k: Model) -> None:
         topic, group, members = k.topic(2), k.name("group"), {}
         codes: list[int] = []

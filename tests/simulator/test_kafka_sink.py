@@ -106,9 +106,9 @@ def test_a_record_is_not_taken_for_the_newest_while_what_is_behind_it_is_hidden_
         brokers.expire_offsets(GROUP)
         successor = opened()
         with pytest.raises(Retry, match="a transaction may be open in it"):
-            successor.resume(owned.at(None))
+            successor.resume(owned.with_offset(None))
         other.commit(waiting)
-        assert successor.resume(owned.at(None)).next_offset == 2
+        assert successor.resume(owned.with_offset(None)).next_offset == 2
 
     on_brokers(body)
 
@@ -150,7 +150,7 @@ def test_where_there_may_be_no_record_the_group_says_where_the_last_transaction_
 ) -> None:
     def body(brokers: Brokers) -> None:
         sink, successor = opened(), opened()
-        monkeypatch.setattr("flafka.sinks.kafka.commitlog.CommitLog.open", lambda self: False)
+        monkeypatch.setattr("flafka.sinks.kafka.commitlog.KafkaCommitLog.open", lambda self: False)
         owned = sink.resume(committed(brokers, sink._cluster_id))
         sink.write(event(0))
         sink.commit(sink.stage(owned, OffsetRange(0, 1)))
@@ -163,11 +163,11 @@ def test_where_there_may_be_no_record_the_group_says_where_the_last_transaction_
 def test_a_position_of_an_earlier_epoch_than_the_records_own_is_none() -> None:
     def body(brokers: Brokers) -> None:
         sink, successor = opened(), opened()
-        owned = sink.resume(committed(brokers, sink._cluster_id).of(epoch=5))
+        owned = sink.resume(committed(brokers, sink._cluster_id).replace(epoch=5))
         sink.write(event(0))
         sink.commit(sink.stage(owned, OffsetRange(0, 1)))
         brokers.expire_offsets(GROUP)
-        before = committed(brokers, successor._cluster_id, 7).of(epoch=4, commit_log=owned.generation.commit_log)
+        before = committed(brokers, successor._cluster_id, 7).replace(epoch=4, commit_log=owned.generation.commit_log)
         assert successor.resume(before).next_offset == 1
 
     on_brokers(body)
@@ -195,7 +195,7 @@ def delivered_as_by_the_runner(sink: Any, owned: Assignment, batch: Batch, start
             break
         except Conflict:
             sink.reset(0)
-            owned = sink.resume(owned.at(start))
+            owned = sink.resume(owned.with_offset(start))
         except Retry:
             sink.reset()
     return rejected
@@ -260,9 +260,9 @@ def test_an_event_for_a_topic_that_takes_none_of_the_sink_is_rejected_alone() ->
         sink.commit(sink.stage(owned, OffsetRange(0, 1)))
         assert [entry.value for entry in brokers.records(OUT, 0)] == [b"3"]
         assert [*rejected.value.reasons.values()] == [
-            "topic __consumer_offsets is the brokers' own, and takes no events",
+            "topic __consumer_offsets is internal to the brokers, and accepts no events",
             "this client lacks the right Write on topic denied (Broker: Topic authorization failed)",
-            "the header 'topic' is empty, and is to name a topic",
+            "the header 'topic' is empty, and must name a topic",
         ]
 
     on_brokers(body)
@@ -284,7 +284,7 @@ def test_an_event_that_would_come_back_into_the_channel_is_rejected_alone(cluste
         sink.commit(sink.stage(owned, OffsetRange(0, 1)))
         assert [entry.value for entry in brokers.records(OUT, 0)] == [b"out"]
         assert [entry.value for entry in brokers.records(TOPIC, 0)] == ([b"back"] if cluster else [])
-        why = f"topic {TOPIC} is that of the sink's own channel, which would get the event again without end"
+        why = f"topic {TOPIC} is that of the sink's own channel, which would get the event again in an endless loop"
         assert [*rejected.values()] == ([] if cluster else [why])
 
     on_brokers(body)
@@ -308,7 +308,7 @@ def test_a_refused_transaction_is_tried_again_with_its_reason(
 ) -> None:
     def body(brokers: Brokers) -> None:
         brokers.topics[OUT].rights = [AclOperation.DESCRIBE]
-        monkeypatch.setattr("flafka.sinks.kafka.topics.Topics._may_write", lambda self, name: True)
+        monkeypatch.setattr("flafka.sinks.kafka.topics.TopicCache._has_write_access", lambda self, name: True)
         sink = opened()
         owned = sink.resume(committed(brokers, sink._cluster_id))
         sink.write(event(0))
@@ -341,7 +341,7 @@ def test_a_group_that_no_transaction_takes_is_named_before_any_event_is_written(
     def body(brokers: Brokers) -> None:
         sink = opened()
         with pytest.raises(FlafkaError, match="consumer group 'für' has 'ü', and the Kafka client takes printable"):
-            sink.resume(committed(brokers, sink._cluster_id).of(group="für"))
+            sink.resume(committed(brokers, sink._cluster_id).replace(group="für"))
 
     on_brokers(body)
 

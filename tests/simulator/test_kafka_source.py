@@ -51,7 +51,7 @@ def test_it_goes_on_with_the_first_record_that_is_left_and_says_so(caplog: pytes
         run_in(world, Process(world, "p"), body)
         assert [committed(brokers, partition).offset for partition in (0, 1)] == [6, 5]
     assert sorted(read) == [(0, 3), (0, 4), (0, 5), (1, 4)]
-    assert "2 records are lost; it goes on with the earliest record there is, 3" in caplog.text
+    assert "2 records are lost; it continues with the earliest record, 3" in caplog.text
     assert metrics.get("KafkaOffsetLostCount") == 1
 
 

@@ -5,10 +5,25 @@ from __future__ import annotations
 import pytest
 
 from tests.simulator.faults import Fault, Kind
-from tests.simulator.plans import NEW_IDS, OLD_METADATA, Step
-from tests.simulator.stories import Run, told
+from tests.simulator.plans import NEW_IDS
+from tests.simulator.steps import (
+    Step,
+    away,
+    drain,
+    inherit,
+    partitions,
+    put,
+    recreate,
+    replay_span,
+    retention,
+    root,
+    start,
+    topic,
+    truncate,
+)
+from tests.simulator.stories import Run, run_story
 
-BEGUN = (Step(0, "topic", (1,)), Step(0, "start", ("h1",)), Step(5, "put", (4, 0)), Step(30, "put", (2, 0)))
+BEGUN = (topic(1), start("h1"), put(good=4, after=5), put(good=2, after=30))
 """An agent, and six events of two records that it has delivered by the time of the next step."""
 
 
@@ -17,30 +32,33 @@ def said(run: Run) -> str:
 
 
 @pytest.mark.parametrize("sink", ["hdfs", "kafka", "solr", "hbase", "spark-hdfs"])
-def test_a_span_is_replayed_once_beside_agents_whatever_is_killed(sink: str) -> None:
-    run = told(
-        sink, *BEGUN, Step(20, "replay-span", (0, None, False, "now")), Step(20, "put", (2, 0)),
+def test_a_killed_replay_delivers_its_span_once(sink: str) -> None:
+    """A replay beside agents that is killed and run again delivers its span once."""
+    run = run_story(
+        sink, *BEGUN, replay_span(0, after=20), put(good=2, after=20),
         faults=(Fault("again", "kafka.committed", 5, Kind.KILLED, 0),),
     )  # fmt: skip
-    assert run.world.lives["again"] == 3  # it goes on, and is complete then
+    assert run.world.lives["again"] == 3  # it continues and completes
     (span,) = run.spans
     assert span.complete
     assert sum(end - first for first, end in span.ranges[span.complete].values()) == 2
 
 
-def test_a_replay_begun_anew_delivers_all_once_more() -> None:
-    run = told("hdfs", *BEGUN, Step(20, "replay-span", (0, None, True, "now")))
-    assert set(run.again_delivered.values()) == {2}
+def test_a_replay_with_again_delivers_everything_once_more() -> None:
+    """A replay with `--again` delivers its whole span once more."""
+    run = run_story("hdfs", *BEGUN, replay_span(0, anew=True, after=20))
+    assert set(run.replay_deliveries.values()) == {2}
 
 
 @pytest.mark.parametrize(
     ("sink", "what", "number"),
     [("hdfs", "kafka.commit", 2), ("kafka", "kafka.committed", 4), ("solr", "kafka.committed", 5)],
 )
-def test_retention_overtakes_a_replay_that_was_killed(sink: str, what: str, number: int) -> None:
-    run = told(
-        sink, *BEGUN, Step(20, "replay-span", (0, None, False, "now")), Step(0.4, "retention", (0, 1, "")),
-        Step(20, "retention", (0, 0, "")), Step(20, "put", (2, 0)),
+def test_retention_overtakes_a_killed_replay(sink: str, what: str, number: int) -> None:
+    """A killed replay continues behind the records that retention removed, and reports them."""
+    run = run_story(
+        sink, *BEGUN, replay_span(0, after=20), retention(0, left=1, after=0.4),
+        retention(0, left=0, after=20), put(good=2, after=20),
         faults=(Fault("again", what, number, Kind.KILLED, 0),),
     )  # fmt: skip
     assert run.world.faults
@@ -48,57 +66,63 @@ def test_retention_overtakes_a_replay_that_was_killed(sink: str, what: str, numb
     assert "does not deliver" not in said(run)
 
 
-def test_what_retention_takes_while_a_replay_reads_is_said_by_record() -> None:
-    run = told(
-        "solr", *BEGUN, Step(20, "replay-span", (0, None, False, "now")), Step(2, "retention", (0, 1, "")),
-        Step(30, "put", (2, 0)),
+def test_records_removed_during_a_replay_are_reported() -> None:
+    """Records that retention removes while a replay reads are reported with their offsets."""
+    run = run_story(
+        "solr", *BEGUN, replay_span(0, after=20), retention(0, left=1, after=2),
+        put(good=2, after=30),
         faults=(Fault("again", "kafka.describe_topic", 3, Kind.PAUSED, 20.0),),
     )  # fmt: skip
-    assert "records 0 to 0 of t-0 were removed by retention before this replay came to them" in said(run)
+    assert "records 0 to 0 of t-0 were removed by retention before this replay read them" in said(run)
 
 
-def test_a_topic_made_again_ends_a_replay() -> None:
-    run = told(
-        "hdfs", *BEGUN, Step(20, "replay-span", (0, None, False, "now")), Step(0.5, "recreate", (0, 0)),
-        Step(60, "put", (2, 0)),
+def test_a_recreated_topic_ends_a_replay() -> None:
+    """A replay ends with an error if its topic is recreated."""
+    run = run_story(
+        "hdfs", *BEGUN, replay_span(0, after=20), recreate(events=0, after=0.5),
+        put(good=2, after=60),
     )  # fmt: skip
-    assert "again: topic t was deleted and created again: what this replay had still to deliver is lost" in said(run)
+    lost = "again: topic t was deleted and recreated: the records that this replay had still to deliver are lost"
+    assert lost in said(run)
 
 
 @pytest.mark.parametrize("sink", ["hdfs", "solr"])
-def test_a_partition_that_is_added_meanwhile_is_not_of_the_span(sink: str) -> None:
-    run = told(
-        sink, *BEGUN, Step(20, "replay-span", (0, None, False, "now")), Step(0.5, "partitions", (3,)),
-        *(Step(4, "put", (1, 0)) for _ in range(6)),
+def test_a_partition_added_during_a_replay_is_not_in_its_span(sink: str) -> None:
+    """A partition that is added during a replay is not in its span."""
+    run = run_story(
+        sink, *BEGUN, replay_span(0, after=20), partitions(3, after=0.5),
+        *(put(good=1, after=4) for _ in range(6)),
         faults=(Fault("again", "kafka.commit", 1, Kind.PAUSED, 20.0),),
     )  # fmt: skip
     (span,) = run.spans
     assert list(span.ranges[span.complete]) == [0]
 
 
-def test_documents_keep_the_names_that_they_have_for_the_agents() -> None:
-    run = told(
-        "solr", Step(0, "inherit", (OLD_METADATA.index(NEW_IDS), 0)), *BEGUN[1:],
-        Step(20, "replay-span", (30, None, False, "now")),
+def test_replayed_documents_keep_their_ids() -> None:
+    """Replayed documents have the IDs that the agents gave them."""
+    run = run_story(
+        "solr", inherit(NEW_IDS, offset=0), *BEGUN[1:],
+        replay_span(30, after=20),
     )  # fmt: skip
     (span,) = run.spans
     assert sum(end - first for first, end in span.ranges[span.complete].values()) == 1  # the agents named the others
     assert len({name.partition("-")[0] for name in run.solr.collections["events"]}) == 1
 
 
-def test_brokers_that_are_away_for_a_moment_do_not_end_a_replay() -> None:
-    run = told(
-        "hdfs", *BEGUN, Step(20, "replay-span", (0, None, False, "now")), Step(1, "away", ("kafka", 12.0)),
-        Step(30, "put", (2, 0)),
+def test_a_short_outage_does_not_end_a_replay() -> None:
+    """A replay continues after brokers were unreachable for 12 s."""
+    run = run_story(
+        "hdfs", *BEGUN, replay_span(0, after=20), away("kafka", seconds=12.0, after=1),
+        put(good=2, after=30),
     )  # fmt: skip
     assert run.world.lives["again"] == 2  # it is run once, and once more in the end, when it is complete
 
 
-def test_two_replays_beside_each_other_miss_what_each_has_deleted() -> None:
-    """The second one deletes what the first has just brought back, and is killed: a drain meanwhile lacks nothing."""
-    run = told(
-        "hbase", Step(0, "start", ("h1",)), Step(2, "put", (3, 0)), Step(2, "replay-span", (0, None, False, "now")),
-        Step(0.5, "replay-span", (0, None, False, "now")), Step(0, "drain", ("h1", "dies", 1)),
+def test_two_replays_at_once_are_both_complete() -> None:
+    """Two replays at once are complete, although the second deletes documents of the first and is killed."""
+    run = run_story(
+        "hbase", start("h1"), put(good=3, after=2), replay_span(0, after=2),
+        replay_span(0, after=0.5), drain("h1", other="dies", events=1),
         faults=(Fault("again", "kafka.describe_topic", 5, Kind.KILLED, 0, life=2),), seed=62038386,
     )  # fmt: skip
     assert run.world.faults
@@ -106,21 +130,20 @@ def test_two_replays_beside_each_other_miss_what_each_has_deleted() -> None:
 
 
 @pytest.mark.parametrize("sink", ["hdfs", "kafka", "solr"])
-@pytest.mark.parametrize("then", [(), (Step(5, "put", (3, 0)), Step(5, "put", (2, 0)))])
-def test_a_replay_is_complete_though_brokers_have_lost_what_it_had_replayed(
-    sink: str, then: tuple[Step, ...]
-) -> None:
-    """Whether others have taken the places of those records, or not; the agents' group wants its operator."""
-    run = told(sink, *BEGUN, Step(20, "replay-span", (0, None, False, "now")), Step(60, "truncate", (0, 1)), *then)
-    assert "this replay has come to record 2, and what is left of the span ends before record 1 now" in said(run)
+@pytest.mark.parametrize("then", [(), (put(good=3, after=5), put(good=2, after=5))])
+def test_a_replay_is_complete_after_brokers_lost_replayed_records(sink: str, then: tuple[Step, ...]) -> None:
+    """A replay is complete if brokers lost records that it had replayed, reused offsets or not."""
+    run = run_story(sink, *BEGUN, replay_span(0, after=20), truncate(0, lost=1, after=60), *then)
+    assert "this replay has committed offset 2, and the span ends before record 1 now" in said(run)
     assert "agent group reset g.replay" not in said(run)
     (span,) = run.spans
     assert span.complete
 
 
-def test_a_replay_whose_records_brokers_lose_meanwhile_goes_on_with_what_is_left() -> None:
-    run = told(
-        "solr", *BEGUN, Step(20, "replay-span", (0, None, False, "now")), Step(2, "truncate", (0, 1)),
+def test_a_replay_continues_with_the_records_that_brokers_did_not_lose() -> None:
+    """A replay continues with the rest of its span if brokers lose records meanwhile."""
+    run = run_story(
+        "solr", *BEGUN, replay_span(0, after=20), truncate(0, lost=1, after=2),
         faults=(Fault("again", "kafka.describe_topic", 3, Kind.PAUSED, 20.0),),
     )  # fmt: skip
     assert "again: partition 0: the brokers have lost records from 1 on" in said(run)
@@ -128,14 +151,14 @@ def test_a_replay_whose_records_brokers_lose_meanwhile_goes_on_with_what_is_left
     assert span.complete
 
 
-def test_a_killed_replay_goes_on_in_other_partitions_than_that_which_brokers_have_cut() -> None:
-    """Behind the end of the cut partition it would wait for records that are not of the span."""
-    run = told(
-        "spark-hdfs", Step(0, "start", ("h1",)), Step(2, "put", (2, 0)), Step(2, "put", (6, 0)),
-        Step(2, "root", ("h1",)), Step(0, "put", (5, 0)), Step(0.5, "replay-span", (5, 1.0, False, "now")),
-        Step(6, "truncate", (0, 1)),
-        faults=(Fault("again", "hdfs.mkdirs", 3, Kind.LOST, 20.0, life=1),), seed=30,
+def test_a_killed_replay_continues_in_partitions_that_were_not_truncated() -> None:
+    """A killed replay ends a truncated partition, and continues in the others."""
+    run = run_story(
+        "spark-hdfs", start("h1"), put(good=2, after=2), put(good=6, after=2),
+        root("h1", after=2), put(good=5), replay_span(5, kill_after=1.0, after=0.5),
+        truncate(0, lost=1, after=6),
+        faults=(Fault("again", "hdfs.mkdirs", 1, Kind.LOST, 20.0, on="/g.replay."),), seed=30,
     )  # fmt: skip
-    assert "this replay has come to record 1, and what is left of the span ends before record 0 now" in said(run)
+    assert "this replay has committed offset 1, and the span ends before record 0 now" in said(run)
     (span,) = run.spans
     assert span.complete

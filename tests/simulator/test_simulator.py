@@ -17,8 +17,9 @@ from tests.simulator.__main__ import shrink, simulate
 from tests.simulator.faults import Fault, Kind
 from tests.simulator.mutants import MUTANTS, ROOT, chosen, found
 from tests.simulator.outcomes import Failure
-from tests.simulator.plans import Plan, Step
+from tests.simulator.plans import Plan
 from tests.simulator.program import installed
+from tests.simulator.steps import kill, put, start
 from tests.simulator.stories import Run, attempt
 
 SEEDS = examples(60)
@@ -60,7 +61,7 @@ def test_nothing_is_lost_in_silence_on_the_way_in(what, simulated):
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("what", [("--sink", "hdfs"), ("--source", "taildir"), ("--source", "overflow")])
 @pytest.mark.usefixtures("lengthy")
-def test_a_seed_tells_the_same_story_each_time(what):
+def test_a_seed_gives_the_same_log_each_time(what):
     command = [sys.executable, "-m", "tests.simulator", "--seeds", "1", "--first", "7", *what, "--tell"]
     # Processes that share nothing, not even the addresses of what they have imported.
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
@@ -72,12 +73,12 @@ def test_a_seed_tells_the_same_story_each_time(what):
     assert len(told) > 10
 
 
-def test_a_seed_tells_the_same_story_whatever_ran_before(simulated):
+def test_a_seed_gives_the_same_log_whatever_ran_before(simulated):
     alone, after = (
         simulated("--seeds", str(seeds), "--first", str(first), "--sink", "solr", "--tell")[1].splitlines()
         for seeds, first in ((1, 2), (2, 1))
     )
-    assert any("--- in-flight 4" in line for line in after[: -len(alone)])  # what the other one is about
+    assert any("--- in_flight(most=4)" in line for line in after[: -len(alone)])  # what the other one is about
     told = [line for line in alone if "schedules in" not in line and "passed" not in line]
     assert told == after[-len(alone) :][: len(told)]
     assert len(told) > 5
@@ -86,8 +87,8 @@ def test_a_seed_tells_the_same_story_whatever_ran_before(simulated):
 def test_a_failure_is_shrunk_to_what_it_takes(monkeypatch):
     needed = Fault("h1", "solr.update", 1, Kind.REFUSED, 0, life=2)
     faults = [needed._replace(life=1), needed, needed._replace(what="kafka.commit", kind=Kind.LOST)]
-    steps = [Step(1, what, ("h1",)) for what in ("start", "start", "kill", "start")]
-    steps += [Step(time, "put", (1, 0)) for time in (20, 60)]  # no fault comes once the last one is over
+    steps = [step("h1", after=1) for step in (start, start, kill, start)]
+    steps += [put(good=1, after=time) for time in (20, 60)]  # no fault comes once the last one is over
     check, lost = Run._check, Failure("as if something were lost")
 
     def fail(run: Run) -> None:
@@ -100,7 +101,7 @@ def test_a_failure_is_shrunk_to_what_it_takes(monkeypatch):
         found = shrink(Plan(1, "solr", steps, faults=faults), lost)
     assert found.faults == [needed]
     assert len(found.steps) < len(steps)
-    assert "kill" in {step.what for step in found.steps}
+    assert "kill" in {step.name for step in found.steps}
 
 
 def test_faults_that_came_by_chance_come_about_again_once_each_where_they_are_given():

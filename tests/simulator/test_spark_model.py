@@ -1,4 +1,4 @@
-"""What the model of Spark makes of the project's own query and tasks, and of what goes wrong."""
+"""Query and tasks of the project on the model of Spark, with failures."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from typing import Any
 import pytest
 
 from flafka.agent.options import AgentOptions
+from flafka.agent.runner.commitlogmove import CommitLogMove
 from flafka.agent.runner.deadletters import rejections
 from flafka.agent.runner.deadletters.rejections import Rejections
-from flafka.agent.runner.moving import CommitLogMove
 from flafka.agent.runner.spark import query as query_module
-from flafka.agent.runner.spark.driver import reason
+from flafka.agent.runner.spark.driver import failure_reason
 from flafka.agent.runner.spark.job import Job, SinkJob
 from flafka.agent.runner.spark.query import Query
-from flafka.agent.topology import ChannelSpec, Place, SinkSpec, Tolerance
+from flafka.agent.topology import ChannelSpec, ConfigLocation, SinkSpec, Tolerance
 from flafka.channels.kafka import KafkaChannel, KafkaChannelConfig
 from flafka.plugins import Assignment, Batch, Config, KafkaStream, Record, Retry, Sink
 from tests.fixtures.partitions import assignment
@@ -28,7 +28,7 @@ from tests.simulator.running import replaced, run_in
 from tests.simulator.spark import Spark, limited
 from tests.simulator.world import World, simulation, world
 
-PLACE = Place("test.conf", 1)
+PLACE = ConfigLocation("test.conf", 1)
 RAW = [("flafka.format", b"raw/1")]
 
 
@@ -89,24 +89,24 @@ class Offsets(KafkaChannel):
     def open(self) -> None:
         pass
 
-    def confirm(self, assignment: Assignment) -> None:
+    def confirm_topic_id(self, assignment: Assignment) -> None:
         pass
 
     def committed(self, group: str | None) -> Sequence[Assignment]:
         here = world().models
         return [assignment("c", "t", "i", "g", 0, p, next_offset=here["offsets"].get(p)) for p in here["log"].records]
 
-    def starts(self) -> Mapping[int, int]:
+    def beginning_offsets(self) -> Mapping[int, int]:
         log = world().models["log"]
         return {partition: log.low_watermark("t", partition) for partition in log.partitions("t")}
 
-    def refusals(self, group: str | None, starts: Any = None) -> Any:
+    def blocking_errors(self, group: str | None, starts: Any = None) -> Any:
         return []
 
     def commit_offsets(self, assignments: Collection[Assignment]) -> None:
         world().models["offsets"].update({one.partition: one.next_offset for one in assignments})
 
-    def restore(self, assignments: Collection[Assignment]) -> None:
+    def restore_offsets(self, assignments: Collection[Assignment]) -> None:
         raise Retry("the group has members")
 
 
@@ -159,14 +159,14 @@ class Run:
             self.spark.streams.addListener(
                 SimpleNamespace(
                     onQueryStarted=lambda event: None,
-                    onQueryProgress=lambda event: self.query.show(event.progress),
-                    onQueryIdle=lambda event: self.query.idle(""),
+                    onQueryProgress=lambda event: self.query.on_progress(event.progress),
+                    onQueryIdle=lambda event: self.query.on_idle(""),
                 )
             )
             try:
                 self.query.run(self.spark, self.stopping)
             except Exception as e:
-                self.errors.append(reason(f"{type(e).__name__}: {e}", sink))
+                self.errors.append(failure_reason(f"{type(e).__name__}: {e}", sink))
                 self.world.sleep(1)
 
     def until(self, condition: Callable[[], Any], seconds: float = 600) -> None:
@@ -177,7 +177,7 @@ class Run:
 
     @property
     def times(self) -> list[int]:
-        """How often each event came, in order."""
+        """Number of deliveries of each event, in order."""
         return [self.store.bodies[b"%d" % n] for n in range(self.log.numbers)]
 
 
@@ -196,7 +196,7 @@ def test_what_is_appended_is_delivered_once() -> None:
 
 
 @pytest.mark.parametrize("kind", [kind for kind in Kind if kind not in (Kind.WELL, Kind.REFUSED)])
-def test_an_attempt_that_fails_or_is_given_up_is_made_again(kind: Kind) -> None:
+def test_a_failed_or_abandoned_attempt_is_repeated(kind: Kind) -> None:
     run = Run(Fault("executor-1", "spark.task", 1, kind, 70.0)).go(deliver)
     assert run.world.faults
     assert run.errors == []
@@ -205,7 +205,7 @@ def test_an_attempt_that_fails_or_is_given_up_is_made_again(kind: Kind) -> None:
     assert (2 in run.times) == twice, "its work was done already, or is done yet"
 
 
-def test_a_task_that_fails_again_and_again_fails_the_query_with_what_python_said() -> None:
+def test_a_task_that_fails_repeatedly_fails_the_query_with_its_python_error() -> None:
     def story(run: Run) -> None:
         run.store.bad = b"3"
         run.log.append(7)
@@ -222,7 +222,7 @@ def test_a_task_that_fails_again_and_again_fails_the_query_with_what_python_said
 def test_an_error_of_the_drivers_function_ends_the_query() -> None:
     def story(run: Run) -> None:
         run.until(lambda: run.spark.queries and run.spark.queries[0].batches)
-        run.query.assignments[0] = run.query.assignments[0].at(100)
+        run.query.assignments[0] = run.query.assignments[0].with_offset(100)
         run.log.append(7)
         run.until(lambda: run.errors)
 

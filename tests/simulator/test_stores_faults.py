@@ -1,4 +1,4 @@
-"""What the models of Solr and HBase make of calls that go wrong."""
+"""Models of Solr and HBase with failing calls."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def solr(body: Callable[[Any, World], Any], *faults: Fault) -> stores.Solr:
 
 
 def hbase(body: Callable[[thrift.HBase, World], Any], *faults: Fault) -> stores.Table:
-    """The same for a table `t` of HBase."""
+    """Run a body with a sink and a table `t` of HBase, and return the model."""
     with simulation(World(1, given=list(faults))) as world:
         table = stores.HBase(world).create("t", "f")
         with replaced(thrift, imported={"happybase": stores.happybase}):

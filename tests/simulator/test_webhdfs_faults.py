@@ -1,4 +1,4 @@
-"""What the model of HDFS makes of calls that go wrong."""
+"""Model of HDFS with failing calls."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.simulator.running import replaced, run_in
 from tests.simulator.webhdfs import Hdfs
 from tests.simulator.world import World, simulation
 
-TIMEOUT = 30.0
+TIMEOUT_SECONDS = 30.0
 
 
 def run(body: Callable[[WebHdfs, World], Any], *faults: Fault, files: dict[str, bytes] | None = None) -> Hdfs:
@@ -31,7 +31,7 @@ def run(body: Callable[[WebHdfs, World], Any], *faults: Fault, files: dict[str, 
             hdfs.put(path, data)
         with replaced(webhdfs, pyhdfs, imported={"requests": http.requests}):
             client = WebHdfs(
-                ["nn:9870"], scheme="http", user="u", timeout=TIMEOUT, threads=2, stopping=threading.Event()
+                ["nn:9870"], scheme="http", user="u", timeout=TIMEOUT_SECONDS, threads=2, stopping=threading.Event()
             )
             run_in(world, Process(world, "p"), lambda: body(client, world))
         return hdfs
@@ -53,7 +53,7 @@ def test_a_request_that_is_lost_is_sent_again_by_pyhdfs() -> None:
         seconds.append(world.now)
 
     assert run(body, fault("rename", Kind.LOST), files={"/a": b"1"}).files() == {"/b": b"1"}
-    assert seconds[0] == pytest.approx(TIMEOUT + 0.5 + 0.02), "the timeout, pyhdfs's pause, and two calls"
+    assert seconds[0] == pytest.approx(TIMEOUT_SECONDS + 0.5 + 0.02), "the timeout, pyhdfs's pause, and two calls"
 
 
 @pytest.mark.parametrize("kind", [Kind.UNANSWERED, Kind.DOUBLED])
@@ -73,7 +73,7 @@ def test_a_late_rename_overtakes_what_came_after() -> None:
         client._client.max_tries = 1
         with pytest.raises(Retry, match="no NameNode answers"):
             client.rename("/a", "/b")
-        assert world.now >= TIMEOUT
+        assert world.now >= TIMEOUT_SECONDS
         assert client.status("/b") is None
         world.sleep(30)
         assert client.status("/b") is not None

@@ -1,4 +1,4 @@
-"""What the project's code finds in place of `time`, `threading`, `queue` and `concurrent.futures` in a simulation."""
+"""Doubles of `time`, `threading`, `queue` and `concurrent.futures` in a simulation."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ def sleep(seconds: float) -> None:
 
 
 LONGEST_IDLE_SECONDS = 10.0
-"""So long what waits for short times, again and again, may be spared that: see `Signal.idle`."""
+"""Longest time for which a thread that polls at short intervals skips its polls (`Signal.idle`)."""
 LOOKS_SECONDS = 0.05
-"""Who waits for less looks around only so often."""
+"""Interval at which threads with shorter waits poll."""
 
 
 class Lock:
@@ -141,7 +141,7 @@ class Condition:
         return fired
 
     def wait_for(self, predicate: Callable[[], Any], timeout: float | None = None) -> Any:
-        """Who waits in vain, again and again, is idle."""
+        """A thread that waits in vain repeatedly is idle."""
         here = world()
         begun = here.now
         while not (result := predicate()):

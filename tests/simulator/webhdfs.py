@@ -15,7 +15,7 @@ PREFIX = "/webhdfs/v1"
 DATANODES = ("datanode-1", "datanode-2")
 WRITES = {"CREATE", "MKDIRS", "RENAME", "DELETE"}
 SIGNED = bytes(n ^ 128 for n in range(256))
-BLOCK = 1 << 20
+BLOCK_BYTES = 1 << 20
 CACHED = 1000
 """Paths whose parents and names are known: the same ones come again and again."""
 _parent, _unquoted = lru_cache(CACHED)(posixpath.dirname), lru_cache(CACHED)(unquote)
@@ -29,13 +29,13 @@ class Tree:
         self.files: dict[str, bytes] = {}
         self.directories = {"/"}
         self.changed: dict[str, int] = {}
-        """When: of files and directories."""
+        """Modification times of files and directories."""
         self.clock = clock
         self.full: set[str] = set()
         """Directories of which a quota is reached: nothing can be renamed into them."""
 
     def execute(self, op: str, path: str, options: dict[str, Any], data: bytes = b"") -> tuple[int, Any]:
-        """What HDFS does when it is asked, and answers; CREATE and OPEN are those of a DataNode."""
+        """Execute an operation and return the answer; a DataNode executes CREATE and OPEN."""
         if (above := self._file_above(path)) is not None:
             return error(403, "ParentNotDirectoryException", f"{above} (is not a directory)")
         answer: tuple[int, Any] = getattr(self, f"_{op.lower()}")(path, options, data)
@@ -82,7 +82,7 @@ class Tree:
         return True
 
     def make_directories(self, path: str) -> None:
-        """That one and all above it."""
+        """Create a directory and its parents."""
         while path not in self.directories:
             self.directories.add(path)
             self._touch(path)
@@ -92,7 +92,7 @@ class Tree:
         self.changed[path] = self.changed[_parent(path)] = self.clock()
 
     def _below(self, path: str) -> list[str]:
-        """It and all in it."""
+        """Delete a path recursively."""
         if path in self.files:
             return [path]
         within = f"{path}/"
@@ -201,29 +201,29 @@ class Hdfs:
 
     def put(self, path: str, data: bytes) -> None:
         """Somebody writes a file."""
-        self.world.told(f"somebody writes {path}")
+        self.world.log(f"somebody writes {path}")
         self.tree.write(path, data)
 
     def remove(self, path: str) -> bool:
         """Somebody deletes a file, or a directory with all in it."""
-        self.world.told(f"somebody deletes {path}")
+        self.world.log(f"somebody deletes {path}")
         return self.tree.remove(path)
 
     def fill(self, path: str, seconds: float) -> None:
         """A quota of this directory is reached, and raised after so long."""
-        self.world.told(f"the quota of {path} is reached")
+        self.world.log(f"the quota of {path} is reached")
         self.tree.full.add(path)
         self.world.later(seconds, lambda: self.tree.full.discard(path))
 
     def move(self, source: str, target: str) -> bool:
         """Somebody renames it."""
-        self.world.told(f"somebody renames {source} to {target}")
+        self.world.log(f"somebody renames {source} to {target}")
         return self.tree.rename(source, target)
 
     # --- as a server
 
     def request(self, method: str, url: str, params: dict[str, Any], options: dict[str, Any]) -> Answer:
-        """What a session of `requests` is answered."""
+        """Answer a request of a session of `requests`."""
         server, _, rest = url.partition(PREFIX)
         quoted, _, query = rest.partition("?")
         path = _unquoted(quoted) or "/"
@@ -250,6 +250,7 @@ class Hdfs:
             lambda: Answer(*tree.execute(op, path, params)),
             refuse=lambda number: _refusal(op, number),
             away=self.away,
+            on=params.get("destination", path),
         )
 
     def _transfer(self, query: str, path: str, url: str, options: dict[str, Any]) -> Answer:
@@ -266,7 +267,7 @@ class Hdfs:
                 data = body
             else:
                 try:
-                    while piece := body.read(BLOCK):
+                    while piece := body.read(BLOCK_BYTES):
                         data += piece
                 except BaseException:
                     # A client that breaks off leaves what it has sent, in a file that looks as if it were whole.
@@ -280,6 +281,7 @@ class Hdfs:
             refuse=lambda number: _refusal(op, number),
             cut=cut,
             away=self.away,
+            on=path,
         )
 
 
@@ -305,7 +307,7 @@ def _nothing() -> Answer:
 
 
 def _refusal(op: str, number: int) -> Answer:
-    """Of a NameNode in safe mode, which still lets read, or of one that is not the active one."""
+    """Refusal of a NameNode in safe mode, which allows reads, or of a standby one."""
     if op in WRITES and number % 2:
         return Answer(*error(403, "SafeModeException", f"Cannot {op.lower()}. Name node is in safe mode."))
     text = f"Operation category {'WRITE' if op in WRITES else 'READ'} is not supported in state standby."

@@ -21,8 +21,8 @@ from tests.simulator.processes import Process, Thread
 
 MOST_STEPS = 200_000
 """A run that takes more switches of threads does not come to an end."""
-START_OF_TIME = 1_790_000_000.0
-"""What the clock on the wall shows when a simulation begins, in seconds since the epoch."""
+START_SECONDS_SINCE_EPOCH = 1_790_000_000.0
+"""Wall-clock time at which a simulation begins, in seconds since the epoch."""
 
 
 class Stuck(Exception):
@@ -45,26 +45,28 @@ class World:
         self.now = 0.0
         """Seconds since the simulation began."""
         self.delayed_until = 0.0
-        """When all are awake that were paused, and all is there that was late."""
+        """Time at which all paused processes run and all late requests have arrived."""
         self.skew = 0.0
-        """How wrong the clock on the wall goes, in seconds."""
+        """Error of the wall clock, in seconds."""
         self.chances = chances or Chances()
-        self.given = {(f.process, f.life, f.what, f.number): f for f in given} if given is not None else None
-        self.armed: dict[tuple[str, str], tuple[Kind, float]] = {}
-        """By process and call: what becomes of the next one, where nothing is given, and for how many seconds."""
+        self.given = None if given is None else {(f.process, f.life, f.what, f.number): f for f in given if not f.on}
+        self._given_on = [fault for fault in given or () if fault.on]
+        self._counts = Counter[Fault]()
+        """Numbers of calls that had the path or topic of these faults."""
+        self._armed: dict[tuple[str, str], tuple[Kind, float, str]] = {}
         self.faults: list[Fault] = []
         self.story: list[str] = []
-        """What happened, a line each."""
+        """Log of the run, a line for each event."""
         self.failures: list[BaseException] = []
-        """What threads did not catch."""
+        """Uncaught exceptions of threads."""
         self._error: BaseException | None = None
-        """What was raised by nobody's thread."""
+        """Exception of a timer, which no thread raised."""
         self.over = False
         self.quiet = False
         """Set to have no more faults."""
         self.steps = 0
         self.lives = Counter[str]()
-        """How many processes of each name there were."""
+        """Number of processes by name."""
         self.hub = getcurrent()
         self.outside = Process(self, "world")
         self.current: Thread = None  # type: ignore[assignment]  # nobody asks while there is none
@@ -82,7 +84,7 @@ class World:
 
     def wall(self) -> float:
         """Seconds since the epoch, as the machine's clock shows."""
-        return START_OF_TIME + self.now + self.skew
+        return START_SECONDS_SINCE_EPOCH + self.now + self.skew
 
     def sleep(self, seconds: float) -> None:
         """The present thread waits so long; with 0 the others get their turn."""
@@ -101,7 +103,7 @@ class World:
         heapq.heappush(self._timers, (self.now + seconds, next(self._numbers), None, call))
 
     def late(self, seconds: float, call: Callable[[], None]) -> None:
-        """The same of what was asked for now, and comes late."""
+        """Call like `later`, for a request of the present that arrives late."""
         self.delayed_until = max(self.delayed_until, self.now + seconds)
         self.later(seconds, call)
 
@@ -126,13 +128,13 @@ class World:
         return thread.fired
 
     def wake(self, thread: Thread) -> None:
-        """A parked thread goes on."""
+        """Wake a parked thread."""
         if thread.parked:
             thread.parked, thread.fired = False, True
             self._runnable.append(thread)
 
-    def look_around(self, idle: list[tuple[Thread, int, float]]) -> None:
-        """Those that still wait wait until then only."""
+    def shorten_waits(self, idle: list[tuple[Thread, int, float]]) -> None:
+        """Shorten the waits of idle threads to those times."""
         for thread, ticket, until in idle:
             if thread.parked and thread.ticket == ticket:
                 heapq.heappush(self._timers, (max(until, self.now), next(self._numbers), thread, ticket))
@@ -192,7 +194,7 @@ class World:
                 raise Stuck(f"all threads wait for ever, at {self.now:.1f} s: {self._waiting()}")
 
     def _next(self) -> Thread | None:
-        """Whose turn it is, when what is due before is done; None where nobody can go on."""
+        """Run timers that are due and return the next thread; None if no thread can run."""
         runnable, timers = self._runnable, self._timers
         while True:
             while not runnable:
@@ -227,7 +229,7 @@ class World:
                 self._postpone(thread)
 
     def _postpone(self, thread: Thread) -> None:
-        """Its process sleeps: its turn comes later."""
+        """Postpone a thread until its process is awake."""
         thread.parked = True
         thread.ticket += 1
         fired = thread.fired
@@ -243,11 +245,11 @@ class World:
 
     # --- what goes wrong
 
-    def call(self, what: str, *kinds: Kind, seconds: float = 0.0) -> Fault | None:
-        """A model begins a call on behalf of the present thread, which takes `seconds`; others run meanwhile.
+    def call(self, what: str, *kinds: Kind, seconds: float = 0.0, on: str = "") -> Fault | None:
+        """Begin a call of a model on behalf of the present thread: it takes `seconds`, in which others run.
 
-        `kinds` are what may become of it, besides what becomes of the process. Answers what does, None where all is
-        well. A process that is killed here never returns.
+        `kinds` are the failures that the model knows, besides failures of the process. `on` is the path, topic or
+        offset of the call. Return the failure that the model has to play, or None. A killed process never returns.
         """
         process = self.process
         if self.over:
@@ -255,12 +257,12 @@ class World:
         if process is self.outside:
             return None
         process.calls[what] += 1
-        fault = self._drawn(process, what, kinds)
+        fault = self._drawn(process, what, kinds, on)
         self.sleep(seconds)
         if fault is None:
             return None
         self.faults.append(fault)
-        self.told(str(fault))
+        self.log(str(fault))
         if fault.kind is Kind.PAUSED:
             process.pause(fault.seconds)
         elif fault.kind is Kind.KILLED:
@@ -274,14 +276,29 @@ class World:
         elif fault is not None and fault.kind is Kind.KILLED_AFTER:
             self.process.kill()
 
-    def _drawn(self, process: Process, what: str, kinds: tuple[Kind, ...]) -> Fault | None:
+    def arm(self, process: str, what: str, kind: Kind, seconds: float, on: str = "") -> None:
+        """Let the next call of that name by a process fail, or the next one on that path or topic."""
+        self._armed[process, what] = kind, seconds, on
+
+    def disarm(self, process: str, what: str) -> None:
+        """Let the next call of that name succeed, unless it has come already."""
+        self._armed.pop((process, what), None)
+
+    def _drawn(self, process: Process, what: str, kinds: tuple[Kind, ...], on: str) -> Fault | None:
         number = process.calls[what]
         if self.quiet:
             return None
+        if self._armed and (armed := self._armed.get((process.name, what))) is not None and armed[2] in on:
+            kind, seconds, _ = self._armed.pop((process.name, what))
+            return Fault(process.name, what, number, kind, seconds, process.life)
         if self.given is not None:
+            call = process.name, process.life, what
+            matching = [f for f in self._given_on if (f.process, f.life, f.what) == call and f.on in on]
+            self._counts.update(matching)
+            for fault in matching:
+                if self._counts[fault] == fault.number:
+                    return fault
             return self.given.get((process.name, process.life, what, number))
-        if self.armed and (armed := self.armed.pop((process.name, what), None)) is not None:
-            return Fault(process.name, what, number, *armed, process.life)
         chances = self.chances
         if len(self.faults) >= chances.most:
             return None
@@ -296,7 +313,7 @@ class World:
         seconds = self._fate.choice([2.0, 20.0, 70.0]) if kind is not Kind.LATE else self._fate.choice([1.0, 15.0])
         return Fault(process.name, what, number, kind, seconds, process.life)
 
-    def told(self, line: str) -> None:
+    def log(self, line: str) -> None:
         """Add a line to the story."""
         self.story.append(f"{self.now:8.2f}  {line}")
         if self.verbose:

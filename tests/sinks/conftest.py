@@ -22,7 +22,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeWebHdfs:
 
 @pytest.fixture
 def sinks(tmp_path: Path) -> Iterator[Any]:
-    """Makes open sinks, and closes them."""
+    """Function that makes open sinks, which are closed afterwards."""
     made: list[HdfsSink] = []
 
     def make(**options: str) -> HdfsSink:

@@ -1,4 +1,4 @@
-"""A server that gives the answers which a real Elasticsearch seldom gives."""
+"""Server with answers that a real Elasticsearch seldom gives."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ Answer = Callable[[list[dict[str, Any]]], tuple[int, Any]]
 
 
 class Server:
-    """Answers as `answer` says, which gets the documents of a request; what it takes is in `stored`, by id."""
+    """Server that answers with the result of `answer`, which gets the documents; accepted ones are in `stored`, by
+    id."""
 
     def __init__(self, context: ssl.SSLContext | None = None) -> None:
         self.stored: dict[str, Any] = {}
@@ -71,6 +72,6 @@ class Server:
 
 
 def item(status: int, kind: str = "x", reason: str = "because", **more: Any) -> dict[str, Any]:
-    """What is answered for one document."""
+    """Return the answer for one document."""
     error = {"error": {"type": kind, "reason": reason, **more}}
     return {"index": {"status": status, **(error if status >= 300 else {})}}

@@ -1,4 +1,4 @@
-"""A WebHDFS in memory, below `requests`: for what a real one cannot be made to do, such as losing a single reply."""
+"""WebHDFS in memory, below `requests`, for failures that a real one seldom has, such as one lost reply."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMENODE, STANDBY, DATANODE = "namenode:9870", "standby:9870", "datanode:9864"
 
 
 class Crash(BaseException):
-    """The process died within a call."""
+    """Death of the process within a call."""
 
 
 class FakeWebHdfs:
@@ -34,23 +34,22 @@ class FakeWebHdfs:
         self.before: Callable[[int, str], None] = lambda index, op: None
         """Called with each call's number and operation before it is executed; may raise."""
         self.after: Callable[[int, str], None] = lambda index, op: None
-        """The same, when it was executed and not answered yet."""
+        """Called like `before`, after the call is executed and before its answer."""
         self.refuse: Callable[[str, str], tuple[int, Any, str] | None] = lambda host, op: None
-        """May answer in place of that server: status, body, redirection."""
+        """Answer in place of a server, or None: status, body, redirection."""
         self._lock = threading.Lock()
         self.standby_follows()
 
     def standby_follows(self) -> None:
-        """Let the standby see what there is now. It answers reads by that, as Hadoop's does where
-        dfs.ha.allow.stale.reads is set, sends uploads on to a DataNode, and refuses all else.
-        """
+        """Let the standby follow. It answers reads from its state, as with Hadoop's dfs.ha.allow.stale.reads, sends
+        uploads on to a DataNode, and refuses all else."""
         self._seen = Tree(self.tree.clock)
         self._seen.files, self._seen.directories = copy.copy(self.files), copy.copy(self.tree.directories)
 
     @classmethod
     @contextlib.contextmanager
     def installed(cls) -> Iterator[Self]:
-        """One for a while."""
+        """Install one for the block."""
         with pytest.MonkeyPatch.context() as patch:
             fake = cls()
             fake.install(patch)
@@ -70,11 +69,11 @@ class FakeWebHdfs:
         self.before, self.after = (fail, lambda *_: None) if when == "before" else (lambda *_: None, fail)
 
     def heal(self) -> None:
-        """No more failures."""
+        """Stop the failures."""
         self.before = self.after = lambda *_: None
 
     def visible(self) -> dict[str, bytes]:
-        """The files that readers see."""
+        """Return the files that readers see."""
         return {path: content for path, content in self.files.items() if "/.flafka/" not in path}
 
     def send(self, request: Any) -> requests.Response:
@@ -124,10 +123,10 @@ class _Raw:
 
 
 def url_host(request: Any) -> str:
-    """The server that a request goes to."""
+    """Return the server of a request."""
     return str(urlsplit(request.url).netloc)
 
 
 def error(status: int, kind: str, message: str) -> tuple[int, Any, str]:
-    """A refusal as Hadoop words it."""
+    """Return a refusal in Hadoop's words."""
     return *refusal(status, kind, message), ""

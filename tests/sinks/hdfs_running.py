@@ -1,4 +1,4 @@
-"""HDFS sinks over a simulated WebHDFS, and what they have delivered."""
+"""HDFS sinks over a simulated WebHDFS, and their deliveries."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 
 from flafka.plugins import Batch, Event, OffsetRange, Origin, Receipt
 from flafka.sinks.hdfs import HdfsConfig, HdfsSink
-from flafka.sinks.hdfs.manifest import Manifest
+from flafka.sinks.hdfs.commitlog import Manifest
 from tests.fixtures.partitions import assignment
 from tests.sinks.fake_webhdfs import NAMENODE, FakeWebHdfs
 
 ASSIGNMENT = assignment("cluster", "app.logs", "tOp1c-id", "flume", 0, 3)
-OWN = ASSIGNMENT.of(commit_log="hdfs:/logs/.flafka")
-"""As the sink answers it."""
+OWN = ASSIGNMENT.replace(commit_log="hdfs:/logs/.flafka")
+"""Assignment as the sink returns it."""
 NEVER = {"hdfs.rollInterval": "0", "hdfs.rollSize": "0", "hdfs.rollCount": "0"}
 REQUIRED = {"hdfs.path": "/logs", "hdfs.webhdfs": NAMENODE, "hdfs.fileType": "DataStream"}
 
@@ -38,7 +38,7 @@ def open_sink(directory: Path, **options: str) -> HdfsSink:
 
 
 def records(start: int, end: int, **headers: str) -> Batch:
-    """One event a record, its body its offset; `{}` in a header is the offset modulo 2."""
+    """Return one event a record, its body its offset; `{}` in a header is the offset modulo 2."""
     events = [Event(b"%d" % n, {k: v.format(n % 2) for k, v in headers.items()}) for n in range(start, end)]
     count = end - start
     origin = Origin(
@@ -48,12 +48,12 @@ def records(start: int, end: int, **headers: str) -> Batch:
 
 
 def delivered(fake: FakeWebHdfs) -> Counter[int]:
-    """How often each record can be seen."""
+    """Return the number of visible copies of each record."""
     return Counter(int(line) for content in fake.visible().values() for line in content.split())
 
 
 def manifests(fake: FakeWebHdfs) -> list[Manifest]:
-    """Those of records: neither where a chain begins, nor seals."""
+    """Return manifests with records, without chain starts and fences."""
     return [manifest for manifest in whole_record(fake).values() if manifest.start < manifest.end]
 
 
@@ -72,6 +72,6 @@ def write_and_commit(sink: HdfsSink, start: int, end: int, **headers: str) -> Re
 def commit(sink: HdfsSink, receipt: Receipt) -> None:
     """Commit, and resume before that if the sink has not."""
     staged = receipt.assignment
-    if (staged.topic_partition, staged.generation) not in sink._chains:
-        sink.resume(staged.at(receipt.offsets.start))
+    if (staged.topic_partition, staged.generation) not in sink._commit_logs:
+        sink.resume(staged.with_offset(receipt.offsets.start))
     sink.commit(receipt)

@@ -26,7 +26,7 @@ class ServedWebHdfs:
         self.calls: list[tuple[str, str, dict[str, str]]] = []
         """Operation, path and options of each call, without the redirections to a DataNode."""
         self.refuse: Callable[[str, str, dict[str, str]], str] = lambda op, path, options: ""
-        """May return a sentence with which the NameNode refuses a call for good, such as one of a quota."""
+        """Return a sentence with which the NameNode refuses a call for good, such as one of a quota, or None."""
         self.silent = threading.Event()
         """Set to answer no call, and to keep connections open."""
         self.ended = threading.Event()
@@ -44,7 +44,7 @@ class ServedWebHdfs:
         return sorted(line for data in self.visible().values() for line in data.decode().splitlines())
 
     def remove(self, path: str) -> bool:
-        """Delete a file, or a directory with all in it."""
+        """Delete a file, or a directory with its contents."""
         with self._lock:
             return self.tree.remove(path)
 

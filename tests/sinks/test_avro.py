@@ -1,4 +1,4 @@
-"""The avro sink against our own avro source; a real Flume is in tests/interop."""
+"""Sink `avro` with our own avro source; a real Flume is in tests/interop."""
 
 import contextlib
 import socket
@@ -9,7 +9,7 @@ import time
 import pytest
 
 from flafka.plugins import Batch, Event, Origin, Retry
-from flafka.plugins.shared.avrorpc import AvroStatus, answer, complaint, frame
+from flafka.plugins.wire.avrorpc import AvroStatus, encode_error, encode_frame, encode_response
 from flafka.sinks.avro import AvroSink, AvroSinkConfig
 from tests.plugins.certificates import certificate
 from tests.sources.calling import Running
@@ -54,7 +54,7 @@ def test_everything_arrives_in_order(deflate, encrypted, tls):
         assert sink.metrics.get("ConnectionCreatedCount") == 1
 
 
-def test_what_was_reset_is_not_sent():
+def test_reset_events_are_not_sent():
     with Running() as running, contextlib.closing(made(running.source.port)) as sink:
         sink.write(batch(EVENTS[:10]))
         sink.reset()
@@ -63,11 +63,11 @@ def test_what_was_reset_is_not_sent():
         assert running.events == EVENTS[10:20]
 
 
-def test_a_source_whose_channel_is_away():
+def test_a_source_whose_channel_is_unavailable():
     with Running(store=False, **{"request-timeout": "100"}) as running:
         sink = made(running.source.port)
         sink.write(batch(EVENTS))
-        with pytest.raises(Retry, match="answers FAILED: its channel may be full or away"):
+        with pytest.raises(Retry, match="answers FAILED: its channel may be full or unavailable"):
             sink.flush()
         sink.close()
 
@@ -85,7 +85,7 @@ def test_connecting_anew():
 
 @contextlib.contextmanager
 def impostor(reply):
-    """A server that answers the first bytes with these."""
+    """Yield a server that answers the first bytes with these."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
 
         def serve():
@@ -106,16 +106,16 @@ def impostor(reply):
     ("reply", "message"),
     [
         (b"HTTP/1.1 400 Bad Request\r\n\r\n", "does not speak Avro RPC"),
-        (frame(2, answer(bytes(4), AvroStatus.OK)), "answer to request 2, which is not awaited"),
-        (frame(1, answer(bytes(4), AvroStatus.UNKNOWN)), "answers UNKNOWN"),
-        (frame(1, complaint(bytes(4), "out of order")), "reports: out of order"),
-        (frame(1, [b"\4\2\x06abc\0\0"]), "speaks another protocol: b'abc'"),
-        (frame(1, [b""]), "ends within a number"),
+        (encode_frame(2, encode_response(bytes(4), AvroStatus.OK)), "answer to request 2, which is not pending"),
+        (encode_frame(1, encode_response(bytes(4), AvroStatus.UNKNOWN)), "answers UNKNOWN"),
+        (encode_frame(1, encode_error(bytes(4), "out of order")), "reports: out of order"),
+        (encode_frame(1, [b"\4\2\x06abc\0\0"]), "speaks another protocol: b'abc'"),
+        (encode_frame(1, [b""]), "ends within a number"),
         (bytes(3), "no answer in time"),
         (b"\0\0\0\1\0\1\0\0" + b"\xff" * 8, "at most 1048576 are accepted"),
     ],
 )
-def test_what_answers_is_no_avro_source(reply, message):
+def test_an_answer_of_another_server_is_reported(reply, message):
     with impostor(reply) as port:
         sink = made(port, **{"connect-timeout": "1000"})
         sink.write(batch(EVENTS[:1]))
@@ -124,8 +124,8 @@ def test_what_answers_is_no_avro_source(reply, message):
         sink.close()
 
 
-def test_a_source_that_says_nothing():
-    """`request-timeout` is for each request behind the first, and too short a time is Flume's default."""
+def test_a_silent_source():
+    """`request-timeout` applies to each request after the first, and too short a time is Flume's default."""
     with Running(store=False) as running:
         sink = made(running.source.port, **{"request-timeout": "1000"})
         running.store = True
@@ -148,7 +148,7 @@ def test_a_source_that_says_nothing():
         }
     )
     assert not problems
-    assert config.patience(config.connect_timeout) == config.patience(config.request_timeout) == 20
+    assert config.timeout_seconds(config.connect_timeout) == config.timeout_seconds(config.request_timeout) == 20
     assert [caution.option for caution in config.warnings()] == ["connect-timeout", "request-timeout"]
 
 

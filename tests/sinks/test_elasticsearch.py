@@ -1,6 +1,6 @@
-"""The Elasticsearch sink's options, its documents as Flume makes them, and answers that a real server seldom gives.
+"""Options of the Elasticsearch sink, its documents compared with Flume's, and rare answers of a server.
 
-What a real server does is tests/system/test_elasticsearch_sink.py.
+A real server is in tests/system/test_elasticsearch_sink.py.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from tests.plugins.certificates import certificate
 from tests.sinks.fake_elasticsearch import Server, item
 
 FLUME = Path(__file__).parents[1] / "data" / "flume_documents.jsonl"
-"""What the classes of Flume 1.9.0 (the last with this sink) and Elasticsearch 0.90.1 made of an event (`body` in
-Base64, `headers`, `index` as indexName): the documents of both serializers, and the indexes of both builders, in UTC
-on 22 November 2026; null where they threw an exception."""
-NOON = 1_795_348_800_000
-"""That day at 12:00 UTC."""
+"""Results of the classes of Flume 1.9.0 (the last with this sink) and Elasticsearch 0.90.1 for an event. An event has
+`body` in Base64, `headers`, and `index` as indexName. Results are the documents of both serializers, and the indexes
+of both builders, in UTC on 22 November 2026; null for an exception."""
+NOON_MS = 1_795_348_800_000
+"""Milliseconds of that day at 12:00 UTC."""
 PACKAGE = "org.apache.flume.sink.elasticsearch."
 
 
@@ -43,7 +43,7 @@ def made(**options: str) -> ElasticsearchSink:
 
 
 def batch(*events: Event) -> Batch:
-    return Batch.of(events, Origin.of_record("t", 0, 7, NOON, len(events)))
+    return Batch.of(events, Origin.of_record("t", 0, 7, NOON_MS, len(events)))
 
 
 # --- options
@@ -72,9 +72,9 @@ def test_a_file_of_flumes_runs_as_it_is() -> None:
         ("::1", 9243),
     ]
     port, ttl = config.warnings()
-    assert port.message.startswith("port 9300 is the one of a protocol that is spoken no more: port 9200")
-    assert port.instead == {"hostNames": "es-1:9200, es-2 ,[::1]:9243"}
-    assert (ttl.option, ttl.instead) == ("ttl", {})
+    assert port.message.startswith("port 9300 is for a protocol that servers no longer speak: port 9200")
+    assert port.replacement == {"hostNames": "es-1:9200, es-2 ,[::1]:9243"}
+    assert (ttl.option, ttl.replacement) == ("ttl", {})
     sink = ElasticsearchSink(config)
     assert (config.batch_size, sink.uses_headers()) == (500, {"indexName": {"host"}})
     assert not list(made(hostNames="es:9200").config.warnings())
@@ -96,7 +96,7 @@ def test_an_address_with_https_needs_no_other_option() -> None:
         ({"hostNames": "es:0"}, "hostNames: must be host:port"),
         ({"hostNames": "http://es/path"}, "hostNames: must be host:port"),
         ({"hostNames": "ftp://es"}, "hostNames: must be host:port"),
-        ({"hostNames": "http://u:p@es"}, "hostNames: must be the address alone"),
+        ({"hostNames": "http://u:p@es"}, "hostNames: must not contain a user"),
         ({"indexName": "Logs"}, "indexName: must be in lower case, without 'L'"),
         ({"indexName": "a b"}, "indexName: must be in lower case, without ' '"),
         ({"indexName": "_logs"}, "indexName: must not begin with '_'"),
@@ -109,7 +109,7 @@ def test_an_address_with_https_needs_no_other_option() -> None:
         ({"username": "u"}, "username: must be set together with password"),
     ],
 )
-def test_what_cannot_be_is_refused_in_words(wrong: dict[str, str], message: str) -> None:
+def test_invalid_options_are_refused(wrong: dict[str, str], message: str) -> None:
     (problem,) = problems({"hostNames": "h", **wrong})
     assert problem.startswith(message), problem
 
@@ -140,10 +140,10 @@ def utc(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 OURS: dict[bytes, Any] = {
     b"caf\xe9 \0 \x01": "caf\\xe9 \0 \x01",
     b'{"a":"\xff"}': '{"a":"\\xff"}',
-    # The rest of these is lost with Flume, which stores what is JSON at their beginning.
+    # Flume loses the rest of these: it stores the JSON at their beginning.
     b'{"a":1}{"b":2}': '{"a":1}{"b":2}',
     b'2024 {"a":1}': '2024 {"a":1}',
-    # JSON by the settings of Elasticsearch's parser alone, and YAML, which Flume loses, or fails at again and again.
+    # JSON by the settings of Elasticsearch's parser alone, and YAML, which Flume loses, or fails at repeatedly.
     b"{a:1}": "{a:1}",
     b'/* c */ {"a":1}': '/* c */ {"a":1}',
     b"---": "---",
@@ -154,13 +154,13 @@ OURS: dict[bytes, Any] = {
         "e": float("inf"),
     },
 }
-"""Bodies of which something else is stored than by Flume."""
+"""Bodies that are stored differently from Flume."""
 
 
 @pytest.mark.usefixtures("utc")
 @pytest.mark.parametrize("builder", ["time", "simple"])
 @pytest.mark.parametrize("serializer", ["logstash", "dynamic"])
-def test_documents_and_indexes_are_those_of_flume(serializer: str, builder: str) -> None:
+def test_documents_and_indexes_agree_with_flume(serializer: str, builder: str) -> None:
     names = {
         "logstash": "ElasticSearchLogStashEventSerializer",
         "dynamic": "ElasticSearchDynamicSerializer",
@@ -180,12 +180,12 @@ def test_documents_and_indexes_are_those_of_flume(serializer: str, builder: str)
             rest = {"logstash": {"@fields": case["headers"]}, "dynamic": case["headers"]}[serializer]
             expected = {text: OURS[body], **rest}
         if expected is None or index is None:
-            (reason,) = sink._make(batch(Event(body, case["headers"]))).values()
+            (reason,) = sink._make_items(batch(Event(body, case["headers"]))).values()
             assert reason.startswith(("its header 'timestamp' is", "it has no header 'timestamp'"))
-            assert sink._made == []
+            assert sink._items == []
             continue
-        sink._make(batch(Event(body, case["headers"])))
-        (document,) = sink._made
+        sink._make_items(batch(Event(body, case["headers"])))
+        (document,) = sink._items
         action, found, end = document.lines.split(b"\n")
         assert end == b""
         assert json.loads(action) == {"index": {"_index": index, "_id": "t-0-7-0"}}, case
@@ -193,20 +193,12 @@ def test_documents_and_indexes_are_those_of_flume(serializer: str, builder: str)
     assert met == OURS.keys()
 
 
-def test_a_header_named_like_the_body_costs_nothing() -> None:
-    sink = made(serializer="ElasticSearchDynamicSerializer")
-    sink._make(batch(Event(b"x", {"body": "y"})))
-    assert json.loads(sink._made[0].lines.splitlines()[1]) == {"body": ["x", "y"]}
-
-
 def test_json_is_stored_as_deep_as_it_can_be_read() -> None:
     sink = made()
     deep = b"[" * 10 + b'{"a":' * 100_000
-    sink._make(batch(Event(deep), Event(b'{"a":\n\n[1,\r\n2]}')))
-    documents = [document.lines.splitlines() for document in sink._made]
-    assert [len(lines) for lines in documents] == [2, 2]
-    assert json.loads(documents[0][1])["@message"] == deep.decode()
-    assert json.loads(documents[1][1])["@message"] == {"a": [1, 2]}
+    sink._make_items(batch(Event(deep)))
+    (document,) = sink._items
+    assert json.loads(document.lines.splitlines()[1])["@message"] == deep.decode()
 
 
 # --- answers
@@ -242,7 +234,7 @@ def opened(server: Server, **options: str) -> Iterator[ElasticsearchSink]:
         ({"index": {"status": 502, "error": "a text"}}, "a text"),
     ],
 )
-def test_what_passes_is_tried_again_with_its_reason(server: Server, bad: dict[str, Any], reason: str) -> None:
+def test_a_temporary_refusal_is_retried_with_its_reason(server: Server, bad: dict[str, Any], reason: str) -> None:
     server.answer = lambda documents: (200, {"items": [item(201), bad, item(400)][: len(documents)]})
     with opened(server) as sink:
         sink.write(batch(Event(b"a"), Event(b"b"), Event(b"c")))
@@ -255,7 +247,7 @@ def test_what_passes_is_tried_again_with_its_reason(server: Server, bad: dict[st
     assert {document["@message"] for document in server.stored.values()} == {"a", "b", "c"}
 
 
-def test_what_is_refused_is_rejected_for_a_reason_that_events_share(server: Server) -> None:
+def test_refused_documents_are_rejected_with_a_common_reason(server: Server) -> None:
     preview = "failed to parse field [n] of type [long] in document with id '{}'. Preview of field's value: '{}\n'"
     errors = [
         item(400, "mapper_parsing_exception", preview.format("t-0-7-0", "no\n'number'")),
@@ -303,7 +295,7 @@ def test_large_events_are_sent_in_requests_of_a_bounded_size(server: Server) -> 
     with opened(server) as sink:
         sink.write(batch(*[Event(b"x" * 1_000_000)] * 12))
         sink.flush()
-    assert (len(server.stored), len(server.sizes), max(server.sizes) <= ElasticsearchSink.most_size) == (12, 3, True)
+    assert (len(server.stored), len(server.sizes), max(server.sizes) <= ElasticsearchSink.max_size) == (12, 3, True)
 
 
 @pytest.mark.parametrize(
@@ -316,11 +308,11 @@ def test_large_events_are_sent_in_requests_of_a_bounded_size(server: Server) -> 
         ((200, {"title": "another"}), "{} is no Elasticsearch or OpenSearch: it answers"),
         ((200, "<html>hello"), "{} is no Elasticsearch: its answer is no JSON"),
         ((404, "<html>none"), "Elasticsearch at {} answers 404: <html>none"),
-        ((429, {"error": {"type": "x", "reason": "slow down"}}), "Elasticsearch at {} has too much to do: slow down"),
+        ((429, {"error": {"type": "x", "reason": "slow down"}}), "Elasticsearch at {} is overloaded: slow down"),
         ((503, "not yet"), "Elasticsearch at {} answers 503: not yet"),
     ],
 )
-def test_probe_names_what_is_wrong(server: Server, info: tuple[int, Any], trouble: str) -> None:
+def test_probe_names_each_mistake(server: Server, info: tuple[int, Any], trouble: str) -> None:
     server.info = info
     found = [
         str(sentence) for sentence in made(hostNames=server.address, username="u", password="p").check_connectivity()
@@ -357,7 +349,7 @@ def test_one_of_two_servers_is_enough(server: Server) -> None:
     ]
 
 
-def test_a_server_that_does_not_answer_is_not_waited_for(server: Server) -> None:
+def test_a_silent_server_is_not_waited_for(server: Server) -> None:
     over = threading.Event()
 
     def answer(documents: list[dict[str, Any]]) -> tuple[int, Any]:
@@ -372,26 +364,24 @@ def test_a_server_that_does_not_answer_is_not_waited_for(server: Server) -> None
         over.set()
 
 
-def test_tls_with_ones_own_authority(tmp_path: Path) -> None:
+def test_tls_with_a_private_authority(tmp_path: Path) -> None:
     folder = certificate(tmp_path)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(folder / "server.pem")
     with contextlib.closing(Server(context)) as server:
         address = f"https://{server.address}"
         (trouble,) = made(hostNames=address).check_connectivity()
-        assert (
-            trouble == f"the certificate of {address} is not accepted: truststore names a file with your authorities"
-        )
+        assert trouble == f"the certificate of {address} is not accepted: set truststore to a file with its authority"
         assert list(made(hostNames=address, truststore=str(folder / "server.crt")).check_connectivity()) == []
         assert list(made(hostNames=address, **{"trust-all-certs": "true"}).check_connectivity()) == []
         (trouble,) = made(hostNames=server.address).check_connectivity()
         assert trouble.startswith("Elasticsearch is away: no answer from 127.0.0.1:")
     with contextlib.closing(Server()) as server:
         (trouble,) = made(hostNames=f"https://{server.address}").check_connectivity()
-        assert "speaks TLS as it must" in trouble, trouble
+        assert "the TLS handshake with" in trouble, trouble
 
 
-def test_a_truststore_s_library_that_is_not_there_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_library_for_truststores_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     config, found = ElasticsearchConfig.parse({"hostNames": "h", "ssl": "true", "truststore": "/ca.jks"})
     assert config is not None, found

@@ -1,4 +1,4 @@
-"""The file_roll sink: what is flushed is on the disk, what is not is cut off."""
+"""Sink `file_roll`: flushed events are on the disk, others are cut off."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from typing import Any
 import fastavro
 import pytest
 
-from flafka.plugins import Batch, Event, Origin, Rejected, Retry, conformance
+from flafka.plugins import Batch, Event, Retry, conformance
 from flafka.sinks.file_roll import FileRollConfig, FileRollSink
-from tests.fixtures.power import Disk, Said, losses
+from tests.fixtures.power import Disk, Note, losses
 
 
 def make(directory: Path, **options: str) -> FileRollSink:
@@ -45,7 +45,7 @@ def test_conformance(tmp_path: Path) -> None:
     )
 
 
-def test_a_directory_that_is_removed_is_made_again_and_what_it_held_last_is_written_again(tmp_path: Path) -> None:
+def test_a_removed_directory_is_recreated_and_its_last_events_are_rewritten(tmp_path: Path) -> None:
     sink = make(tmp_path / "out")
     sink.write(batch(b"one"))
     sink.flush()
@@ -60,7 +60,7 @@ def test_a_directory_that_is_removed_is_made_again_and_what_it_held_last_is_writ
     assert contents(tmp_path / "out") == [b"two\n"]
 
 
-def test_a_reset_cuts_off_what_is_not_flushed(tmp_path: Path) -> None:
+def test_a_reset_cuts_off_unflushed_events(tmp_path: Path) -> None:
     sink = make(tmp_path / "made" / "for it")
     sink.write(batch(b"one", b"\xff"))
     sink.flush()
@@ -99,7 +99,7 @@ def test_files_roll_by_age(tmp_path: Path, interval: str, files: list[bytes]) ->
     assert contents(tmp_path) == files
 
 
-def test_names_never_meet(tmp_path: Path) -> None:
+def test_names_are_unique(tmp_path: Path) -> None:
     options = {"sink.pathManager": "rolltime", "sink.pathManager.prefix": "p", "sink.pathManager.extension": "log"}
     sinks = [make(tmp_path, **options) for _ in range(2)]
     for sink in sinks:
@@ -116,7 +116,7 @@ def avro(directory: Path) -> list[list[Any]]:
     return [list(fastavro.reader(io.BytesIO(content))) for content in contents(directory)]
 
 
-def test_avro_is_whole_after_each_flush_and_a_reset_keeps_the_header(tmp_path: Path) -> None:
+def test_avro_is_complete_after_each_flush_and_a_reset_keeps_the_header(tmp_path: Path) -> None:
     sink = make(tmp_path, **{"sink.serializer": "avro_event", "sink.serializer.compressionCodec": "deflate"})
     sink.write(batch(b"lost"))
     sink.reset()
@@ -129,24 +129,7 @@ def test_avro_is_whole_after_each_flush_and_a_reset_keeps_the_header(tmp_path: P
     assert avro(tmp_path) == [events]
 
 
-def test_a_new_schema_begins_a_new_file(tmp_path: Path) -> None:
-    (tmp_path / "x.avsc").write_text('"string"')
-    options = {"sink.serializer": "AVRO_BODY", "sink.serializer.schemaURL": str(tmp_path / "x.avsc")}
-    sink = make(tmp_path / "out", **options)
-    header = {"flume.avro.schema.literal": '"bytes"'}
-    sink.write(Batch.of([Event(b"\x02a"), Event(b"\x02b", header), Event(b"\x02c")]))
-    untrusted = Batch.of(
-        [Event(b"\x02d", {"flume.avro.schema.url": "http://127.0.0.1:1/"})], Origin.of_record("t", 0, 0, 0, 1)
-    )
-    with pytest.raises(Rejected) as rejected:
-        sink.write(untrusted)
-    assert "trustedSchemaURLs" in rejected.value.reasons[untrusted.id(0)]
-    sink.flush()
-    sink.close()
-    assert avro(tmp_path / "out") == [[b"b"], ["a", "c"]]
-
-
-def test_a_full_disk_is_named_and_healed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_named_and_recovered_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sink = make(tmp_path)
     sink.write(batch(b"one"))
     sink.flush()
@@ -178,7 +161,7 @@ def test_a_directory_that_cannot_be_used_is_named(tmp_path: Path) -> None:
     assert list(FileRollSink(config).check_connectivity()) == [f"cannot write into {tmp_path / 'file'}"]
 
 
-def test_options_that_cannot_be(tmp_path: Path) -> None:
+def test_invalid_options_are_refused(tmp_path: Path) -> None:
     wrong = {"sink.pathManager": "mine", "sink.serializer": "parquet", "sink.rollInterval": "-1"}
     _, problems = FileRollConfig.parse(wrong)
     assert {p.option for p in problems} == {"sink.directory", *wrong}
@@ -189,12 +172,12 @@ def test_options_that_cannot_be(tmp_path: Path) -> None:
     [
         "",
         "FileRollSink.flush",
-        "sync_directory < FileRollSink._begin",
+        "sync_directory < FileRollSink._create_file",
         "sync_directory < make_directory < FileRollSink.open",
     ],
 )
-def test_what_was_flushed_survives_a_loss_of_power_by_each_sync(memory: Path, site: str) -> None:
-    """Without one of them something is missing."""
+def test_flushed_events_survive_a_loss_of_power_by_each_sync(memory: Path, site: str) -> None:
+    """Each sync is needed."""
     chances = random.Random(1)
     (memory / "live").mkdir()
     with Disk(memory / "live", site) as disk:
@@ -204,19 +187,19 @@ def test_what_was_flushed_survives_a_loss_of_power_by_each_sync(memory: Path, si
                 for number in range(4):
                     sink.write(batch(b"%d %d" % (life, number)))
                     sink.flush()
-                    disk.say(b"%d %d" % (life, number))
+                    disk.record_note(b"%d %d" % (life, number))
     assert disk.sites.keys() > {site} if site else len(disk.sites) == 3
     missing = 0
     for count, (tree, done) in enumerate(losses(disk, chances)):
         tree.write(memory / str(count))
         found = {line for path in (memory / str(count)).glob("out/*") for line in path.read_bytes().split(b"\n")}
-        missing += len({one.what for one in done if isinstance(one, Said)} - found)
+        missing += len({one.what for one in done if isinstance(one, Note)} - found)
     assert bool(missing) == bool(site)
 
 
 @pytest.mark.parametrize("option", ["prefix", "extension"])
 @pytest.mark.parametrize("value", ["a/b", "/x", "x" * 101])
-def test_what_cannot_be_in_a_files_name_is_an_error(tmp_path, option, value):
+def test_characters_outside_of_file_names_are_an_error(tmp_path, option, value):
     name = f"sink.pathManager.{option}"
     parsed, problems = FileRollSink.config_class.parse({"sink.directory": str(tmp_path), name: value})
     assert parsed is None

@@ -111,7 +111,7 @@ def test_servers_are_found(
 
 @pytest.mark.parametrize("path", ["/logs", "hdfs:///logs", "hdfs:/logs", "hdfs://nn:8020/logs"])
 @pytest.mark.parametrize("core", [None, {}, {"fs.defaultFS": "file:///"}])
-def test_where_nothing_names_a_namenode_this_host_is_meant(
+def test_without_any_namenode_this_host_is_used(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str, core: dict[str, str] | None
 ) -> None:
     if core is not None:
@@ -121,11 +121,11 @@ def test_where_nothing_names_a_namenode_this_host_is_meant(
     assert config is not None, problems
     named = "nn" in path
     assert config.location == ("http", ["nn" if named else "localhost"], "/logs")
-    cautions = [(caution.option, "HDFS on this host is meant" in caution.message) for caution in config.warnings()]
-    assert cautions == ([] if named else [("hdfs.path", True)])
+    warnings = [(warning.option, "HDFS on this host is assumed" in warning.message) for warning in config.warnings()]
+    assert warnings == ([] if named else [("hdfs.path", True)])
 
 
-def test_another_default_filesystem_is_not_taken_for_hdfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_default_filesystem_is_not_mistaken_for_hdfs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(tmp_path, "core-site.xml", {"fs.defaultFS": "s3a://bucket"})
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
     _, problems = HdfsConfig.parse({"hdfs.path": "/logs"})
@@ -206,7 +206,7 @@ def test_a_kerberos_user_has_no_effect_where_hadoop_is_known_to_ask_for_none(
         ("dfs.replication", "two", "dfs.replication in hdfs-site.xml must be a number"),
     ],
 )
-def test_files_are_made_as_hadoops_client_makes_them(
+def test_files_are_created_like_hadoops_client_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, value: str, found: dict[str, str] | str
 ) -> None:
     text = f"<configuration><property><name>{name}</name><value>{value}</value></property></configuration>"
@@ -218,4 +218,4 @@ def test_files_are_made_as_hadoops_client_makes_them(
         assert any(found in problem.message for problem in problems)
     else:
         assert config is not None
-        assert config.creation == found
+        assert config.file_settings == found

@@ -1,4 +1,4 @@
-"""Options of the HBase sink; what it does with them is tests/system/test_hbase_sink.py."""
+"""Options of the HBase sink; tests/system/test_hbase_sink.py has its deliveries."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 
 from flafka.agent.services.running import until
 from flafka.plugins import Batch, Event, Origin, Retry
-from flafka.plugins.shared import regex
+from flafka.plugins.java import regex
 from flafka.sinks.hbase import HBaseConfig, HBaseSink
 from flafka.sinks.hbase.thrift import Cells, TableMissing, _Answer
 
@@ -33,7 +33,7 @@ def problems(properties: dict[str, str]) -> list[str]:
         ({}, "localhost"),
     ],
 )
-def test_a_thrift_server_is_looked_for_on_the_hosts_of_zookeeper(
+def test_the_default_thrift_server_is_on_the_hosts_of_zookeeper(
     quorum: dict[str, str], host: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for variable in ("FLUME_CONF_DIR", "HBASE_CONF_DIR"):
@@ -43,8 +43,8 @@ def test_a_thrift_server_is_looked_for_on_the_hosts_of_zookeeper(
     assert config.hosts[0] == (host, 9090)
     (caution,) = config.warnings()
     assert caution.option == ("zookeeperQuorum" if "zookeeperQuorum" in quorum else "thrift")
-    assert caution.instead == ({"thrift": f"{config._hosts}"} if "zookeeperQuorum" in quorum else None)
-    assert f"looked for at {host}:9090" in caution.message
+    assert caution.replacement == ({"thrift": f"{config._hosts}"} if "zookeeperQuorum" in quorum else None)
+    assert f"by default at {host}:9090" in caution.message
     assert "`hbase thrift start`" in caution.message
     named, _ = HBaseConfig.parse({**NEEDED, **quorum})
     assert named is not None
@@ -116,60 +116,26 @@ def test_flumes_files_are_read() -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_refused_in_words(wrong: dict[str, str], message: str) -> None:
+def test_invalid_options_are_refused(wrong: dict[str, str], message: str) -> None:
     (problem,) = problems({**NEEDED, **wrong})
     assert problem.startswith(message), problem
 
 
-def test_an_event_that_makes_no_cell_is_rejected() -> None:
-    keyed = {"serializer.regex": "(k.)(?:=(.*))?", "serializer.colNames": "ROW_KEY,v", "serializer.rowKeyIndex": "0"}
-    config, _ = HBaseConfig.parse({**NEEDED, "serializer": "regex", **keyed})
-    assert config is not None
-    events = Batch.of([Event(b"k1=v"), Event(b"k2"), Event(b"k3=")])
-    sink = HBaseSink(config)
-    rejected = sink._make(Batch(events.records, Origin.of_record("t", 0, 7, 5, 3)))
-    assert [(id.index, reason) for id, reason in rejected.items()] == [
-        (1, "no group of serializer.regex matches but the key: its row has no cell")
-    ]
-    assert [row.key for row in sink._made] == [b"k1", b"k3"]
-
-
-@pytest.mark.parametrize(
-    ("properties", "cells"),
-    [
-        ({}, {b"f:pCol": b"a", b"f:host": b"h"}),
-        (
-            {"serializer": "regex", "serializer.regex": "(a)(b)?", "serializer.colNames": "x,y"},
-            {b"f:x": b"a", b"f:pCol": b"v", b"f:host": b"h"},
-        ),
-    ],
-)
-def test_a_header_with_the_name_of_a_column_of_the_body_does_not_replace_it(
-    properties: dict[str, str], cells: dict[bytes, bytes]
-) -> None:
-    config, _ = HBaseConfig.parse({**NEEDED, "serializer.depositHeaders": "true", **properties})
-    assert config is not None
-    sink = HBaseSink(config)
-    events = Batch.of([Event(b"a", {"pCol": "v", "x": "v", "y": "v", "host": "h"})])
-    assert sink._make(Batch(events.records, Origin.of_record("t", 0, 7, 5, 1))) == {}
-    assert sink._made[0].cells == (cells if properties else cells | {b"f:x": b"v", b"f:y": b"v"})
-
-
-def test_an_event_that_its_pattern_is_not_done_with_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_event_whose_pattern_times_out_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(regex._BOUNDED, "timeout", 0.05)
     properties = {"serializer.regex": "((?:a|aa)+(?!a)|k)", "serializer.colNames": "v"}
     config, _ = HBaseConfig.parse({**NEEDED, "serializer": "regex", **properties})
     assert config is not None
-    assert [(one.option, one.note) for one in config.warnings()][-1] == ("serializer.regex", True)
+    assert [(one.option, one.is_note) for one in config.warnings()][-1] == ("serializer.regex", True)
     sink = HBaseSink(config)
     events = Batch.of([Event(b"k"), Event(b"a" * 60 + b"!"), Event(b"aa")])
-    rejected = sink._make(Batch(events.records, Origin.of_record("t", 0, 7, 5, 3)))
-    assert {id.index: reason for id, reason in rejected.items()} == {1: regex.TooSlow.reason}
-    assert [row.id.index for row in sink._made] == [0, 2]
+    rejected = sink._make_items(Batch(events.records, Origin.of_record("t", 0, 7, 5, 3)))
+    assert {id.index: reason for id, reason in rejected.items()} == {1: regex.RegexTimeout.reason}
+    assert [row.id.index for row in sink._items] == [0, 2]
 
 
 class Table:
-    """Keeps the calls; each waits until `at_once` of them are under way."""
+    """Table that keeps the calls; each waits until `at_once` of them are in flight."""
 
     def __init__(self, at_once: int) -> None:
         self.calls: list[list[bytes]] = []
@@ -211,7 +177,7 @@ def test_rows_are_written_over_all_connections_before_the_flush(monkeypatch: pyt
     assert len({key for keys in table.calls for key in keys}) == 1000
 
 
-def test_rows_go_at_once_while_no_call_is_under_way_and_else_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_sent_at_once_while_idle_and_else_together(monkeypatch: pytest.MonkeyPatch) -> None:
     table, answer = Table(1), threading.Event()
 
     def put(table_: str, timestamp: int, rows: Sequence[tuple[bytes, Cells]], *, wal: bool) -> None:
@@ -238,7 +204,7 @@ def test_rows_of_one_key_and_timestamp_are_written_in_order(monkeypatch: pytest.
         if not under_way.acquire(blocking=False):
             together.set()
             return
-        together.wait(0.02)  # time for another one to come
+        together.wait(0.02)  # time for a concurrent call
         written.extend(cells[b"f:pCol"] for key, cells in rows if key == b"same")
         under_way.release()
 
@@ -253,13 +219,13 @@ def test_rows_of_one_key_and_timestamp_are_written_in_order(monkeypatch: pytest.
     assert written == [b"%d" % n for n in range(99, 1000, 100)] * 2
 
 
-def test_after_a_failure_no_call_is_under_way(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_after_a_failure_no_call_is_in_flight(monkeypatch: pytest.MonkeyPatch) -> None:
     table = Table(1)
     failed, ended = threading.Event(), []
 
     def put(table_: str, timestamp: int, rows: Sequence[tuple[bytes, Cells]], *, wal: bool) -> None:
         if failed.is_set():
-            time.sleep(0.05)  # while the failure is told
+            time.sleep(0.05)  # while the failure is reported
             ended.append(len(rows))
             return
         failed.set()
@@ -279,7 +245,7 @@ def test_after_a_failure_no_call_is_under_way(monkeypatch: pytest.MonkeyPatch) -
 
 
 class Dropped(Table):
-    """A table that is dropped at the first call; `created` counts how often it was created since."""
+    """Table that is dropped at the first call; `created` counts how often it was created since."""
 
     def __init__(self) -> None:
         super().__init__(1)
@@ -297,7 +263,7 @@ class Dropped(Table):
         super().put(table, timestamp, rows, wal=wal)
 
 
-def test_a_table_that_is_dropped_while_the_sink_runs_is_created_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_is_dropped_while_the_sink_runs_is_recreated(monkeypatch: pytest.MonkeyPatch) -> None:
     table = Dropped()
     sink = opened(table, monkeypatch, createTable="true")
     table.there = False
@@ -307,7 +273,7 @@ def test_a_table_that_is_dropped_while_the_sink_runs_is_created_again(monkeypatc
     assert (table.created, [len(keys) for keys in table.calls]) == (1, [2])
 
 
-def test_a_table_that_is_dropped_while_the_sink_runs_is_named_with_the_way_out(
+def test_a_table_that_is_dropped_while_the_sink_runs_is_named_with_advice(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     table = Dropped()
@@ -345,17 +311,17 @@ FAILED = "org.apache.hadoop.hbase.client.RetriesExhaustedWithDetailsException: F
         ),
         (
             f"{FAILED}SocketTimeoutException: 2 times, servers with issues: rs1,16020,17",
-            "SocketTimeoutException at rs1,16020,17; the log of its Thrift server tells more",
+            "SocketTimeoutException at rs1,16020,17; see the log of its Thrift server",
         ),
         (
             f"{FAILED}null: 1 time, servers with issues: null",
-            "a call failed for a reason that it does not tell; the log of its Thrift server tells more",
+            "a call failed without a reason; see the log of its Thrift server",
         ),
         ("java.io.IOException: the disk is full", "the disk is full"),
         ("org.apache.hadoop.hbase.TableNotFoundException: t1", "there is no such table"),
     ],
 )
-def test_an_answer_is_told_with_its_cause(line: str, words: str) -> None:
+def test_an_answer_is_reported_with_its_cause(line: str, words: str) -> None:
     error = SimpleNamespace(message=f"{line}\n\tat org.apache.Some.java".encode())
     retry = _Answer(error).retry("write to table 't1'", "t1")
     assert str(retry) == f"HBase cannot write to table 't1': {words}"

@@ -1,4 +1,4 @@
-"""The HDFS sink: its options, and what HDFS answers."""
+"""HDFS sink: its options, and the answers of HDFS."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from tests.sinks.hdfs_running import (
         ({"hdfs.path": "hdfs:logs"}, "hdfs.path", "write hdfs:///logs"),
         ({"hdfs.path": "s3a://bucket/x"}, "hdfs.path", "s3a: is not built"),
         ({"hdfs.path": "webhdfs:///x"}, "hdfs.path", "webhdfs://namenode:9870/x"),
-        ({"hdfs.path": "/logs/%c"}, "hdfs.path", "no ':' in names (the escape %c holds some)"),
+        ({"hdfs.path": "/logs/%c"}, "hdfs.path", "no ':' in names (the escape %c contains some)"),
         ({"hdfs.path": "/logs/%H:%M"}, "hdfs.path", "no ':' in names"),
         ({"hdfs.path": "/logs/%{a}/../x"}, "hdfs.path", "'..' is reserved on HDFS"),
         ({"hdfs.path": "/logs/%[host]"}, "hdfs.path", "none of %[localhost]"),
@@ -70,7 +70,7 @@ from tests.sinks.hdfs_running import (
             "1 to 24 hours",
         ),
         ({"hdfs.kerberosPrincipal": "x", "hdfs.kerberosKeytab": "/k"}, "hdfs.kerberosPrincipal", "not built yet"),
-        ({"hdfs.kerberosPrincipal": "x"}, "hdfs.kerberosPrincipal", "deliver elsewhere, or keep Flume for it"),
+        ({"hdfs.kerberosPrincipal": "x"}, "hdfs.kerberosPrincipal", "write to another store, or keep Flume for it"),
         ({"hdfs.fileSuffix": "/x"}, "hdfs.fileSuffix", "without a slash"),
         ({"hdfs.fileSuffix": f".{'x' * 64}"}, "hdfs.fileSuffix", "at most 64 bytes"),
         ({"hdfs.filePrefix": "é" * 128}, "hdfs.filePrefix", "at most 255 bytes"),
@@ -81,7 +81,7 @@ from tests.sinks.hdfs_running import (
         ({"hdfs.rollIntervall": "5"}, "hdfs.rollIntervall", "did you mean 'hdfs.rollInterval'"),
     ],
 )
-def test_a_wrong_option_is_named_with_what_to_write(
+def test_a_wrong_option_is_named_with_its_correction(
     properties: dict[str, str | None], option: str, says: str
 ) -> None:
     given_ = {k: v for k, v in {**REQUIRED, **properties}.items() if v is not None}
@@ -96,15 +96,15 @@ GZIP = {"hdfs.fileType": "CompressedStream", "hdfs.codeC": "gzip"}
 @pytest.mark.parametrize(
     ("properties", "option", "says"),
     [
-        (NEVER, "hdfs.rollInterval", "is 0, so that nothing closes files: with few events nothing is to be seen"),
+        (NEVER, "hdfs.rollInterval", "is 0, so that nothing closes files: with few events no file appears"),
         ({**NEVER, "hdfs.rollSize": "1000"}, "hdfs.rollInterval", "is 0, so that only hdfs.rollSize close"),
         ({**NEVER, "hdfs.idleTimeout": "60"}, "", ""),
         ({"hdfs.rollInterval": "300"}, "", ""),
         ({**GZIP, "hdfs.fileSuffix": ".log"}, "hdfs.fileSuffix", "write hdfs.fileSuffix = .log.gz"),
         ({**GZIP, "hdfs.fileSuffix": ".log.gz"}, "", ""),
-        ({"hdfs.fileSuffix": ".gz"}, "hdfs.fileSuffix", "ends in .gz, by which readers take files for compressed"),
+        ({"hdfs.fileSuffix": ".gz"}, "hdfs.fileSuffix", "ends in .gz, by which readers expect compressed files"),
         ({"hdfs.fileSuffix": ".gz", "hdfs.fileType": "SequenceFile"}, "", ""),
-        ({"hdfs.filePrefix": "_x"}, "hdfs.filePrefix", "begins with '_': Spark, Hive and MapReduce pass over"),
+        ({"hdfs.filePrefix": "_x"}, "hdfs.filePrefix", "begins with '_': Spark, Hive and MapReduce ignore"),
         ({"hdfs.filePrefix": ".x"}, "hdfs.filePrefix", "begins with '.'"),
         ({"hdfs.path": "/_logs/%Y/_raw"}, "hdfs.path", "'_raw' begins with '_'"),
         ({"hdfs.path": "/_logs/%Y/_day=%d"}, "", ""),
@@ -130,12 +130,12 @@ def test_a_path_of_this_host_needs_no_library() -> None:
 def test_a_header_value_that_hides_a_directory_is_logged(sinks: Any, fake: FakeWebHdfs, caplog: Any) -> None:
     sink = sinks(**{"hdfs.path": "/logs/%{host}"})
     sink.write(records(0, 2, host="a_b"))
-    assert "pass over" not in caplog.text
+    assert "MapReduce ignore" not in caplog.text
     sink.write(records(2, 4, host="_b"))
-    assert "pass over names that begin with _ or .: /logs/_b/FlumeData" in caplog.text
+    assert "ignore names that begin with _ or .: /logs/_b/FlumeData" in caplog.text
 
 
-def test_a_colon_that_is_written_is_not_laid_on_an_escape() -> None:
+def test_a_literal_colon_is_not_blamed_on_an_escape() -> None:
     _, problems = HdfsConfig.parse({"hdfs.path": "/logs/%H:%M"})
     assert [problem.message for problem in problems] == ["HDFS allows no ':' in names"]
 
@@ -159,7 +159,7 @@ def test_a_colon_that_is_written_is_not_laid_on_an_escape() -> None:
         ),
     ],
 )
-def test_what_has_no_effect_is_told(properties: dict[str, str], cautions: dict[str, str]) -> None:
+def test_options_without_effect_are_reported(properties: dict[str, str], cautions: dict[str, str]) -> None:
     config = configured(**{"hdfs.idleTimeout": "1", **properties})
     found = {caution.option: caution.message for caution in config.warnings()}
     assert found.keys() == cautions.keys()
@@ -200,7 +200,7 @@ def test_without_a_timeout_a_call_waits_as_long_as_it_takes(sinks: Any, fake: Fa
     assert delivered(fake) == Counter(range(3))
 
 
-def test_an_unknown_rounding_unit_rounds_nothing_and_says_so(sinks: Any, fake: FakeWebHdfs, caplog: Any) -> None:
+def test_an_unknown_rounding_unit_rounds_nothing_and_is_reported(sinks: Any, fake: FakeWebHdfs, caplog: Any) -> None:
     sink = sinks(**{"hdfs.round": "true", "hdfs.roundUnit": "Day", "hdfs.path": "/logs/%S", "hdfs.timeZone": "UTC"})
     assert "times are not rounded" in caplog.text
     write_and_commit(sink, 0, 1, timestamp="1704157445006")
@@ -218,7 +218,7 @@ def test_conformance(fake: FakeWebHdfs, tmp_path: Path) -> None:
     )
 
 
-# --- what HDFS says
+# --- answers of HDFS
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_conformance(fake: FakeWebHdfs, tmp_path: Path) -> None:
 )
 def test_every_refusal_is_a_sentence(sinks: Any, fake: FakeWebHdfs, answer: Any, says: str) -> None:
     sink = sinks(**{"hdfs.proxyUser": "u"})
-    own = sink.resume(OWN.at(0))
+    own = sink.resume(OWN.with_offset(0))
     sink.write(records(0, 2))
     receipt = sink.stage(own, OffsetRange(0, 2))
     fake.refuse = lambda host, op: answer if op == "MKDIRS" else None
@@ -302,13 +302,13 @@ def test_where_no_namenode_answers_both_ports_are_named(sinks: Any, fake: FakeWe
 
 
 @pytest.mark.parametrize("hosts", [f"{STANDBY},{NAMENODE}", f"{NAMENODE},{STANDBY}"])
-def test_a_standby_that_answers_what_was_is_not_believed(
+def test_a_stale_answer_of_a_standby_is_ignored(
     sinks: Any, fake: FakeWebHdfs, caplog: pytest.LogCaptureFixture, hosts: str
 ) -> None:
     position = None
     for start in (0, 3, 6, 9):
         sink = sinks(**{"hdfs.webhdfs": hosts})
-        resumed = sink.resume(ASSIGNMENT.at(position))
+        resumed = sink.resume(ASSIGNMENT.with_offset(position))
         assert resumed.next_offset == position
         sink.write(records(start, start + 3))
         sink.commit(sink.stage(resumed, OffsetRange(start, start + 3)))
@@ -319,9 +319,7 @@ def test_a_standby_that_answers_what_was_is_not_believed(
     assert caplog.text == ""
 
 
-def test_the_active_namenode_is_asked_where_the_last_one_asked_is_a_standby_by_now(
-    sinks: Any, fake: FakeWebHdfs
-) -> None:
+def test_the_active_namenode_is_asked_after_the_last_one_became_a_standby(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks(**{"hdfs.webhdfs": f"nn1:9870,{NAMENODE}"})
     assert sink.resume(ASSIGNMENT).next_offset is None
     standby = error(403, "StandbyException", "Operation category WRITE is not supported in state standby")
@@ -340,7 +338,7 @@ def test_an_active_namenode_that_allows_no_change_is_read_from(sinks: Any, fake:
     assert sink._hdfs.read("/logs") == b"1"
 
 
-def test_a_file_that_a_datanode_does_not_see_yet_is_not_taken_for_absent(sinks: Any, fake: FakeWebHdfs) -> None:
+def test_a_file_that_a_datanode_does_not_see_yet_does_not_count_as_missing(sinks: Any, fake: FakeWebHdfs) -> None:
     """A DataNode asks a NameNode of its own choice, which may be a standby that is behind."""
     sink = sinks()
     owned = sink.resume(ASSIGNMENT)
@@ -356,11 +354,11 @@ def test_a_file_that_a_datanode_does_not_see_yet_is_not_taken_for_absent(sinks: 
 
     fake.refuse = refuse
     with pytest.raises(Retry, match="DataNode does not see it yet"):
-        sinks().resume(owned.at(3))
-    assert sinks().resume(owned.at(3)).next_offset == 3
+        sinks().resume(owned.with_offset(3))
+    assert sinks().resume(owned.with_offset(3)).next_offset == 3
 
 
-def test_an_upload_goes_round_a_datanode_that_does_not_answer(sinks: Any, fake: FakeWebHdfs) -> None:
+def test_an_upload_avoids_a_datanode_that_does_not_answer(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks()
     asked: list[str] = []
     real = fake._execute

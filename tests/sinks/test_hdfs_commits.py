@@ -1,4 +1,4 @@
-"""The HDFS sink: its commit record against every lost reply and crash."""
+"""HDFS sink: its commit log under every lost reply and crash."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from flafka.plugins import (
     Retry,
 )
 from flafka.sinks.hdfs import HdfsSink
-from flafka.sinks.hdfs.chain import KEEP_MS
+from flafka.sinks.hdfs.commitlog import MANIFEST_RETENTION_MS
 from tests.fixtures.examples import examples, some
 from tests.sinks.fake_webhdfs import Crash, FakeWebHdfs
 from tests.sinks.hdfs_running import (
@@ -34,11 +34,11 @@ from tests.sinks.hdfs_running import (
     write_and_commit,
 )
 
-# --- the commit record
+# --- the commit log
 
 
 def deliver(fake: FakeWebHdfs, directory: Path, cuts: list[int], repeat: bool) -> None:
-    """What the runner does, with a new sink after each crash; `repeat`: it commits receipts again after failures."""
+    """Deliver like the runner, with a new sink after each crash; `repeat`: commit receipts again after failures."""
     sink: HdfsSink | None = None
     position: int | None = None
     receipt: Receipt | None = None
@@ -66,7 +66,7 @@ def deliver(fake: FakeWebHdfs, directory: Path, cuts: list[int], repeat: bool) -
         except Conflict:
             assert sink is not None
             sink.reset()
-            receipt, position = None, sink.resume(ASSIGNMENT.at(position)).next_offset
+            receipt, position = None, sink.resume(ASSIGNMENT.with_offset(position)).next_offset
         promised = {n for m in manifests(fake) for n in range(m.start, m.end)}
         assert set(delivered(fake)) <= promised, "something of an uncommitted range can be seen"
     raise AssertionError("did not come to an end")
@@ -101,7 +101,7 @@ def test_every_call_may_fail(tmp_path: Path, error: type[BaseException], count: 
             fake.lose(index, count, when, error)
             deliver(fake, tmp_path, CUTS, repeat)
             fake.heal()
-            deliver(fake, tmp_path, [*CUTS, 8], repeat)  # and the next owner finds all in order
+            deliver(fake, tmp_path, [*CUTS, 8], repeat)  # and the next owner finds everything in order
         assert delivered(fake) == Counter(range(8)), f"call {index}, {calls[index]}"
         chain = manifests(fake)
         assert [m.end for m in chain[:-1]] == [m.start for m in chain[1:]]
@@ -118,7 +118,7 @@ ACTION = st.tuples(
 
 
 class RebalanceListener:
-    """One agent that believes, rightly or not, that the partition is its own."""
+    """Agent that believes, rightly or not, that it owns the partition."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -153,13 +153,13 @@ class RebalanceListener:
         except Conflict:
             self.position = None
         except Retry:
-            if action != "commit":  # a commit is either repeated, or taken over by someone
+            if action != "commit":  # a commit is either repeated, or taken over by another owner
                 self.position = None
 
 
 @given(st.lists(ACTION, max_size=40))
 @settings(max_examples=examples(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_owners_who_do_not_know_of_each_other(tmp_path: Path, actions: list[Any]) -> None:
+def test_concurrent_owners_deliver_each_record_once(tmp_path: Path, actions: list[Any]) -> None:
     with FakeWebHdfs.installed() as fake:
         owners = [RebalanceListener(tmp_path) for _ in range(OWNERS)]
         for number, action, count, fault in actions:
@@ -176,26 +176,26 @@ def test_owners_who_do_not_know_of_each_other(tmp_path: Path, actions: list[Any]
             owner.crash()
 
 
-def test_the_group_may_be_ahead_of_the_record(sinks: Any, fake: FakeWebHdfs) -> None:
+def test_the_group_may_be_ahead_of_the_commit_log(sinks: Any, fake: FakeWebHdfs) -> None:
     first, second = sinks(), sinks()
-    first.resume(ASSIGNMENT.at(0))
+    first.resume(ASSIGNMENT.with_offset(0))
     write_and_commit(first, 0, 5)
-    assert second.resume(ASSIGNMENT.at(3)).next_offset == 5  # the record is the truth
+    assert second.resume(ASSIGNMENT.with_offset(3)).next_offset == 5  # the commit log is authoritative
     assert (
-        second.resume(ASSIGNMENT.at(9)).next_offset == 9
-    )  # but what another sink of the group delivered is not delivered again
+        second.resume(ASSIGNMENT.with_offset(9)).next_offset == 9
+    )  # but events of another sink of the group are not redelivered
     write_and_commit(second, 9, 12)
     assert [(m.start, m.end, len(m.files)) for m in manifests(fake)] == [(0, 5, 1), (5, 12, 1)]
     first.write(records(5, 9))
     with pytest.raises(Conflict):
         first.commit(first.stage(OWN, OffsetRange(5, 9)))
-    assert first.resume(ASSIGNMENT.at(5)).next_offset == 12
+    assert first.resume(ASSIGNMENT.with_offset(5)).next_offset == 12
     assert delivered(fake) == Counter([*range(5), *range(9, 12)])
 
 
-def test_a_lost_answer_to_the_commit_itself_is_recognised(sinks: Any, fake: FakeWebHdfs) -> None:
+def test_a_lost_reply_to_the_commit_is_recognised(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks()
-    sink.resume(OWN.at(0))
+    sink.resume(OWN.with_offset(0))
     renames = fake.calls.count("RENAME")
     sink.write(records(0, 5))
     receipt = sink.stage(OWN, OffsetRange(0, 5))
@@ -207,7 +207,7 @@ def test_a_lost_answer_to_the_commit_itself_is_recognised(sinks: Any, fake: Fake
 
     fake.after = lose
     sink.commit(receipt)
-    assert fake.calls.count("RENAME") == renames + 4  # the try, the lost one, its repetition, and the file's
+    assert fake.calls.count("RENAME") == renames + 4  # the attempt, the lost one, its repetition, and the file's
     assert delivered(fake) == Counter(range(5))
 
 
@@ -215,37 +215,37 @@ def test_a_start_within_a_committed_range_is_a_conflict(sinks: Any, fake: FakeWe
     first = sinks()
     write_and_commit(first, 0, 5)
     for sink in (first, sinks()):
-        sink.resume(OWN.at(3))
+        sink.resume(OWN.with_offset(3))
         sink.write(records(3, 7))
         with pytest.raises(Conflict):
             sink.commit(sink.stage(OWN, OffsetRange(3, 7)))
     assert delivered(fake) == Counter(range(5))
 
 
-def test_a_directory_that_was_removed_is_made_again(sinks: Any, fake: FakeWebHdfs) -> None:
+def test_a_removed_directory_is_recreated(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks(**{"hdfs.path": "/logs/%{host}"})
     write_and_commit(sink, 0, 5, host="a")
     sink._hdfs.delete("/logs/a")
     write_and_commit(sink, 5, 7, host="a")
     assert delivered(fake) == Counter([5, 6])
-    sink._hdfs.delete("/logs")  # and all records of commits with it
+    sink._hdfs.delete("/logs")  # and all manifests with it
     sink.write(records(7, 9))
     receipt = sink.stage(OWN, OffsetRange(7, 9))
     with pytest.raises(Conflict, match=r"someone has moved or deleted the commit log /logs/\.flafka/chain"):
         sink.commit(receipt)
-    assert sink.resume(ASSIGNMENT.at(7)).next_offset == 7
+    assert sink.resume(ASSIGNMENT.with_offset(7)).next_offset == 7
     write_and_commit(sink, 7, 9)
     assert delivered(fake) == Counter([7, 8])
 
 
 def test_a_commit_does_not_begin_a_log(sinks: Any, fake: FakeWebHdfs) -> None:
-    """Behind the fence of a log that never began, nobody would look for a commit."""
+    """After the fence of a log that never began, no reader would look for a commit."""
     sink = sinks()
     sink.write(records(0, 2))
     receipt = sink.stage(OWN, OffsetRange(0, 2))
     with pytest.raises(Conflict, match="has not resumed the commit log"):
         sink.commit(receipt)
-    sink.resume(OWN.at(0))
+    sink.resume(OWN.with_offset(0))
 
     def fail(number: int, op: str) -> None:
         if op == "RENAME" and any("/manifest-" in path for path in fake.files):
@@ -283,14 +283,14 @@ def test_a_directory_that_is_moved_away_within_a_commit_takes_nothing_with_it(
     with pytest.raises((Conflict, Retry)):
         sink.commit(receipt)
     fake.heal()
-    assert sink.resume(ASSIGNMENT.at(5)).next_offset == 5
+    assert sink.resume(ASSIGNMENT.with_offset(5)).next_offset == 5
     write_and_commit(sink, 5, 7)
     assert delivered(fake) == Counter(range(7))
 
 
 def test_files_left_by_a_failed_commit_appear_with_the_next(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks()
-    sink.resume(OWN.at(0))
+    sink.resume(OWN.with_offset(0))
     sink.write(records(0, 5))
     first = sink.stage(OWN, OffsetRange(0, 5))
     sink.write(records(5, 7))
@@ -308,37 +308,37 @@ def test_files_left_by_a_failed_commit_appear_with_the_next(sinks: Any, fake: Fa
     assert delivered(fake) == Counter(range(7))
 
 
-def test_offsets_that_hold_no_records_are_passed_over(sinks: Any, fake: FakeWebHdfs) -> None:
+def test_offsets_without_records_are_skipped(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks()
-    sink.resume(ASSIGNMENT.at(0))
-    for start in (0, 6, 12):  # each followed by the mark that ends a transaction
+    sink.resume(ASSIGNMENT.with_offset(0))
+    for start in (0, 6, 12):  # each followed by a transaction marker
         write_and_commit(sink, start, start + 5)
     assert [(m.start, m.end) for m in manifests(fake)] == [(0, 5), (5, 11), (11, 17)]
     assert len(fake.visible()) == 3
     assert sinks().resume(ASSIGNMENT).next_offset == 17
 
 
-def test_old_manifests_go_and_an_owner_that_slept_through_it_loses(sinks: Any, fake: FakeWebHdfs) -> None:
+def test_old_manifests_are_deleted_and_a_suspended_owner_conflicts(sinks: Any, fake: FakeWebHdfs) -> None:
     sleeper, other = sinks(), sinks()
-    sleeper.resume(ASSIGNMENT.at(0))
+    sleeper.resume(ASSIGNMENT.with_offset(0))
     write_and_commit(sleeper, 0, 2)
     other.resume(ASSIGNMENT)
     for start in range(2, 12, 2):
         write_and_commit(other, start, start + 2)
-        fake.now += KEEP_MS // 2
+        fake.now += MANIFEST_RETENTION_MS // 2
     assert [m.start for m in manifests(fake)] == [6, 8, 10]
     sleeper.write(records(2, 4))  # the name of its next manifest is free again
     with pytest.raises(Conflict):
         sleeper.commit(sleeper.stage(OWN, OffsetRange(2, 4)))
-    assert sleeper.resume(ASSIGNMENT.at(2)).next_offset == 12
+    assert sleeper.resume(ASSIGNMENT.with_offset(2)).next_offset == 12
     assert delivered(fake) == Counter(range(12))
-    fake.now += 10 * KEEP_MS
+    fake.now += 10 * MANIFEST_RETENTION_MS
     assert sinks().resume(ASSIGNMENT).next_offset == 12, "the newest stays"
 
 
-def test_uploads_of_others_at_the_end_of_the_chain_stay(sinks: Any, fake: FakeWebHdfs) -> None:
+def test_uploads_of_other_owners_at_the_end_of_the_chain_stay(sinks: Any, fake: FakeWebHdfs) -> None:
     first, second = sinks(), sinks()
-    first.resume(ASSIGNMENT.at(0))
+    first.resume(ASSIGNMENT.with_offset(0))
     write_and_commit(first, 0, 2)
     first.write(records(2, 4))
     receipt = first.stage(OWN, OffsetRange(2, 4))
@@ -347,7 +347,7 @@ def test_uploads_of_others_at_the_end_of_the_chain_stay(sinks: Any, fake: FakeWe
     assert delivered(fake) == Counter(range(4))
 
 
-def test_a_file_that_was_moved_away_after_delivery_is_not_missed(sinks: Any, fake: FakeWebHdfs, caplog: Any) -> None:
+def test_a_file_moved_after_delivery_is_not_redelivered(sinks: Any, fake: FakeWebHdfs, caplog: Any) -> None:
     write_and_commit(sinks(), 0, 2)
     [path] = fake.visible()
     del fake.files[path]
@@ -357,7 +357,7 @@ def test_a_file_that_was_moved_away_after_delivery_is_not_missed(sinks: Any, fak
 
 def test_a_file_in_the_way_is_named(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks()
-    sink.resume(OWN.at(0))
+    sink.resume(OWN.with_offset(0))
     sink.write(records(0, 2))
     receipt = sink.stage(OWN, OffsetRange(0, 2))
     final = receipt.staged.files[0].final
@@ -369,7 +369,7 @@ def test_a_file_in_the_way_is_named(sinks: Any, fake: FakeWebHdfs) -> None:
     assert delivered(fake) == Counter(range(2))
 
 
-def test_a_short_upload_is_noticed(sinks: Any, fake: FakeWebHdfs) -> None:
+def test_a_short_upload_is_detected(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks()
     sink.write(records(0, 2))
 
@@ -379,14 +379,14 @@ def test_a_short_upload_is_noticed(sinks: Any, fake: FakeWebHdfs) -> None:
             fake.files[path] = fake.files[path][:-1]
 
     fake.after = cut
-    with pytest.raises(Retry, match="HDFS holds 3 of the 4 bytes sent for /logs/FlumeData"):
+    with pytest.raises(Retry, match="HDFS has 3 of the 4 bytes sent for /logs/FlumeData"):
         sink.stage(OWN, OffsetRange(0, 2))
     fake.heal()
     assert not manifests(fake)
 
 
 @pytest.mark.parametrize("content", [b"", b"{", b'{"id": 1}'])
-def test_a_record_that_cannot_be_read_stops_the_sink_loudly(sinks: Any, fake: FakeWebHdfs, content: bytes) -> None:
+def test_an_unreadable_commit_log_stops_the_sink_with_an_error(sinks: Any, fake: FakeWebHdfs, content: bytes) -> None:
     write_and_commit(sinks(), 0, 2)
     path = min(path for path in fake.files if "/chain/" in path)
     fake.files[path] = content
@@ -394,10 +394,10 @@ def test_a_record_that_cannot_be_read_stops_the_sink_loudly(sinks: Any, fake: Fa
         sinks().resume(ASSIGNMENT)
 
 
-def test_nothing_is_committed_behind_a_fence_though_the_log_was_tidied(sinks: Any, fake: FakeWebHdfs) -> None:
-    """An owner sleeps for days; of what others have committed since, only the fence is left."""
+def test_nothing_is_committed_after_a_fence_in_a_cleaned_log(sinks: Any, fake: FakeWebHdfs) -> None:
+    """An owner is suspended for days; of later commits only the fence is left."""
     sleeper = sinks()
-    sleeper.resume(OWN.at(0))
+    sleeper.resume(OWN.with_offset(0))
     sleeper.write(records(0, 2))
     receipt = sleeper.stage(OWN, OffsetRange(0, 2))
 
@@ -409,8 +409,8 @@ def test_nothing_is_committed_behind_a_fence_though_the_log_was_tidied(sinks: An
     with pytest.raises(Retry, match="HDFS is away"):
         sleeper.commit(receipt)
     fake.heal()
-    fake.files[f"{LOG}/0/3/{2:020d}"] = FENCE.replace(b'"end":2', b'"end":0')  # the files of this commit were gone
-    with pytest.raises(Conflict, match="was ended, as by agent group reset"):
+    fake.files[f"{LOG}/0/3/{2:020d}"] = FENCE.replace(b'"end":2', b'"end":0')  # the files of this commit were removed
+    with pytest.raises(Conflict, match="is fenced, as by agent group reset"):
         sleeper.commit(receipt)
     assert not manifests(fake)
 
@@ -430,23 +430,23 @@ FENCE = (
 )
 
 
-def test_a_log_is_read_as_another_process_has_written_it(sinks: Any, fake: FakeWebHdfs) -> None:
+def test_a_log_of_another_process_can_be_read(sinks: Any, fake: FakeWebHdfs) -> None:
     fake.files[f"{LOG}/0/3/begin"] = SECOND.replace(b'"end":2', b'"end":0').replace(
         b'"files":[{', b'"files":[],"x":[{'
     )
     fake.files[f"{LOG}/0/3/{0:020d}"] = SECOND
     fake.files["/logs/.flafka/tmp/x/0"] = b"0\n1\n"
-    found = sinks().resume(ASSIGNMENT.at(0))
+    found = sinks().resume(ASSIGNMENT.with_offset(0))
     assert (found.generation, found.next_offset) == (OWN.generation, 2)
     assert found.last_record == LastRecord(1_790_000_000_000, 4)
     assert delivered(fake) == Counter(range(2)), "what a crash left of the commit is finished"
 
 
 @pytest.mark.parametrize("version", [0, 2, 4])
-def test_a_log_of_another_version_is_refused_with_the_way_out(sinks: Any, fake: FakeWebHdfs, version: int) -> None:
+def test_a_log_of_another_version_is_refused_with_advice(sinks: Any, fake: FakeWebHdfs, version: int) -> None:
     fake.files[f"{LOG}/0/3/{0:020d}"] = SECOND.replace(b'"version":3', b'"version":%d' % version)
     with pytest.raises(FlafkaError) as refused:
-        sinks().resume(ASSIGNMENT.at(0))
+        sinks().resume(ASSIGNMENT.with_offset(0))
     assert str(refused.value) == (
         f"{LOG}/0/3/{0:020d} is a manifest of version {version}, and this sink reads version 3: deliver what "
         f"the channel holds with the agent that wrote it (agent start --drain), remove the directory {LOG}/0/3, and "

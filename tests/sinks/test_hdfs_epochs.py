@@ -1,4 +1,4 @@
-"""The HDFS sink: its commit log where a group is reset and where the path moves."""
+"""HDFS sink: its commit log when a group is reset and when the path moves."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ from tests.sinks.hdfs_running import (
 LATER = 1_790_000_000_000
 
 
-def test_a_chain_begins_where_the_group_stood(sinks: Any, fake: FakeWebHdfs) -> None:
-    assert sinks().resume(ASSIGNMENT.at(40)).next_offset == 40
+def test_a_chain_begins_at_the_committed_offset(sinks: Any, fake: FakeWebHdfs) -> None:
+    assert sinks().resume(ASSIGNMENT.with_offset(40)).next_offset == 40
     [(path, begin)] = whole_record(fake).items()
     assert (posixpath.basename(path), begin.start, begin.end, begin.files) == ("begin", 40, 40, ())
     assert sinks().resume(ASSIGNMENT).next_offset == 40, "the group was deleted before anything was committed"
@@ -47,49 +47,47 @@ def test_a_chain_begins_where_the_group_stood(sinks: Any, fake: FakeWebHdfs) -> 
 
 
 @pytest.mark.parametrize("before", ["committed", "begun", "nothing"])
-def test_an_owner_that_sleeps_while_the_group_is_reset_commits_no_more(
-    sinks: Any, fake: FakeWebHdfs, before: str
-) -> None:
+def test_an_owner_suspended_during_a_group_reset_commits_no_more(sinks: Any, fake: FakeWebHdfs, before: str) -> None:
     sleeper, awake = sinks(), sinks()
     if before != "nothing":
-        sleeper.resume(ASSIGNMENT.at(0))
+        sleeper.resume(ASSIGNMENT.with_offset(0))
     if before == "committed":
         write_and_commit(sleeper, 0, 3)
     sleeper.write(records(3, 5))
     receipt = sleeper.stage(OWN, OffsetRange(3, 5))
-    found = awake.resume(OWN.of(epoch=LATER).at(1))
-    assert (found.generation, found.next_offset) == (OWN.of(epoch=LATER).generation, 1)
+    found = awake.resume(OWN.replace(epoch=LATER).with_offset(1))
+    assert (found.generation, found.next_offset) == (OWN.replace(epoch=LATER).generation, 1)
     with pytest.raises(Conflict):
         sleeper.commit(receipt)
     awake.write(records(1, 4))
     awake.commit(awake.stage(found, OffsetRange(1, 4)))
-    again = sleeper.resume(OWN.at(3))
+    again = sleeper.resume(OWN.with_offset(3))
     assert (again.generation, again.next_offset) == (found.generation, 4)
     assert delivered(fake) == Counter(range(3) if before == "committed" else ()) + Counter(range(1, 4))
 
 
 def open_two_epochs(directory: Path, index: int) -> tuple[FakeWebHdfs, int, bool]:
-    """An owner opens an epoch; at its call of that number another one opens a later epoch and commits in it.
+    """Have an owner open an epoch; at its call of that number another one opens a later epoch and commits in it.
 
-    Their HDFS, how many calls the first one made, and whether it was refused.
+    Return their HDFS, the number of calls of the first one, and True if it was refused.
     """
     with FakeWebHdfs.installed() as fake:
         sleeper, awake = open_sink(directory), open_sink(directory)
-        sleeper.resume(ASSIGNMENT.at(0))
+        sleeper.resume(ASSIGNMENT.with_offset(0))
         write_and_commit(sleeper, 0, 3)
         begun = len(fake.calls)
 
         def overtake(number: int, _: str) -> None:
             if number == begun + index:
                 fake.heal()
-                found = awake.resume(OWN.of(epoch=LATER + 1).at(1))
+                found = awake.resume(OWN.replace(epoch=LATER + 1).with_offset(1))
                 awake.write(records(1, 3))
                 awake.commit(awake.stage(found, OffsetRange(1, 3)))
 
         fake.before = overtake
         refused = False
         try:
-            found = sleeper.resume(OWN.of(epoch=LATER).at(1))
+            found = sleeper.resume(OWN.replace(epoch=LATER).with_offset(1))
             calls = len(fake.calls) - begun
             if found.generation.epoch == LATER:
                 if index >= calls:
@@ -116,11 +114,11 @@ def test_of_two_owners_that_open_epochs_at_once_only_the_later_commits(tmp_path:
     assert any(refused for *_, refused in outcomes)
 
 
-def test_a_group_that_was_deleted_goes_on_by_the_record_of_its_latest_epoch(sinks: Any, fake: FakeWebHdfs) -> None:
+def test_a_deleted_group_resumes_by_the_commit_log_of_its_latest_epoch(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks()
-    sink.resume(ASSIGNMENT.at(0))
+    sink.resume(ASSIGNMENT.with_offset(0))
     write_and_commit(sink, 0, 3)
-    found = sink.resume(OWN.of(epoch=LATER).at(1))
+    found = sink.resume(OWN.replace(epoch=LATER).with_offset(1))
     sink.write(records(1, 2))
     sink.commit(sink.stage(found, OffsetRange(1, 2)))
     found = sinks().resume(ASSIGNMENT)
@@ -132,36 +130,36 @@ def started(sink: HdfsSink, committed: Assignment) -> Assignment:
     return sink.resume(sink.move_commit_log(committed) or committed)
 
 
-def test_the_record_moves_with_the_path(sinks: Any, fake: FakeWebHdfs) -> None:
+def test_the_commit_log_moves_with_the_path(sinks: Any, fake: FakeWebHdfs) -> None:
     old = sinks()
-    old.resume(ASSIGNMENT.at(0))
+    old.resume(ASSIGNMENT.with_offset(0))
     write_and_commit(old, 0, 3)
     old.write(records(3, 5))
     receipt = old.stage(OWN, OffsetRange(3, 5))
     new = sinks(**{"hdfs.path": "/other"})
-    found = started(new, OWN.at(2))
+    found = started(new, OWN.with_offset(2))
     assert (found.generation.commit_log, found.next_offset) == ("hdfs:/other/.flafka", 3)
     assert found.generation.epoch > ASSIGNMENT.generation.epoch
     with pytest.raises(Conflict):
         old.commit(receipt)
     new.write(records(3, 6))
     new.commit(new.stage(found, OffsetRange(3, 6)))
-    # A crash before the group was told: the next owner comes by way of the old record.
-    again = started(sinks(**{"hdfs.path": "/other"}), OWN.at(3))
+    # A crash before the group's commit: the next owner follows the old commit log.
+    again = started(sinks(**{"hdfs.path": "/other"}), OWN.with_offset(3))
     assert (again.generation, again.next_offset) == (found.generation, 6)
-    back = started(sinks(), found.at(6))
+    back = started(sinks(), found.with_offset(6))
     assert (back.generation.commit_log, back.next_offset) == (OWN.generation.commit_log, 6)
     assert back.generation.epoch > found.generation.epoch
     assert delivered(fake) == Counter(range(6))
 
 
 def move(directory: Path) -> Assignment:
-    """Take over what `/logs` has below another path, and commit two records more; until it works."""
+    """Take over the commit log of `/logs` below another path, and commit two records more; retry until it works."""
     for _ in range(10):
         sink: HdfsSink | None = None
         try:
             sink = open_sink(directory, **{"hdfs.path": "/other"})
-            found = started(sink, OWN.at(2))
+            found = started(sink, OWN.with_offset(2))
             assert found.next_offset in (3, 5)
             if found.next_offset == 5:
                 return found
@@ -180,7 +178,7 @@ def test_calls_of_a_move_may_fail(tmp_path: Path, error: type[BaseException], co
     def moved(index: int) -> tuple[FakeWebHdfs, int]:
         with FakeWebHdfs.installed() as fake:
             sink = open_sink(tmp_path)
-            sink.resume(ASSIGNMENT.at(0))
+            sink.resume(ASSIGNMENT.with_offset(0))
             write_and_commit(sink, 0, 3)
             sleeping = sink.stage(OWN, OffsetRange(3, 4))
             before = len(fake.calls)
@@ -193,7 +191,7 @@ def test_calls_of_a_move_may_fail(tmp_path: Path, error: type[BaseException], co
                 with pytest.raises(Conflict):
                     sink.commit(sleeping)
                 next_owner = open_sink(tmp_path, **{"hdfs.path": "/other"})
-                assert next_owner.resume(found.at(3)).next_offset == 5
+                assert next_owner.resume(found.with_offset(3)).next_offset == 5
                 next_owner.close()
             finally:
                 sink.close()
@@ -206,7 +204,7 @@ def test_calls_of_a_move_may_fail(tmp_path: Path, error: type[BaseException], co
         assert delivered(fake) == Counter(range(5)), f"call {index}"
 
 
-def test_the_group_says_where_a_record_that_is_gone_was_though_who_moves_it_is_killed(tmp_path: Path) -> None:
+def test_the_groups_offset_has_the_location_of_a_log_whose_move_was_killed(tmp_path: Path) -> None:
     def moved(index: int) -> int:
         with FakeWebHdfs.installed() as fake:
             fake.lose(index, 1, "after", Crash)
@@ -214,7 +212,7 @@ def test_the_group_says_where_a_record_that_is_gone_was_though_who_moves_it_is_k
                 sink = None
                 try:
                     sink = open_sink(tmp_path, **{"hdfs.path": "/other"})
-                    assert started(sink, OWN.at(5)).next_offset == 5, f"call {index}"
+                    assert started(sink, OWN.with_offset(5)).next_offset == 5, f"call {index}"
                     break
                 except Crash:
                     continue
@@ -228,11 +226,11 @@ def test_the_group_says_where_a_record_that_is_gone_was_though_who_moves_it_is_k
         moved(index)
 
 
-def test_a_record_that_two_in_turn_begin_to_move_is_found_though_both_are_killed(tmp_path: Path, seed: int) -> None:
+def test_a_log_is_found_after_two_killed_moves(tmp_path: Path, seed: int) -> None:
     def moved(first: int, second: int) -> int:
         with FakeWebHdfs.installed() as fake:
             old = open_sink(tmp_path)
-            old.resume(ASSIGNMENT.at(0))
+            old.resume(ASSIGNMENT.with_offset(0))
             write_and_commit(old, 0, 3)
             old.close()
             position, calls = None, 0
@@ -241,7 +239,7 @@ def test_a_record_that_two_in_turn_begin_to_move_is_found_though_both_are_killed
                 begun = len(fake.calls)
                 fake.lose(begun + call, 1, "after", Crash)
                 with contextlib.suppress(Crash):
-                    position = started(sink, OWN.at(0)).next_offset
+                    position = started(sink, OWN.with_offset(0)).next_offset
                 calls = len(fake.calls) - begun
                 sink.close()
                 fake.heal()
@@ -254,13 +252,13 @@ def test_a_record_that_two_in_turn_begin_to_move_is_found_though_both_are_killed
 
 
 def move_twice(directory: Path, index: int) -> tuple[FakeWebHdfs, int, bool]:
-    """An owner moves the record; at its call of that number another one does so, to the same place, and commits.
+    """Have an owner move the log; at its call of that number another one moves it to the same path, and commits.
 
-    Their HDFS, how many calls the first one made, and whether it was told to ask again.
+    Return their HDFS, the number of calls of the first one, and True if it has to retry.
     """
     with FakeWebHdfs.installed() as fake:
         old = open_sink(directory)
-        old.resume(ASSIGNMENT.at(0))
+        old.resume(ASSIGNMENT.with_offset(0))
         write_and_commit(old, 0, 3)
         sleeper, awake = (open_sink(directory, **{"hdfs.path": "/other"}) for _ in range(2))
         begun, group = len(fake.calls), [OWN]
@@ -268,7 +266,7 @@ def move_twice(directory: Path, index: int) -> tuple[FakeWebHdfs, int, bool]:
         def overtake(number: int, _: str) -> None:
             if number == begun + index:
                 fake.heal()
-                found = started(awake, OWN.at(3))
+                found = started(awake, OWN.with_offset(3))
                 awake.write(records(3, 5))
                 awake.commit(awake.stage(found, OffsetRange(3, 5)))
                 group.append(found)
@@ -276,20 +274,21 @@ def move_twice(directory: Path, index: int) -> tuple[FakeWebHdfs, int, bool]:
         fake.before = overtake
         refused = False
         try:
-            started(sleeper, OWN.at(3))
+            started(sleeper, OWN.with_offset(3))
         except Retry:
             refused = True
         calls = len(fake.calls) - begun
         if index >= calls:
             overtake(begun + index, "")
-        for committed in (group[-1].at(5), group[0].at(3)):  # as the group says, or as it said before
+        # As the group's offset names it, or named it before.
+        for committed in (group[-1].with_offset(5), group[0].with_offset(3)):
             assert started(sleeper, committed).next_offset == 5, f"call {index}"
         for sink in (old, sleeper, awake):
             sink.close()
         return fake, calls, refused
 
 
-def test_of_two_owners_that_move_the_record_at_once_neither_goes_back(tmp_path: Path) -> None:
+def test_of_two_owners_that_move_the_log_at_once_neither_goes_back(tmp_path: Path) -> None:
     _, calls, _ = move_twice(tmp_path, 1 << 30)
     outcomes = [move_twice(tmp_path, index) for index in range(calls)]
     assert any(refused for *_, refused in outcomes)
@@ -301,7 +300,7 @@ def test_of_two_owners_that_move_the_record_at_once_neither_goes_back(tmp_path: 
 
 @contextlib.contextmanager
 def refusing_renames(fake: FakeWebHdfs, where: str = "/h0/FlumeData") -> Iterator[None]:
-    """A quota refuses renames to names that hold this: by default those behind the commit."""
+    """Have a quota refuse renames to names with this text: by default those after the commit."""
     execute = fake.tree._rename
 
     def rename(path: str, options: dict[str, Any], data: bytes) -> tuple[int, Any]:
@@ -316,31 +315,31 @@ def refusing_renames(fake: FakeWebHdfs, where: str = "/h0/FlumeData") -> Iterato
 def test_a_reset_frees_a_commit_that_cannot_be_finished(sinks: Any, fake: FakeWebHdfs, caplog: Any) -> None:
     path = {"hdfs.path": "/logs/%{host}"}
     sink = sinks(**path)
-    sink.resume(ASSIGNMENT.at(0))
+    sink.resume(ASSIGNMENT.with_offset(0))
     with refusing_renames(fake):
         with pytest.raises(
             Retry, match=r"quota .*; to deliver .*: agent group reset flume --topic app.logs:3 --to 0$"
         ):
             write_and_commit(sink, 0, 3, host="h0")
         with pytest.raises(Retry, match="agent group reset"):
-            sinks(**path).resume(OWN.at(0))
+            sinks(**path).resume(OWN.with_offset(0))
         with pytest.raises(Retry, match="agent group reset"):
-            sinks(**{"hdfs.path": "/other"}).resume(OWN.at(0))
+            sinks(**{"hdfs.path": "/other"}).resume(OWN.with_offset(0))
         with pytest.raises(Retry, match=r"--to 0$"):
-            sinks(**path).resume(OWN.of(epoch=LATER - 1).at(2))  # that would leave record 0 out
-        found = sinks(**path).resume(OWN.of(epoch=LATER).at(0))
+            sinks(**path).resume(OWN.replace(epoch=LATER - 1).with_offset(2))  # that would omit record 0
+        found = sinks(**path).resume(OWN.replace(epoch=LATER).with_offset(0))
         assert (found.generation.epoch, found.next_offset) == (LATER, 0)
         assert "records 0 to 2, committed before the reset, stay in /logs/.flafka/tmp/" in caplog.text
     after = sinks(**path)
-    after.resume(found.at(0))
+    after.resume(found.with_offset(0))
     after.write(records(0, 3, host="h0"))
     after.commit(after.stage(found, OffsetRange(0, 3)))
     assert delivered(fake) == Counter(range(3))
 
 
-def test_a_reset_does_not_give_up_files_while_hdfs_is_away(sinks: Any, fake: FakeWebHdfs) -> None:
+def test_a_reset_does_not_abandon_files_while_hdfs_is_unavailable(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks()
-    sink.resume(ASSIGNMENT.at(0))
+    sink.resume(ASSIGNMENT.with_offset(0))
     sink.write(records(0, 3))
     receipt = sink.stage(OWN, OffsetRange(0, 3))
 
@@ -349,21 +348,19 @@ def test_a_reset_does_not_give_up_files_while_hdfs_is_away(sinks: Any, fake: Fak
             raise requests.ConnectionError
 
     fake.before = away
-    for attempt in (lambda: sink.commit(receipt), lambda: sinks().resume(OWN.of(epoch=LATER).at(3))):
+    for attempt in (lambda: sink.commit(receipt), lambda: sinks().resume(OWN.replace(epoch=LATER).with_offset(3))):
         with pytest.raises(Retry, match="HDFS is away"):
             attempt()
     fake.heal()
-    sinks().resume(OWN.of(epoch=LATER).at(3))
+    sinks().resume(OWN.replace(epoch=LATER).with_offset(3))
     assert delivered(fake) == Counter(range(3))
 
 
-def test_files_that_are_gone_and_were_never_renamed_are_delivered_again(
-    sinks: Any, fake: FakeWebHdfs, caplog: Any
-) -> None:
+def test_removed_files_that_were_never_renamed_are_redelivered(sinks: Any, fake: FakeWebHdfs, caplog: Any) -> None:
     """Somebody empties `.flafka/tmp` while a quota refuses the renames; the channel still has the records."""
     path = {"hdfs.path": "/logs/%{host}"}
     sink = sinks(**path)
-    sink.resume(ASSIGNMENT.at(0))
+    sink.resume(ASSIGNMENT.with_offset(0))
     sink.write(records(0, 3, host="h0"))
     receipt = sink.stage(OWN, OffsetRange(0, 3))
     with refusing_renames(fake), pytest.raises(Retry, match="quota"):
@@ -371,24 +368,23 @@ def test_files_that_are_gone_and_were_never_renamed_are_delivered_again(
     fake.tree.remove("/logs/.flafka/tmp")
     with pytest.raises(Conflict, match="files that were committed are gone"):
         sink.commit(receipt)
-    found = sinks(**path).resume(OWN.at(0))
+    found = sinks(**path).resume(OWN.with_offset(0))
     assert found.next_offset == 0
     assert "records 0 to 2 are delivered again: /logs/h0/FlumeData" in caplog.text
     after = sinks(**path)
-    assert after.resume(found.at(0)).next_offset == 0
+    assert after.resume(found.with_offset(0)).next_offset == 0
     after.write(records(0, 3, host="h0"))
     after.commit(after.stage(found, OffsetRange(0, 3)))
     assert delivered(fake) == Counter(range(3))
     fake.tree.remove("/logs/h0")
-    assert sinks(**path).resume(found.at(None)).next_offset == 3, "these were there, and somebody has moved them"
+    resumed = sinks(**path).resume(found.with_offset(None))
+    assert resumed.next_offset == 3, "these were there, and somebody has moved them"
 
 
-def test_files_that_are_removed_between_a_commit_and_their_renames_are_delivered_again(
-    sinks: Any, fake: FakeWebHdfs
-) -> None:
-    """Their owner is at work: it must not commit the channel's offset past them."""
+def test_files_removed_between_a_commit_and_their_renames_are_redelivered(sinks: Any, fake: FakeWebHdfs) -> None:
+    """The owner still runs: it must not commit the channel's offset past them."""
     sink = sinks()
-    sink.resume(ASSIGNMENT.at(0))
+    sink.resume(ASSIGNMENT.with_offset(0))
     sink.write(records(0, 3))
     receipt = sink.stage(OWN, OffsetRange(0, 3))
 
@@ -400,16 +396,16 @@ def test_files_that_are_removed_between_a_commit_and_their_renames_are_delivered
     with pytest.raises(Conflict, match="files that were committed are gone"):
         sink.commit(receipt)
     fake.heal()
-    found = sink.resume(ASSIGNMENT.at(0))
+    found = sink.resume(ASSIGNMENT.with_offset(0))
     assert found.next_offset == 0
     sink.write(records(0, 3))
     sink.commit(sink.stage(found, OffsetRange(0, 3)))
     assert delivered(fake) == Counter(range(3))
 
 
-def test_a_directory_that_refuses_renames_is_found_before_the_commit(sinks: Any, fake: FakeWebHdfs) -> None:
+def test_a_directory_that_refuses_renames_is_detected_before_the_commit(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks(**{"hdfs.path": "/logs/%{host}"})
-    sink.resume(ASSIGNMENT.at(0))
+    sink.resume(ASSIGNMENT.with_offset(0))
     with refusing_renames(fake, "/h0/"), pytest.raises(Retry, match="quota"):
         write_and_commit(sink, 0, 3, host="h0")
     assert not manifests(fake)
@@ -418,12 +414,12 @@ def test_a_directory_that_refuses_renames_is_found_before_the_commit(sinks: Any,
     assert delivered(fake) == Counter(range(3))
 
 
-def test_a_new_path_is_proven_before_the_old_record_names_it(sinks: Any, fake: FakeWebHdfs) -> None:
+def test_a_new_path_is_tested_before_the_old_log_names_it(sinks: Any, fake: FakeWebHdfs) -> None:
     old = sinks()
-    old.resume(ASSIGNMENT.at(0))
+    old.resume(ASSIGNMENT.with_offset(0))
     write_and_commit(old, 0, 3)
     with refusing_renames(fake, "/other/"), pytest.raises(Retry, match="quota"):
-        started(sinks(**{"hdfs.path": "/other"}), OWN.at(3))
+        started(sinks(**{"hdfs.path": "/other"}), OWN.with_offset(3))
     again = sinks()
-    found = again.resume(OWN.at(3))
+    found = again.resume(OWN.with_offset(3))
     assert (found.generation, found.next_offset) == (OWN.generation, 3)

@@ -1,4 +1,4 @@
-"""`file:///…` in hdfs.path: a directory of this host, with all that the sink promises of HDFS."""
+"""`file:///…` in hdfs.path: a directory of this host, with all guarantees of HDFS."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ CALLS = ("link", "fsync", "mkdir", "unlink", "rmdir")
 
 
 class Killed(BaseException):
-    """The process died at that call."""
+    """Death of the process at that call."""
 
 
 @pytest.fixture(autouse=True)
@@ -52,7 +52,7 @@ def sink_of(directory: Path, **options: str) -> HdfsSink:
 
 
 def deliver(sink: HdfsSink, end: int, step: int = 2) -> None:
-    """All records up to that one that were not delivered yet."""
+    """Deliver all records up to that one that were not delivered yet."""
     resumed = sink.resume(ASSIGNMENT)
     for start in range(resumed.next_offset or 0, end, step):
         stop = min(end, start + step)
@@ -70,9 +70,9 @@ def delivered(directory: Path) -> Counter[int]:
 
 @contextmanager
 def killed_at(number: int) -> Iterator[Iterator[int]]:
-    """The process dies at that moment: there is one before and one after each call that changes the disk.
+    """Have the process die at that moment: there is one before and one after each call that changes the disk.
 
-    Yields what numbers them: the first is 1.
+    Yield the counter of moments; the first is 1.
     """
     moments = itertools.count(1)
 
@@ -93,7 +93,7 @@ def killed_at(number: int) -> Iterator[Iterator[int]]:
         yield moments
 
 
-def test_files_appear_in_their_directories_and_what_is_not_committed_is_hidden(tmp_path: Path) -> None:
+def test_files_appear_in_their_directories_and_uncommitted_ones_are_hidden(tmp_path: Path) -> None:
     sink = sink_of(tmp_path)
     assert sink.commit_log == f"file:{tmp_path}/out/.flafka"
     owned = sink.resume(ASSIGNMENT)
@@ -106,8 +106,8 @@ def test_files_appear_in_their_directories_and_what_is_not_committed_is_hidden(t
     sink.close()
 
 
-def test_files_have_the_acl_of_their_directory_and_what_is_hidden_is_private(tmp_path: Path) -> None:
-    """As a file that is made there; until then nobody else may look at it, also where 0.2 has made the directory."""
+def test_files_have_the_acl_of_their_directory_and_hidden_ones_are_private(tmp_path: Path) -> None:
+    """Before the commit no other user may read a file, also if 0.2 has created the directory."""
     (tmp_path / "out/.flafka").mkdir(parents=True, mode=0o755)
     (tmp_path / "out/app-0").mkdir()
     entries = [(0x01, 7, NOBODY), (0x02, 7, 4242), (0x04, 5, NOBODY), (0x10, 7, NOBODY), (0x20, 0, NOBODY)]
@@ -178,7 +178,7 @@ def test_a_rename_overwrites_nothing(tmp_path: Path, disk: LocalDisk) -> None:
     ]
 
 
-def test_what_is_not_there_is_nothing_and_what_fails_is_a_sentence(tmp_path: Path, disk: LocalDisk) -> None:
+def test_missing_files_are_none_and_failures_are_messages(tmp_path: Path, disk: LocalDisk) -> None:
     missing = str(tmp_path / "missing")
     assert (disk.status(missing), disk.list(missing), disk.read(missing)) == (None, [], None)
     disk.delete(missing)
@@ -199,13 +199,13 @@ def test_what_is_not_there_is_nothing_and_what_fails_is_a_sentence(tmp_path: Pat
         ({"hdfs.path": "file:///logs", "hdfs.webhdfs": "nn:9870"}, "hdfs.webhdfs", "remove it"),
     ],
 )
-def test_a_wrong_path_is_told(properties: dict[str, str], option: str, says: str) -> None:
+def test_a_wrong_path_is_reported(properties: dict[str, str], option: str, says: str) -> None:
     _, problems = HdfsConfig.parse(properties)
     assert [problem.option for problem in problems] == [option]
     assert says in problems[0].message
 
 
-def test_a_probe_says_where_nothing_can_be_written(tmp_path: Path) -> None:
+def test_a_probe_names_an_unwritable_directory(tmp_path: Path) -> None:
     sink = sink_of(tmp_path)
     assert list(sink.check_connectivity()) == []
     (tmp_path / "file").write_bytes(b"")
@@ -242,6 +242,6 @@ def test_a_file_that_is_renamed_to_itself_stays(disk: LocalDisk, tmp_path: Path)
         assert disk.read(file) == b"kept", target
         disk.delete(file)
     disk.upload(file, b"kept")
-    os.link(file, tmp_path / "other")  # a kill came before the first name went
+    os.link(file, tmp_path / "other")  # a kill came before the first name was removed
     assert disk.rename(file, str(tmp_path / "other"))
     assert (disk.read(file), disk.read(str(tmp_path / "other"))) == (None, b"kept")

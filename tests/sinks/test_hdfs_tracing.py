@@ -1,4 +1,4 @@
-"""Which files of the HDFS sink have a record: by the commit record, by their names, and by what is left of them."""
+"""Files of the HDFS sink that have a record: by the commit log, by their names, and by the remaining files."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def id_at(offset: int) -> EventId:
 
 
 def told(directory: Path, offset: int, *, known: bool = True, **options: str) -> list[dict[str, Any]]:
-    """What a sink that is not open says of that record; `known` with the event."""
+    """Return the answer of a sink that is not open about that record; `known` with the event."""
     sink = open_sink(directory, **{**PATH, **options})
     sink.close()
     batch = records(offset, offset + 1, host="h{}") if known else None
@@ -28,7 +28,7 @@ def told(directory: Path, offset: int, *, known: bool = True, **options: str) ->
 
 @pytest.fixture
 def two_commits(fake: FakeWebHdfs, tmp_path: Path) -> FakeWebHdfs:
-    """Records 0 to 3 and 4 to 9, each commit with a file of two hosts."""
+    """Write records 0 to 3 and 4 to 9, each commit with a file of two hosts."""
     sink = open_sink(tmp_path, **PATH)
     sink.resume(ASSIGNMENT)
     write_and_commit(sink, 0, 4, host="h{}")
@@ -37,17 +37,17 @@ def two_commits(fake: FakeWebHdfs, tmp_path: Path) -> FakeWebHdfs:
     return fake
 
 
-def test_the_commit_record_names_the_file(two_commits: FakeWebHdfs, tmp_path: Path) -> None:
+def test_the_commit_log_names_the_file(two_commits: FakeWebHdfs, tmp_path: Path) -> None:
     for offset, first, last in ((0, 0, 3), (3, 0, 3), (4, 4, 9), (9, 4, 9)):
         (place,) = told(tmp_path, offset)
         assert (place["first"], place["last"]) == (first, last)
         assert (place["group"], place["replay"]) == (ASSIGNMENT.group, False)
         assert str(offset).encode() in two_commits.files[place["path"]].split()
-    files = told(tmp_path, 5, known=False)  # its path is not known without the event
+    files = told(tmp_path, 5, known=False)  # its path is unknown without the event
     assert sorted(place["path"].split("/")[2] for place in files) == ["h0", "h1"]
 
 
-def test_a_name_tells_where_the_commit_record_does_not_reach(two_commits: FakeWebHdfs, tmp_path: Path) -> None:
+def test_a_name_locates_a_record_before_the_commit_log(two_commits: FakeWebHdfs, tmp_path: Path) -> None:
     first = next(path for path in two_commits.files if "/.flafka/chain/" in path and path.endswith("0" * 20))
     del two_commits.files[first]
     (place,) = told(tmp_path, 2)
@@ -59,9 +59,7 @@ def test_a_name_tells_where_the_commit_record_does_not_reach(two_commits: FakeWe
     assert "unknown" in nothing
 
 
-def test_a_file_that_is_gone_and_a_record_that_never_came_are_said_so(
-    two_commits: FakeWebHdfs, tmp_path: Path
-) -> None:
+def test_a_removed_file_and_an_undelivered_record_are_reported(two_commits: FakeWebHdfs, tmp_path: Path) -> None:
     (place,) = told(tmp_path, 6)
     del two_commits.files[place["path"]]
     (gone,) = told(tmp_path, 6)
@@ -72,11 +70,11 @@ def test_a_file_that_is_gone_and_a_record_that_never_came_are_said_so(
 
 @pytest.mark.parametrize("moves", [False, True])
 def test_a_file_below_a_former_path_is_not_missing(two_commits: FakeWebHdfs, tmp_path: Path, moves: bool) -> None:
-    """The last committed offset says where its commit log was, until the first commit below the new path."""
+    """The last committed offset has the location of the commit log, until the first commit below the new path."""
     path = {"hdfs.path": "/logs/new/%{host}"}
     sink, committed = open_sink(tmp_path, **path), OWN
     if moves:
-        moved = sink.move_commit_log(OWN.at(10))
+        moved = sink.move_commit_log(OWN.with_offset(10))
         assert moved is not None
         committed = sink.resume(moved)
         sink.write(records(10, 12, host="h{}"))
@@ -109,7 +107,7 @@ def test_without_a_commit_log_nothing_is_known(two_commits: FakeWebHdfs, tmp_pat
     assert nothing["unknown"].startswith("no file of /elsewhere/h0 has record 4, and there is no commit log below ")
 
 
-def test_a_damaged_commit_record_is_told_in_a_sentence(two_commits: FakeWebHdfs, tmp_path: Path) -> None:
+def test_a_damaged_commit_log_is_reported(two_commits: FakeWebHdfs, tmp_path: Path) -> None:
     first = next(path for path in two_commits.files if "/.flafka/chain/" in path and path.endswith("0" * 20))
     for damage in (b"", b"{", b"\xff"):
         two_commits.files[first] = damage
@@ -125,16 +123,16 @@ def test_an_event_that_has_no_path_is_in_no_file(fake: FakeWebHdfs, tmp_path: Pa
         assert nothing["missing"].startswith("it has no file: ")
 
 
-def test_a_replay_has_files_and_a_commit_record_of_its_own(two_commits: FakeWebHdfs, tmp_path: Path) -> None:
+def test_a_replay_has_its_own_files_and_commit_log(two_commits: FakeWebHdfs, tmp_path: Path) -> None:
     before = dict(two_commits.visible())
-    replay = ASSIGNMENT.of(group=replay_group(ASSIGNMENT.group, "a1.sinks.k1", 1, 2))
+    replay = ASSIGNMENT.replace(group=replay_group(ASSIGNMENT.group, "a1.sinks.k1", 1, 2))
     assert replay.replay == "a1.sinks.k1.1-2"
-    for _ in range(2):  # the second one goes on where the first one ended
+    for _ in range(2):  # the second one continues where the first one ended
         sink = open_sink(tmp_path, **PATH)
-        resumed = sink.resume(replay.at(2))
+        resumed = sink.resume(replay.with_offset(2))
         if resumed.next_offset == 2:
             sink.write(records(2, 6, host="h{}"))
-            sink.commit(sink.stage(OWN.of(group=replay.group), OffsetRange(2, 6)))
+            sink.commit(sink.stage(OWN.replace(group=replay.group), OffsetRange(2, 6)))
         sink.close()
     assert resumed.next_offset == 6
     visible = two_commits.visible()

@@ -1,4 +1,4 @@
-"""The HTTP sink: what is posted, which answers are taken for what, and what is sent again."""
+"""HTTP sink: its requests, the meaning of answers, and retries."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.plugins.certificates import certificate
 
 
 class Server:
-    """Answers each request with what `answer` says of its body. `with` it."""
+    """Server that answers each request with the result of `answer` for its body; a context manager."""
 
     def __init__(self, context: ssl.SSLContext | None = None) -> None:
         self.answer: Callable[[bytes], int] = lambda _: 200
@@ -103,7 +103,7 @@ def test_a_file_of_flumes_runs_as_it_is() -> None:
     )
     assert (config is not None, problems) == (True, [])
     assert config is not None
-    assert [config.again(status) for status in (200, 204, 302, 404, 500)] == [False, False, True, False, True]
+    assert [config.is_retried(status) for status in (200, 204, 302, 404, 500)] == [False, False, True, False, True]
 
 
 @pytest.mark.parametrize(
@@ -112,12 +112,12 @@ def test_a_file_of_flumes_runs_as_it_is() -> None:
         ({"endpoint": "localhost:8080"}, "endpoint: must be a URL such as http://host:8080/events"),
         ({"endpoint": "http://h:x/"}, "endpoint: must be a URL"),
         ({"endpoint": "http://h/a b"}, "endpoint: must be a URL"),
-        ({"ssl": "true"}, "endpoint: must begin with https:// where ssl = true"),
-        ({"rollback.6XX": "true"}, "rollback.6XX: must be about a status"),
+        ({"ssl": "true"}, "endpoint: must begin with https:// if ssl = true"),
+        ({"rollback.6XX": "true"}, "rollback.6XX: must name a status"),
         ({"rollback.200": "no"}, "rollback.200: must be true or false, not 'no'"),
     ],
 )
-def test_what_is_wrong_is_told(wrong: dict[str, str], message: str) -> None:
+def test_wrong_options_are_refused(wrong: dict[str, str], message: str) -> None:
     _, (problem,) = HttpSinkConfig.parse({"endpoint": "http://h", **wrong})
     assert f"{problem.option}: {problem.message}".startswith(message)
 
@@ -136,21 +136,21 @@ def test_bodies_are_posted_on_one_connection() -> None:
 
 
 @pytest.mark.parametrize("keeps", [True, False])
-def test_a_connection_that_the_server_has_closed_is_made_anew(keeps: bool) -> None:
+def test_a_connection_that_the_server_has_closed_is_replaced(keeps: bool) -> None:
     with Server() as server:
         server.keeps = keeps
         sink = made(server.url)
         for body in (b"one", b"two"):
             sink.write(batch(body))
             sink.flush()
-            if keeps:  # it closes after its answer and without a word, as after a time of silence
+            if keeps:  # it closes after its answer silently, as after an idle time
                 assert sink._connection is not None
                 sink._connection.sock.shutdown(2)
         sink.close()
     assert (server.bodies, server.connections) == ([b"one", b"two"], 2)
 
 
-def test_what_was_answered_is_not_sent_again() -> None:
+def test_answered_requests_are_not_repeated() -> None:
     with Server() as server:
         sink = made(server.url)
         events = batch(b"one", b"two", b"three")
@@ -168,7 +168,7 @@ def test_what_was_answered_is_not_sent_again() -> None:
     assert server.bodies == [b"one", b"two", b"three"] * 2
 
 
-def test_what_is_not_to_be_sent_again_is_rejected() -> None:
+def test_statuses_without_retry_are_rejected() -> None:
     with Server() as server:
         server.answer = lambda body: 400 if body == b"bad" else 200
         sink = made(server.url, **{"rollback.4xx": "FALSE"})
@@ -182,7 +182,7 @@ def test_what_is_not_to_be_sent_again_is_rejected() -> None:
     assert server.bodies == [b"one", b"two"]
 
 
-def test_a_success_is_sent_again_only_where_that_is_written() -> None:
+def test_a_success_is_repeated_only_if_so_configured() -> None:
     with Server() as server:
         sink = made(server.url, **{"rollback.200": "true"})
         sink.write(batch(b"one"))
@@ -191,7 +191,7 @@ def test_a_success_is_sent_again_only_where_that_is_written() -> None:
         sink.close()
 
 
-def test_a_server_that_is_away() -> None:
+def test_an_unavailable_server() -> None:
     port = free_port()
     sink = made(f"http://user:secret@127.0.0.1:{port}/x")
     assert [*sink.check_connectivity()] == [f"http://127.0.0.1:{port}: Connection refused"]
@@ -203,7 +203,7 @@ def test_a_server_that_is_away() -> None:
         assert not [*made(server.url).check_connectivity()]
 
 
-def test_a_server_that_does_not_answer() -> None:
+def test_a_server_without_an_answer() -> None:
     with Server() as server:
         sink = made(server.url)
         server.answer = lambda _: 0  # it closes
@@ -223,7 +223,7 @@ def test_a_server_that_does_not_answer() -> None:
         sink.close()
 
 
-def test_what_is_no_web_server(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_without_http(monkeypatch: pytest.MonkeyPatch) -> None:
     def garbage(*_: object) -> int:
         raise http.client.BadStatusLine("SSH-2.0")
 
@@ -231,7 +231,7 @@ def test_what_is_no_web_server(monkeypatch: pytest.MonkeyPatch) -> None:
         sink = made(server.url)
         monkeypatch.setattr(sink, "_exchange", garbage)
         sink.write(batch(b"one"))
-        with pytest.raises(Retry, match="it does not answer as a web server"):
+        with pytest.raises(Retry, match="its answer is not HTTP"):
             sink.flush()
         sink.close()
 

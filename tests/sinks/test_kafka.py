@@ -1,4 +1,4 @@
-"""The Kafka sink: which events it takes, and what becomes of a transaction that took none."""
+"""Kafka sink: the events that it accepts, and transactions without any."""
 
 import gc
 import time
@@ -13,9 +13,9 @@ from flafka.agent.services.running import until
 from flafka.plugins import Batch, Conflict, Event, OffsetRange, Origin, Rejected, Retry
 from flafka.sinks.kafka import KafkaSink, KafkaSinkConfig
 from flafka.sinks.kafka.at_least_once import AtLeastOnceKafkaSink
-from flafka.sinks.kafka.commitlog import CommitLog
-from flafka.sinks.kafka.topics import BATCH_BYTES, Topics
-from flafka.sinks.kafka.writers import TransactionalWriter, Writer
+from flafka.sinks.kafka.commitlog import KafkaCommitLog
+from flafka.sinks.kafka.producers import RecordProducer, TransactionalProducer
+from flafka.sinks.kafka.topics import BATCH_BYTES, TopicCache
 from tests.fixtures.partitions import assignment
 
 ASSIGNMENT = assignment("", "channel", "", "g", 0, 0)
@@ -24,7 +24,7 @@ HOUR = 3_600_000
 
 
 class Admin:
-    """Knows topics: their partitions, or the error for them, and their settings."""
+    """Admin client with topics: their partitions, or the error for them, and their settings."""
 
     def __init__(self, **topics):
         self.topics, self.asked = topics, []
@@ -53,11 +53,11 @@ class Admin:
         return {resource: answer}
 
 
-class Gathered(Writer):
-    """Keeps what is produced."""
+class Gathered(RecordProducer):
+    """Producer that keeps its records."""
 
     def __init__(self):
-        self.events, self.records, self.alone = 0, [], False
+        self.events, self.records, self.single_record_batches = 0, [], False
         self.acknowledged, self.refused = [], []
 
     def produce(self, topic, **record):
@@ -73,8 +73,8 @@ def sink(admin, **properties):
     )
     assert not problems
     made = KafkaSink(config)
-    made._topics = Topics(config, admin)
-    made._writers[0] = Gathered()
+    made._topics = TopicCache(config, admin)
+    made._producers[0] = Gathered()
     return made
 
 
@@ -84,16 +84,16 @@ def batch(*events):
 
 
 def written(kafka_sink, *events):
-    """The topics and bodies that were produced, and why the others were not."""
+    """Return the topics and bodies that were produced, and the reasons of the others."""
     rejected = {}
     try:
         kafka_sink.write(batch(*events))
     except Rejected as e:
         rejected = {id.index: reason for id, reason in e.reasons.items()}
-    return kafka_sink._writers[0].records, rejected
+    return kafka_sink._producers[0].records, rejected
 
 
-def test_what_a_broker_would_refuse_with_all_that_travels_with_it_is_rejected_alone():
+def test_a_record_for_which_brokers_would_refuse_its_whole_batch_is_rejected_alone():
     settings = {
         "max.message.bytes": "10000",
         "message.timestamp.type": "CreateTime",
@@ -127,7 +127,7 @@ def test_what_a_broker_would_refuse_with_all_that_travels_with_it_is_rejected_al
     assert "compacted" in rejected[8]
 
 
-def test_a_topic_that_is_not_there_is_looked_up_once_a_batch():
+def test_a_missing_topic_is_looked_up_once_a_batch():
     admin = Admin(out=(range(1), {}))
     kafka_sink = sink(admin)
     events = [Event(b"%d" % n, {"to": ("gone", "out", "no topic")[n % 3]}) for n in range(300)]
@@ -140,7 +140,7 @@ def test_a_topic_that_is_not_there_is_looked_up_once_a_batch():
 
 
 @pytest.mark.parametrize("error", [KafkaError.LEADER_NOT_AVAILABLE, KafkaError.REQUEST_TIMED_OUT])
-def test_a_topic_that_is_being_made_rejects_nothing(error):
+def test_a_topic_in_creation_rejects_nothing(error):
     with pytest.raises(Retry, match="topic new: "):
         written(sink(Admin(new=(error, {}))), Event(b"x", {"to": "new"}))
 
@@ -154,15 +154,15 @@ def test_a_mistake_in_the_configuration_rejects_nothing():
 def test_a_topic_of_the_brokers_is_refused_in_the_configuration():
     config, problems = KafkaSinkConfig.parse({"kafka.bootstrap.servers": "h:1", "kafka.topic": "__consumer_offsets"})
     assert config is None
-    assert "a topic of the brokers themselves" in str(problems)
+    assert "an internal topic of the brokers" in str(problems)
 
 
-def test_a_commit_log_that_cannot_be_produced_is_tried_again():
-    class Refusing(TransactionalWriter):
-        """A writer whose client takes no record."""
+def test_a_commit_log_that_cannot_be_produced_is_retried():
+    class Refusing(TransactionalProducer):
+        """Writer whose client takes no record."""
 
         def __init__(self):
-            self.began, self.name = True, "t"
+            self.in_transaction, self.name = True, "t"
 
         def produce(self, topic, **_):
             raise KafkaException(KafkaError(KafkaError._INVALID_ARG))
@@ -171,8 +171,8 @@ def test_a_commit_log_that_cannot_be_produced_is_tried_again():
             pass
 
     kafka_sink = sink(Admin())
-    kafka_sink._writers[0] = Refusing()
-    log = kafka_sink._commit_logs["channel"] = CommitLog({}, "channel", kafka_sink.log)
+    kafka_sink._producers[0] = Refusing()
+    log = kafka_sink._commit_logs["channel"] = KafkaCommitLog({}, "channel", kafka_sink.log)
     log._partitions = 1
     with pytest.raises(Retry, match=r"topic channel\.positions cannot be written to: "):
         kafka_sink.stage(ASSIGNMENT, OffsetRange(0, 1))
@@ -180,41 +180,41 @@ def test_a_commit_log_that_cannot_be_produced_is_tried_again():
 
 def test_the_client_sends_no_more_at_once_than_a_topic_takes(brokers):
     kafka_sink = sink(Admin(out=(range(1), {"max.message.bytes": "20000"})), **{"kafka.bootstrap.servers": brokers})
-    writer = Writer(kafka_sink._properties())
+    writer = RecordProducer(kafka_sink._properties())
     assert kafka_sink._properties()["batch.size"] == BATCH_BYTES
     written(kafka_sink, Event(b"x"))
     assert kafka_sink._properties()["batch.size"] == 20_000
-    writer._delivered(None, KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), SimpleNamespace(topic=lambda: "out"))
+    writer._on_delivery(None, KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), SimpleNamespace(topic=lambda: "out"))
     with pytest.raises(Retry):
-        writer.settle()
+        writer.flush()
     assert not writer.abort(), "it would send as much again"
     assert writer.abort()
     writer.close()
 
 
 def test_each_failure_names_its_own_topic(brokers):
-    """Also after an abort, with the same producer."""
-    writer = Writer({"bootstrap.servers": brokers, "log_level": 0})
+    """Names are not mixed up after an abort, with the same producer."""
+    writer = RecordProducer({"bootstrap.servers": brokers, "log_level": 0})
     try:
         for topic in ("out", "other"):
             for failed in (topic, "later"):
                 error = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
-                writer._delivered(None, error, SimpleNamespace(topic=lambda name=failed: name))
+                writer._on_delivery(None, error, SimpleNamespace(topic=lambda name=failed: name))
             with pytest.raises(Retry, match=f"lacks the right Write on topic {topic} "):
-                writer.settle()
+                writer.flush()
             assert writer.abort()
     finally:
         writer.close()
 
 
-def test_a_writer_that_was_late_is_let_go_with_its_client():
+def test_an_expired_writer_is_released_with_its_client():
     idle = {"bootstrap.servers": "none", "test.mock.num.brokers": 1, "linger.ms": 20_000, "log_level": 0}
     references = []
     for _ in range(5):
-        writer = TransactionalWriter(idle, ASSIGNMENT)
+        writer = TransactionalProducer(idle, ASSIGNMENT)
         for _ in range(2000):
             writer.produce("out", value=b"x")
-        writer._late = True
+        writer._timed_out = True
         assert not writer.abort(), "it may never send again"
         writer.close()
         references.append(weakref.ref(writer))
@@ -222,7 +222,7 @@ def test_a_writer_that_was_late_is_let_go_with_its_client():
     until(lambda: gc.collect() >= 0 and not any(reference() for reference in references))
 
 
-def test_a_transaction_begun_for_events_that_no_record_holds_is_no_obstacle(brokers):
+def test_an_empty_transaction_of_rejected_events_is_no_obstacle(brokers):
     kafka_sink = sink(
         Admin(out=(range(1), {"max.message.bytes": "1000000"})),
         **{"kafka.bootstrap.servers": brokers, "kafka.producer.max.request.size": "2000"},
@@ -247,22 +247,22 @@ def test_a_transaction_begun_for_events_that_no_record_holds_is_no_obstacle(brok
         kafka_sink.commit(receipt)
         kafka_sink.write(batch(Event(b"small")))
         kafka_sink.commit(kafka_sink.stage(owned, OffsetRange(8, 9)))
-        assert kafka_sink._writers[0].events == 0
-        assert kafka_sink._commit_log_of("channel").read(owned) == (0, 9)
+        assert kafka_sink._producers[0].events == 0
+        assert kafka_sink._open_commit_log("channel").read(owned) == (0, 9)
         # These brokers keep no offsets of transactions: as if they were lost.
-        again = kafka_sink.resume(owned.at(7))
+        again = kafka_sink.resume(owned.with_offset(7))
         assert (again.generation, again.next_offset) == (owned.generation, 9)
     finally:
         kafka_sink.close()
 
 
-def test_the_plain_form_says_which_event_a_record_is_and_goes_on_after_a_reset(brokers):
+def test_the_plain_form_writes_event_ids_and_continues_after_a_reset(brokers):
     producer = Producer({"bootstrap.servers": brokers, "log_level": 0})
     producer.produce("plain", b"makes the topic")
     assert producer.flush(60) == 0
     config, _ = KafkaSinkConfig.parse({"kafka.bootstrap.servers": brokers, "kafka.topic": "plain"})
     plain = AtLeastOnceKafkaSink(config)
-    plain._topics = Topics(config, Admin(plain=(range(4), {})))
+    plain._topics = TopicCache(config, Admin(plain=(range(4), {})))
     try:
         plain.write(batch(Event(b"one"), Event(b"two", {"key": "k"})))
         plain.flush()
@@ -299,8 +299,8 @@ def test_the_plain_form_writes_no_event_back_into_its_channel(cluster, topic_id,
             return answers
 
     plain = AtLeastOnceKafkaSink(sink(Admin()).config)
-    plain._topics = Topics(plain.config, Described(out=(range(1), {}), channel=(range(1), {})))
-    plain._writer, plain._cluster_id = Gathered(), "c"
+    plain._topics = TopicCache(plain.config, Described(out=(range(1), {}), channel=(range(1), {})))
+    plain._producer, plain._cluster_id = Gathered(), "c"
     prefix = assignment(cluster, "channel", topic_id, "g", 0, 0).id_prefix
     one = Batch.of([Event(b"back", {"to": "channel"}), Event(b"out")])
     try:
@@ -308,32 +308,32 @@ def test_the_plain_form_writes_no_event_back_into_its_channel(cluster, topic_id,
     except Rejected as e:
         (why,) = e.reasons.values()
         assert "topic channel is that of the sink's own channel" in why
-    assert [body for _, body in plain._writer.records] == ([b"out"] if own else [b"back", b"out"])
+    assert [body for _, body in plain._producer.records] == ([b"out"] if own else [b"back", b"out"])
 
 
-def test_a_fenced_producer_of_the_plain_form_is_thrown_away():
+def test_a_fenced_producer_of_the_plain_form_is_replaced():
     class Fenced(Gathered):
-        def settle(self):
+        def flush(self):
             raise Conflict("fenced")
 
     plain = AtLeastOnceKafkaSink(sink(Admin()).config)
-    plain._writer = Fenced()
+    plain._producer = Fenced()
     with pytest.raises(Retry, match="fenced"):
         plain.flush()
-    assert plain._writer is None
+    assert plain._producer is None
 
 
 def test_the_plain_form_needs_no_right_to_transactions(monkeypatch):
     refused = KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
 
     class Refused:
-        """A producer that may not."""
+        """Producer without permission."""
 
         def __init__(self, *_):
             raise Retry("Kafka does not accept transactions now") from KafkaException(KafkaError(refused))
 
     plain = AtLeastOnceKafkaSink(sink(Admin()).config)
-    monkeypatch.setattr("flafka.sinks.kafka.at_least_once.TransactionalWriter", Refused)
+    monkeypatch.setattr("flafka.sinks.kafka.at_least_once.TransactionalProducer", Refused)
     monkeypatch.setattr(plain, "_find_cluster", lambda: "c")
     plain.recover(assignment("c", "t", "i", "g", 0, 0))
     refused = KafkaError.REQUEST_TIMED_OUT

@@ -1,4 +1,4 @@
-"""Serializers against the plainest code that does the same, event by event."""
+"""Serializers compared with the plainest code that does the same, event by event."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from hypothesis import strategies as st
 from flafka.interceptors.remove_header import RemoveHeaderConfig, RemoveHeaderInterceptor
 from flafka.plugins import Batch, Event, Origin
 from flafka.plugins.columns import MAX_HEADER_COLUMNS
-from flafka.plugins.shared.frames import to_arrow
+from flafka.plugins.dataframe import to_arrow
 from flafka.sinks.hdfs.codecs import CODECS
 from flafka.sinks.hdfs.formats import CompressedFile
 from flafka.sinks.hdfs.sequencefile import SequenceFile, vint
 from flafka.sinks.serializers import Serializer
-from flafka.sinks.serializers.avro import AvroEvent, varint
+from flafka.sinks.serializers.avro import AvroEvent, encode_long
 from flafka.sinks.serializers.parquet import Parquet
 from flafka.sinks.serializers.text import HeaderAndText, Json, Text
 from flafka.sinks.solr.config import SolrConfig
@@ -42,11 +42,11 @@ BATCHES = st.builds(
     lambda events, skip: Batch.of(events).slice(min(skip, len(events) - 1)), EVENTS, st.integers(0, 3)
 )
 MANY = Batch.of(Event(b"%d" % n, {f"h{n}": "v", "all": str(n)}) for n in range(3 * MAX_HEADER_COLUMNS))
-"""More headers than a batch has columns for."""
+"""Batch with more headers than columns."""
 
 
 def written(serializer: Serializer, batch: Batch, cuts: int = 3) -> bytes:
-    """One file of these events, handed over in some parts."""
+    """Return one file of these events, written in some parts."""
     writer, records = serializer.writer(""), serializer.records(batch)
     out = [bytes(writer.header)]
     bounds = sorted({0, len(batch), *np.linspace(0, len(batch), cuts + 1).astype(int).tolist()})
@@ -85,7 +85,7 @@ def test_json(batch: Batch) -> None:
 def _solr(batch: Batch) -> None:
     config, found = SolrConfig.parse({"url": "http://127.0.0.1:1/solr/c"})
     assert config is not None, found
-    SolrSink(config)._make(batch)
+    SolrSink(config)._make_items(batch)
 
 
 def _remove_header(batch: Batch) -> None:
@@ -110,7 +110,7 @@ def _remove_header(batch: Batch) -> None:
     ],
     ids=["text", "json", "json in parts", "parquet", "avro", "frames", "events", "concat", "solr", "remove_header"],
 )
-def test_senders_that_name_each_header_anew_slow_nothing_down(use: Callable[[Batch], object]) -> None:
+def test_senders_with_ever_new_header_names_slow_nothing_down(use: Callable[[Batch], object]) -> None:
     """Time in proportion to the events; with one pass for each name it was more than 4 s."""
     events = 5000
     batch = Batch.of(
@@ -178,23 +178,8 @@ def test_parquet_has_typed_columns_of_headers(more: list[Event]) -> None:
     assert [Event(row["body"], dict(row["headers"])) for row in table.to_pylist()] == events, "texts are all there"
 
 
-@pytest.mark.parametrize(
-    ("text", "at"),
-    [
-        (str(int(NOON.timestamp() * 1000)), NOON),
-        ("2026-01-31T12:00:00.000Z", NOON),
-        ("2026-01-31T12:00:00", None),  # of which zone?
-        ("9" * 30, None),
-    ],
-)
-def test_times_in_parquet(text: str, at: datetime | None) -> None:
-    batch = Batch.of([Event(b"", {"at": text})])
-    table = pq.read_table(io.BytesIO(written(Parquet("null", {"at": "timestamp"}), batch)))
-    assert table["at"].to_pylist() == [at]
-
-
 @given(st.lists(st.text(max_size=12) | st.from_regex(r"[-+]?[0-9]{1,20}(\.[0-9]+)?", fullmatch=True), max_size=5))
-def test_a_value_is_read_alike_whatever_else_is_in_the_batch(texts: list[str]) -> None:
+def test_a_value_is_read_alike_in_every_batch(texts: list[str]) -> None:
     columns = {f"h-{name}": name for name in TYPED.values()}
     serializer = Parquet("null", columns)
     together = Batch.of([Event(b"", dict.fromkeys(columns, text)) for text in texts])
@@ -203,7 +188,7 @@ def test_a_value_is_read_alike_whatever_else_is_in_the_batch(texts: list[str]) -
 
 
 def plain(records: pa.RecordBatch) -> list[str]:
-    """Its rows, with times as numbers: Python has none of so long ago."""
+    """Return its rows, with times as numbers: Python has none of so long ago."""
     numbers = {True: pa.int32(), False: pa.int64()}
     columns = [
         column.cast(numbers[pa.types.is_date32(column.type)]) if pa.types.is_temporal(column.type) else column
@@ -230,7 +215,7 @@ def test_headers_past_the_columns_of_a_batch() -> None:
 
 @pytest.mark.parametrize("number", [0, 1, 63, 64, -1, -64, -65, 8191, 8192, 2**31, 2**62])
 def test_numbers_of_avro(number: int) -> None:
-    assert fastavro.schemaless_reader(io.BytesIO(varint(number)), "long", None) == number
+    assert fastavro.schemaless_reader(io.BytesIO(encode_long(number)), "long", None) == number
 
 
 @pytest.mark.parametrize(
@@ -246,7 +231,7 @@ def test_an_empty_compressed_file_is_one() -> None:
 
 
 @pytest.mark.parametrize("size", [10, 50_000, 150_000])
-def test_marks_of_a_sequence_file_stand_between_records(size: int) -> None:
+def test_sync_marks_of_a_sequence_file_stand_between_records(size: int) -> None:
     origin = Origin.of_record("t", 0, 0, 7, 12)
     batch = Batch.of((Event(bytes([n]) * size, {"timestamp": "x" if n % 2 else "9"}) for n in range(12)), origin)
     data = written(SequenceFile("Writable", None), batch, cuts=5)
@@ -267,12 +252,12 @@ def test_marks_of_a_sequence_file_stand_between_records(size: int) -> None:
 
 
 def flumes(events: int) -> Batch:
-    """What a `seq` source of Flume sent when it wrote the files below, version 1.11 with Hadoop 3.4."""
+    """Return the events of a `seq` source of Flume that wrote the files below, version 1.11 with Hadoop 3.4."""
     origin = Origin.of_record("t", 0, 0, 0, events)
     return Batch.of((Event(b"%d" % n, {"timestamp": "1704157445006"}) for n in range(events)), origin)
 
 
-def test_a_sequence_file_is_flumes_to_the_byte() -> None:
+def test_a_sequence_file_equals_flumes() -> None:
     sync = bytes(range(16))
     record = "0000000d000000080000018cc7b2fb8e00000001"
     flume = (
@@ -286,7 +271,7 @@ def test_a_sequence_file_is_flumes_to_the_byte() -> None:
     assert ours.replace(ours[-16:], sync) == flume
 
 
-def test_a_block_is_flumes_but_for_zlibs_version() -> None:
+def test_a_block_equals_flumes_except_zlibs_version() -> None:
     ours = written(SequenceFile("Text", CODECS["deflate"]), flumes(7), cuts=1)
     head, sync, block = ours[:113], ours[113:129], ours[129:]
     assert head[64:] == b"\x01\x01*org.apache.hadoop.io.compress.DeflateCodec\0\0\0\0"
@@ -299,7 +284,7 @@ def test_a_block_is_flumes_but_for_zlibs_version() -> None:
     assert columns == [b"\x08" * 7, key * 7, b"\x02" * 7, b"".join(b"\x01%d" % n for n in range(7))]
 
 
-def test_a_snappy_stream_is_flumes_to_the_byte() -> None:
+def test_a_snappy_stream_equals_flumes() -> None:
     writer = CompressedFile(Text(True).writer(""), CODECS["snappy"])
     assert not writer.add(Text(True).records(flumes(7)))
     assert bytes(writer.close()).hex() == "0000000e000000100e34300a310a320a330a340a350a360a"

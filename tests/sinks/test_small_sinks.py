@@ -1,4 +1,4 @@
-"""The logger and null sinks, and the names of all."""
+"""Sinks `logger` and `null`, and the names of all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of the Solr sink; what it does with them is tests/system/test_solr_sink.py."""
+"""Options of the Solr sink; tests/system/test_solr_sink.py has its deliveries."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def problems(properties: dict[str, str]) -> list[str]:
     return [f"{problem.option}: {problem.message}" for problem in SolrConfig.parse(properties)[1]]
 
 
-def test_what_carries_over_from_a_morphline_sink() -> None:
+def test_options_of_a_morphline_sink_are_accepted() -> None:
     config, found = SolrConfig.parse({"url": URL + "/", "batchSize": "500", "batchDurationMillis": "2000"})
     assert found == []
     assert config is not None
@@ -67,7 +67,7 @@ def with_morphline(properties: dict[str, str]) -> SolrSink:
     assert config is not None, found
     sink = SolrSink(config)
     schema = {"uniqueKey": "id", "fields": [{"name": "id"}], "dynamicFields": [{"name": "*_i"}]}
-    sink._maker.attach(config.opened(lambda record: True, sink), schema)
+    sink._maker.attach(config.open_morphline(lambda record: True, sink), schema)
     return sink
 
 
@@ -83,7 +83,7 @@ def test_a_morphline_needs_no_other_address_than_its_own(tmp_path: Path) -> None
     config, _ = SolrConfig.parse({"morphlineFile": "/etc/m.conf"})
     assert config is not None
     assert [str(one.message) for one in config.warnings()] == [
-        "/etc/m.conf does not exist: nothing runs until it does"
+        "/etc/m.conf does not exist: the component starts once it does"
     ]
     with pytest.raises(Retry, match=r"the morphline cannot run: .*No such file"):
         SolrSink(config).open()
@@ -92,15 +92,16 @@ def test_a_morphline_needs_no_other_address_than_its_own(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("{ readLine { charset : UTF-8 } }", "{ userAgent { a : b } }", ":8: the command `userAgent` is not built"),
+        ("{ readLine { charset : UTF-8 } }", "{ userAgent { a : b } }",
+         ":8: the command `userAgent` is not supported"),
         ("{ readLine { charset : UTF-8 } }", "{ java { code : x } }", ":8: the command `java` is code in Java"),
         ("charset : UTF-8", "charset : UTF-7a", ":8: the command `readLine` unknown character set 'UTF-7a'"),
         ("charset : UTF-8", "charSet : UTF-8", ":8: the command `readLine` does not know charSet"),
         ("{ expressions", "{ dictionaryFiles : [/none], expressions", ":10: the command `grok` cannot read its"),
-        ("(?<level>", "%{LEVEL:level} (?<l>", ":10: the command `grok` names the pattern 'LEVEL', which is in none"),
+        ("(?<level>", "%{LEVEL:level} (?<l>", ":10: the command `grok` names the pattern 'LEVEL', which is not in"),
         ("m1", "m2", "has no morphline 'm1'; it has 'm2'"),
         ("morphlines : [", "morphlines : {", "morphline.conf:"),
-        ("127.0.0.1:2181/solr", "$ZK_HOST", ":13: zkHost '$ZK_HOST' is to be filled in: write its hosts, or add url"),
+        ("127.0.0.1:2181/solr", "$ZK_HOST", ":13: zkHost '$ZK_HOST' is a placeholder: write its hosts, or add url"),
         ("zkHost : \"127.0.0.1:2181/solr\"", "", ":13: its solrLocator has neither solrUrl nor zkHost"),
         ("org.kitesdk.**", "x.y", "imports none of Kite's commands"),
         ("{ loadSolr { solrLocator : ${SOLR_LOCATOR} } }",
@@ -108,7 +109,7 @@ def test_a_morphline_needs_no_other_address_than_its_own(tmp_path: Path) -> None
          ":14: names another collection"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_a_morphline_is_told_with_its_line(
+def test_mistakes_of_a_morphline_are_reported_with_their_line(
     tmp_path: Path, old: str, new: str, message: str
 ) -> None:
     assert old in MORPHLINE
@@ -117,19 +118,19 @@ def test_what_is_wrong_with_a_morphline_is_told_with_its_line(
     assert message in problem
 
 
-def test_all_commands_that_are_not_built_are_told_at_once(tmp_path: Path) -> None:
+def test_all_unsupported_commands_are_reported_at_once(tmp_path: Path) -> None:
     text = MORPHLINE.replace("{ readLine {", "{ geoIP {").replace("{ generateUUID {", "{ solrCell {")
     (problem,) = problems(written(tmp_path, text))
     assert ":8: the command `geoIP`" in problem
     assert ":11: the command `solrCell`" in problem
 
 
-def test_an_event_gives_the_same_documents_each_time_it_comes(tmp_path: Path) -> None:
+def test_a_redelivered_event_gives_the_same_documents(tmp_path: Path) -> None:
     made = []
     for _ in range(2):
         sink = with_morphline(written(tmp_path))
-        assert not sink._make(batch_of(b"INFO 1\nWARN 2", b"ERROR 3"))
-        made.append([document.fields for document in sink._made])
+        assert not sink._make_items(batch_of(b"INFO 1\nWARN 2", b"ERROR 3"))
+        made.append([document.fields for document in sink._items])
     assert made[0] == made[1]
     assert [document.pop("n_i") for document in made[0]] == ["1", "2", "3"]
     assert len({document["id"] for document in made[0]}) == 3
@@ -138,10 +139,10 @@ def test_an_event_gives_the_same_documents_each_time_it_comes(tmp_path: Path) ->
 
 def test_an_event_with_which_a_morphline_fails_is_rejected(tmp_path: Path) -> None:
     sink = with_morphline(written(tmp_path))
-    rejected = sink._make(batch_of(b"INFO 1", b"INFO one", b"", b"INFO 2\nno"))
+    rejected = sink._make_items(batch_of(b"INFO 1", b"INFO one", b"", b"INFO 2\nno"))
     assert {id.offset for id in rejected} == {1, 2, 3}
-    assert [document.fields["n_i"] for document in sink._made] == ["1", "2"]
-    assert set(rejected.values()) == {"a command of the morphline fails with it"}
+    assert [document.fields["n_i"] for document in sink._items] == ["1", "2"]
+    assert set(rejected.values()) == {"a command of the morphline fails"}
 
 
 def test_variables_come_before_the_files_own_values(tmp_path: Path) -> None:
@@ -152,7 +153,7 @@ def test_variables_come_before_the_files_own_values(tmp_path: Path) -> None:
     config, found = SolrConfig.parse(properties)
     assert config is not None, found
     sink = SolrSink(config)
-    assert sink._address(config.opened(lambda record: True, sink)) == "http://h:8983/solr/other"
+    assert sink._address(config.open_morphline(lambda record: True, sink)) == "http://h:8983/solr/other"
 
 
 def test_solr_is_found_by_zookeeper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -172,7 +173,7 @@ def test_solr_is_found_by_zookeeper(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     config, found = SolrConfig.parse(written(tmp_path))
     assert config is not None, found
     sink = SolrSink(config)
-    assert sink._address(config.opened(lambda record: True, sink)) == "http://a:7574/solr/logs"
+    assert sink._address(config.open_morphline(lambda record: True, sink)) == "http://a:7574/solr/logs"
 
 
 @pytest.mark.parametrize(
@@ -184,17 +185,18 @@ def test_solr_is_found_by_zookeeper(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             {"url": "http://h:8983/solr"},
             "url: must end in the name of the collection: http://h:8983/solr/<collection>",
         ),
-        ({"url": "http://u:p@h/solr/c"}, "url: must be the address alone"),
+        ({"url": "http://u:p@h/solr/c"}, "url: must contain neither user nor parameters"),
         ({"field.a_s": "%[uuid]"}, "field.a_s: %[uuid] is none of"),
+        ({"documentId": "%[uuid]"}, "documentId: %[uuid] is none of"),
         ({"username": "u"}, "username: must be set together with password"),
         ({"bodyField": "id"}, "bodyField: must be another field than idField, 'id'"),
         ({"idField": "body_t"}, "bodyField: must be another field than idField, 'body_t'"),
-        ({"field.body_t": "%{a}"}, "field.body_t: must be another field than bodyField, as the body would be stored"),
+        ({"field.body_t": "%{a}"}, "field.body_t: must be another field than bodyField, as the body would be lost"),
         ({"bodyField": "text", "field.text": "%[body]"}, "field.text: must be another field than bodyField"),
         ({"field.id": "%{a}"}, "field.id: must be another field than idField: write the text as documentId"),
     ],
 )
-def test_what_cannot_be_is_refused_in_words(wrong: dict[str, str], message: str) -> None:
+def test_invalid_options_are_refused(wrong: dict[str, str], message: str) -> None:
     (problem,) = problems({"url": URL, **wrong})
     assert problem.startswith(message), problem
 
@@ -212,24 +214,8 @@ def test_it_travels_to_an_executor_and_keeps_its_secret() -> None:
     SolrSink(sent).close()
 
 
-def test_the_last_of_events_with_one_document_id_counts() -> None:
-    config, _ = SolrConfig.parse({"url": URL, "documentId": "%{host} %{minute}", "bodyField": "none"})
-    assert config is not None
-    sink = SolrSink(config)
-    some = [
-        Event(b"", headers) for headers in ({"host": "a", "minute": "1"}, {"host": "a"}, {"host": "b", "minute": "2"})
-    ]
-    rejected = sink._make(Batch.of(some, Origin.of_records("t", 0, [7, 8, 9], [0, 0, 0])))
-    assert {str(id): reason for id, reason in rejected.items()} == {
-        "t-0-8-0": "its document has no id: it has no header 'minute', which '%{host} %{minute}' needs"
-    }
-    assert [document.fields["id"] for document in sink._made] == ["a 1", "b 2"]
-    (problem,) = problems({"url": URL, "documentId": "%[uuid]"})
-    assert problem.startswith("documentId: %[uuid] is")
-
-
 @pytest.mark.parametrize("named", [True, False])
-def test_what_a_tolerant_chain_refuses_is_rejected_by_whatever_name(named: bool) -> None:
+def test_documents_that_a_tolerant_chain_refuses_are_rejected_by_any_id(named: bool) -> None:
     config, _ = SolrConfig.parse({"url": URL})
     assert config is not None
     sink = SolrSink(config)
@@ -253,9 +239,7 @@ def test_what_a_tolerant_chain_refuses_is_rejected_by_whatever_name(named: bool)
     ("properties", "at_once"),
     [({}, 2), ({"connections": "3"}, 3), ({"updateChain": "c"}, 1), ({"documentId": "%{minute}"}, 1)],
 )
-def test_requests_are_under_way_together_but_those_of_one_document_in_order(
-    properties: dict[str, str], at_once: int
-) -> None:
+def test_requests_are_concurrent_except_for_one_document(properties: dict[str, str], at_once: int) -> None:
     config, _ = SolrConfig.parse({"url": URL, "batchSize": "1", **properties})
     assert config is not None
     sink = SolrSink(config)
@@ -279,7 +263,7 @@ def test_requests_are_under_way_together_but_those_of_one_document_in_order(
     assert at_once > 1 or bodies == sorted(bodies)
 
 
-def test_a_certificate_that_is_not_trusted_is_told(tmp_path: Path) -> None:
+def test_an_untrusted_certificate_is_reported(tmp_path: Path) -> None:
     folder = certificate(tmp_path)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(folder / "server.pem")
@@ -295,4 +279,4 @@ def test_a_certificate_that_is_not_trusted_is_told(tmp_path: Path) -> None:
         assert config is not None
         (trouble,) = SolrSink(config).check_connectivity()
         thread.join()
-    assert "is not accepted: REQUESTS_CA_BUNDLE" in trouble
+    assert "is not accepted: set REQUESTS_CA_BUNDLE" in trouble

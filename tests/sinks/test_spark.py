@@ -1,4 +1,4 @@
-"""The Spark sink: what is wrong with a processor, and what a good one makes of events."""
+"""Spark sink: mistakes of processors, and results of good ones."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from pyspark import SparkContext
 from flafka.agent import testing
 from flafka.agent.testing import run_processor, session
 from flafka.plugins import Event, FlafkaError, Problem
-from flafka.plugins.shared.frames import avro_body
+from flafka.plugins.dataframe import avro_body
 from flafka.sinks.spark import SparkSink, SparkSinkConfig
-from flafka.sinks.spark.loading import load
-from flafka.sinks.spark.sink import checked, records
+from flafka.sinks.spark.loading import load_processor
+from flafka.sinks.spark.sink import as_kafka_records, check_frames
 from tests.processors import logins
 
 PROCESSORS = str(Path(logins.__file__).parent)
@@ -51,7 +51,7 @@ def problems(**properties: str) -> list[str]:
         ("broken:f", "module broken cannot be imported: ZeroDivisionError: division by zero (broken.py, line 3)"),
     ],
 )
-def test_a_processor_that_cannot_run_is_told_before_anything_starts(processor: str, message: str) -> None:
+def test_an_invalid_processor_is_reported_before_the_start(processor: str, message: str) -> None:
     assert problems(processor=processor) == [f"processor: {message}"]
 
 
@@ -67,8 +67,7 @@ def test_a_processor_that_cannot_run_is_told_before_anything_starts(processor: s
         ),
         (
             {"output__a__type": "kafka", "output__a__topic": "__consumer_offsets"},
-            "output.a.topic: must not be '__consumer_offsets', a topic of the brokers themselves: name a topic of "
-            "your own",
+            "output.a.topic: must not be '__consumer_offsets', an internal topic of the brokers: name another topic",
         ),
         (
             {"output__a__type": "parquet", "output__a__path": "/x", "output__a__mode": "update"},
@@ -85,7 +84,7 @@ def test_a_processor_that_cannot_run_is_told_before_anything_starts(processor: s
         ),
     ],
 )
-def test_outputs_that_cannot_be(properties: dict[str, str], message: str) -> None:
+def test_invalid_outputs_are_refused(properties: dict[str, str], message: str) -> None:
     assert problems(**properties) == [message]
 
 
@@ -98,7 +97,7 @@ EARLY = {
 
 
 @pytest.mark.parametrize("kind", EARLY)
-def test_a_module_that_needs_a_session_when_it_is_imported_is_noted(
+def test_a_module_that_needs_a_session_for_its_import_gets_a_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
 ) -> None:
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)
@@ -114,11 +113,11 @@ def test_a_module_that_needs_a_session_when_it_is_imported_is_noted(
         "processor",
         f"is checked only when the agent starts: module {module} needs a Spark session when it is imported "
         f"({module}.py, line 4)",
-        note=True,
+        is_note=True,
     )
 
 
-def test_an_assertion_of_a_module_s_own_is_told_before_anything_starts(
+def test_an_assertion_of_a_module_is_reported_before_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(SparkContext, "_active_spark_context", None)
@@ -134,7 +133,7 @@ def test_a_module_with_a_udf_of_a_text_type_is_imported_within_a_session(tmp_pat
         'def f(events, options):\n    return events.select(upper(F.col("body").cast("string")).alias("body"))\n'
     )
     session()
-    assert [row.body for row in run_processor(load("udfs:f", str(tmp_path)), [Event(b"a")])] == ["A"]
+    assert [row.body for row in run_processor(load_processor("udfs:f", str(tmp_path)), [Event(b"a")])] == ["A"]
 
 
 def test_two_modules_of_one_name(tmp_path: Path) -> None:
@@ -142,12 +141,14 @@ def test_two_modules_of_one_name(tmp_path: Path) -> None:
         (tmp_path / place).mkdir()
         (tmp_path / place / "namesake.py").write_text(f"def where(events, options):\n    return {place!r}\n")
     for place in ("a", "b", "a", "a"):
-        assert load("namesake:where", str(tmp_path / place))(None, {}) == place
-    assert load("namesake:where", str(tmp_path / "a")) is load("namesake:where", str(tmp_path / "a"))
-    assert load("namesake:where", PROCESSORS)(None, {}) == "a"  # it has none
+        assert load_processor("namesake:where", str(tmp_path / place))(None, {}) == place
+    assert load_processor("namesake:where", str(tmp_path / "a")) is load_processor(
+        "namesake:where", str(tmp_path / "a")
+    )
+    assert load_processor("namesake:where", PROCESSORS)(None, {}) == "a"  # the module has none
 
 
-def test_spark_s_workers_find_in_a_test_what_the_test_finds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spark_s_workers_import_the_modules_of_a_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Any] = []
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setattr(testing, "start_session", lambda *words: given.extend(words) or (MagicMock(), None))
@@ -206,7 +207,7 @@ def test_avro_bodies() -> None:
 
 
 @pytest.mark.usefixtures("spark_session")
-def test_logical_types_of_avro_that_spark_has_none_for_are_what_they_are_made_of() -> None:
+def test_logical_types_of_avro_that_spark_lacks_become_their_base_types() -> None:
     id, at = uuid.uuid4(), datetime(2024, 1, 1, 10, 0, 1)
     made = {"id": id, "time": time(0, 0, 2), "local": at, "day": at.date()}
     body = io.BytesIO()
@@ -236,7 +237,7 @@ def test_several_outputs_with_ids_headers_and_bytes() -> None:
 
 
 @pytest.mark.usefixtures("spark_session")
-def test_what_a_processor_raises_is_told() -> None:
+def test_exceptions_of_a_processor_are_reported() -> None:
     with pytest.raises(Exception, match="ZeroDivisionError"):
         run_processor(logins.fails_later, [Event(b"a")])
 
@@ -259,7 +260,7 @@ def events(spark_session: None) -> Any:
     )
 
 
-def test_what_a_processor_gets_wrong_is_told_at_its_line(events: Any) -> None:
+def test_mistakes_of_a_processor_are_reported_at_their_line(events: Any) -> None:
     with pytest.raises(
         FlafkaError, match=r"processor logins:raises raised AnalysisException: .* \(logins.py, line 7"
     ):
@@ -272,16 +273,16 @@ def test_what_a_processor_gets_wrong_is_told_at_its_line(events: Any) -> None:
         sink("wrong", a="console").frames(events)
 
 
-def test_what_is_returned_fits_the_outputs(events: Any) -> None:
-    assert checked("m:f", events, ["a"]) == {"a": events}
+def test_returned_frames_fit_the_outputs(events: Any) -> None:
+    assert check_frames("m:f", events, ["a"]) == {"a": events}
     with pytest.raises(FlafkaError, match="returned one DataFrame, and there are outputs a, b"):
-        checked("m:f", events, ["a", "b"])
+        check_frames("m:f", events, ["a", "b"])
     with pytest.raises(FlafkaError, match="returned a, and its outputs are a, b: the names must be the same"):
-        checked("m:f", {"a": events}, ["a", "b"])
+        check_frames("m:f", {"a": events}, ["a", "b"])
     with pytest.raises(FlafkaError, match="returned a DataFrame that is no stream for output a"):
-        checked("m:f", session().range(1), ["a"])
+        check_frames("m:f", session().range(1), ["a"])
     with pytest.raises(FlafkaError, match="returned int for output a"):
-        checked("m:f", {"a": 1}, ["a"])
+        check_frames("m:f", {"a": 1}, ["a"])
 
 
 @pytest.mark.usefixtures("spark_session")
@@ -290,9 +291,12 @@ def test_rows_become_records_that_a_channel_knows() -> None:
         [("b1", 5, {"h": "v"}), ("b2", None, None)], "body string, key int, headers map<string,string>"
     )
     mark = ("flafka.format", b"raw/1")
-    found = [(bytes(r.value), r.key, [(h.key, bytes(h.value)) for h in r.headers]) for r in records(frame).collect()]
+    found = [
+        (bytes(r.value), r.key, [(h.key, bytes(h.value)) for h in r.headers])
+        for r in as_kafka_records(frame).collect()
+    ]
     assert [(value, headers) for value, _, headers in found] == [(b"b1", [("h", b"v"), mark]), (b"b2", [mark])]
     assert found[0][1] == b"5"
     assert found[1][1] is None
-    (row,) = records(session().sql("SELECT 'eve' AS user, 3 AS count")).collect()
+    (row,) = as_kafka_records(session().sql("SELECT 'eve' AS user, 3 AS count")).collect()
     assert json.loads(row.value) == {"user": "eve", "count": 3}

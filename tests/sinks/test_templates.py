@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flafka.plugins import Batch, Event, Origin
-from flafka.sinks.templates import Template, ids, readable
+from flafka.sinks.templates import Template, decode_text, event_ids
 
 ORIGIN = Origin("a.b", 2, np.array([5, 5, 9]), np.array([0, 1, 0], np.int32), np.array([0, 0, 1_700_000_000_123]))
 BATCH = Batch.of([Event(b"x", {"h": "1"}), Event(b"\xff", {}), Event("é".encode(), {"h": ""})], ORIGIN)
@@ -25,11 +25,11 @@ def test_plain_text_and_nothing() -> None:
 
 
 def test_ids_are_those_of_the_batch() -> None:
-    assert ids(BATCH) == [str(id) for id in BATCH.ids()]
+    assert event_ids(BATCH) == [str(id) for id in BATCH.ids()]
 
 
 @given(st.binary())
 def test_any_bytes_are_readable(data: bytes) -> None:
-    text = readable(data)
+    text = decode_text(data)
     assert len(text.encode()) >= len(data)
-    assert readable(text.encode()) == text
+    assert decode_text(text.encode()) == text

@@ -1,11 +1,11 @@
-"""The thrift sink against our own thrift source; a real Flume is in tests/interop."""
+"""Sink `thrift` with our own thrift source; a real Flume is in tests/interop."""
 
 import contextlib
 
 import pytest
 
 from flafka.plugins import Event, Retry
-from flafka.plugins.shared.thriftrpc import PROTOCOLS, ThriftStatus, frame
+from flafka.plugins.wire.thriftrpc import PROTOCOLS, ThriftStatus, encode_frame
 from flafka.sinks.thrift import ThriftSink
 from tests.plugins.certificates import certificate
 from tests.sinks.test_avro import EVENTS, batch, impostor
@@ -46,11 +46,11 @@ def test_tls(tmp_path):
         assert running.events == EVENTS
 
 
-def test_a_source_whose_channel_is_away():
+def test_a_source_whose_channel_is_unavailable():
     with Running(store=False, **{"request-timeout": "100"}) as running:
         sink = made(running.source.port)
         sink.write(batch(EVENTS))
-        with pytest.raises(Retry, match="answers FAILED: its channel may be full or away"):
+        with pytest.raises(Retry, match="answers FAILED: its channel may be full or unavailable"):
             sink.flush()
         sink.close()
 
@@ -63,22 +63,28 @@ COMPACT = PROTOCOLS["compact"]
     ("reply", "message"),
     [
         (lambda protocol: b"HTTP/1.1 400 Bad Request\r\n\r\n", "it begins with b'HTTP'"),
-        (lambda protocol: frame(b"x"), "what it answers is not Thrift's protocol"),
+        (lambda protocol: encode_frame(b"x"), "what it answers is not Thrift's protocol"),
         (
-            lambda protocol: frame(protocol.answer("appendBatch", 2, ThriftStatus.OK)),
+            lambda protocol: encode_frame(protocol.encode_response("appendBatch", 2, ThriftStatus.OK)),
             "answer to request 2, which is not",
         ),
-        (lambda protocol: frame(protocol.answer("appendBatch", 1, ThriftStatus.UNKNOWN)), "answers UNKNOWN"),
-        (lambda protocol: frame(protocol.complaint("appendBatch", 1, "out of order")), "reports: out of order"),
         (
-            lambda protocol: frame(protocol.answer("appendBatch", 1, ThriftStatus.OK)[:-2]),
+            lambda protocol: encode_frame(protocol.encode_response("appendBatch", 1, ThriftStatus.UNKNOWN)),
+            "answers UNKNOWN",
+        ),
+        (
+            lambda protocol: encode_frame(protocol.encode_error("appendBatch", 1, "out of order")),
+            "reports: out of order",
+        ),
+        (
+            lambda protocol: encode_frame(protocol.encode_response("appendBatch", 1, ThriftStatus.OK)[:-2]),
             "ends too early|is not|b''",
         ),
         (lambda protocol: bytes(3), "no answer in time"),
         (lambda protocol: b"\xff" * 8, "at most 1048576 are accepted"),
     ],
 )
-def test_what_answers_is_no_thrift_source(name, reply, message):
+def test_an_answer_of_another_protocol_is_reported(name, reply, message):
     with impostor(reply(PROTOCOLS[name])) as port:
         sink = made(port, protocol=name, **{"connect-timeout": "1000"})
         sink.write(batch(EVENTS[:1]))

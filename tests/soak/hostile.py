@@ -1,4 +1,4 @@
-"""Syslog as nobody should send it: mutated frames, connections that do everything wrong; and healthy ones beside."""
+"""Hostile syslog: mutated frames, connections with every fault, and healthy senders beside them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ SPECIAL = [
 
 
 class Frames:
-    """Mutated syslog frames: whole grammars put together wrongly, and bytes changed in what real systems sent."""
+    """Mutated syslog frames: grammars combined wrongly, and changed bytes of real systems' frames."""
 
     def __init__(self, seed: int) -> None:
         self._random = random.Random(seed)
@@ -73,7 +73,7 @@ class Frames:
             self._seeds += [json.loads(text).encode("utf-8", "surrogatepass") for text in texts]
 
     def one(self) -> bytes:
-        """A frame, without what ends it."""
+        """Return a frame without its end."""
         choose = self._random.choice
         if self._random.random() < 0.3:
             frame = choose(self._seeds)
@@ -85,7 +85,7 @@ class Frames:
         return self._mutated(frame) if self._random.random() < 0.5 else frame
 
     def stream(self, count: int) -> bytes:
-        """So many frames as one connection sends them: by lines, or by counts, of which some lie."""
+        """Return the bytes of a connection with these frames: by lines, or by octet counts, some of them wrong."""
         frames = [self.one() for _ in range(count)]
         if self._random.random() < 0.5:
             return b"\n".join(frames) + b"\n"
@@ -112,7 +112,7 @@ class Frames:
 
 @dataclass
 class Healthy:
-    """A sender that does all right: so many numbered messages a second; it notes when it sent each."""
+    """Sender without faults: numbered messages at a rate, with the time of each."""
 
     name: str
     connect: Callable[[], socket.socket]
@@ -135,7 +135,7 @@ class Healthy:
 
 
 class Watch:
-    """Reads an output directory as it grows: which healthy messages are there, and when each was seen first."""
+    """Reader of a growing output directory: the healthy messages in it, and the time of each one's first sight."""
 
     _IDENTITY = re.compile(rb"app - - - (healthy \S+ \d+)\n")
 
@@ -147,9 +147,9 @@ class Watch:
 
     def run(self, over: threading.Event) -> None:
         while not over.wait(0.01):
-            self.look()
+            self.read_new()
 
-    def look(self) -> None:
+    def read_new(self) -> None:
         for path in list(self._directory.glob("*")):
             position, held = self._read.get(path, (0, b""))
             with path.open("rb") as file:
@@ -164,7 +164,8 @@ class Watch:
 
 
 def mutated(ports: list[int], frames: Frames, connections: int, each: int, choose: random.Random) -> int:
-    """Open all these connections, send mutated frames over them in pieces, and end them in every way; frames sent."""
+    """Open all these connections, send mutated frames over them in pieces, and end them in every way; return the
+    frames."""
     sockets: list[socket.socket] = []
     sent = 0
     for n in range(connections):
@@ -172,7 +173,7 @@ def mutated(ports: list[int], frames: Frames, connections: int, each: int, choos
     for connection in sockets:
         stream = frames.stream(each)
         place = 0
-        with contextlib.suppress(ConnectionError):  # a count that lies ends it
+        with contextlib.suppress(ConnectionError):  # a wrong octet count ends it
             while place < len(stream):
                 piece = choose.choice((1, 7, 300, 5000, 70_000, 70_000))
                 connection.sendall(stream[place : place + piece])
@@ -186,7 +187,7 @@ def mutated(ports: list[int], frames: Frames, connections: int, each: int, choos
 
 
 def slow(ports: list[int], connections: int, over: threading.Event) -> None:
-    """So many connections that send a byte now and then, and never an end of a message."""
+    """Open connections that send a byte now and then, and never the end of a message."""
     with contextlib.ExitStack() as stack:
         sockets = [
             stack.enter_context(socket.create_connection(("127.0.0.1", ports[n % len(ports)]), timeout=60))
@@ -199,7 +200,7 @@ def slow(ports: list[int], connections: int, over: threading.Event) -> None:
 
 
 def broken_handshakes(port: int, count: int, choose: random.Random) -> None:
-    """Connections to a TLS port that are none: garbage, plain text, cut and changed hellos, silence."""
+    """Open connections to a TLS port without a handshake: garbage, plain text, cut and changed hellos, silence."""
     context = ssl.create_default_context()
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     with contextlib.suppress(ssl.SSLWantReadError):

@@ -1,4 +1,4 @@
-"""The alert of a source that waits, with a minute that passes: `./dev soak`."""
+"""Alert of a blocked source, which takes a real minute: `./dev soak`."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_source_that_waits_for_a_minute(tmp_path: Path, monkeypatch: pytest.Mo
     (source,) = agent.sources
     agent.start()
     try:
-        until(lambda: source._under_way, "the source to wait")
+        until(lambda: source._in_flight, "the source to wait")
         assert "FlafkaNotAcknowledged" not in firing(before, scraped(agent.registry))
         until(lambda: firing(before, scraped(agent.registry)).get("FlafkaNotAcknowledged"), "the alert")
         waited = source.metrics.snapshot()["UnacknowledgedSeconds"]

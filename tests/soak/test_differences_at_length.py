@@ -1,4 +1,4 @@
-"""As `tests/interop/test_differences.py`, with many inputs."""
+"""Inputs of `tests/interop/test_differences.py` in large numbers."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def flumes(servers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
-def test_nothing_differs_that_is_not_known(flumes: Flumes, name: str, seed: int, figures: list[str]) -> None:
+def test_every_difference_is_known(flumes: Flumes, name: str, seed: int, figures: list[str]) -> None:
     found = search(flumes, OPERATIONS[name], seed, INPUTS)
     figures.append(str(found))
     assert not found.differ, str(found)

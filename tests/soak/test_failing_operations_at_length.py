@@ -1,4 +1,4 @@
-"""The long version of tests/system/test_failing_operations.py: `./dev soak faults`."""
+"""Long version of tests/system/test_failing_operations.py: `./dev soak faults`."""
 
 from pathlib import Path
 
@@ -17,6 +17,6 @@ def test_five_hundred_operations_fail(tmp_path: Path, seed: int, figures: list[s
     figures.append(campaign.figures())
     for point in campaign.points:
         print(point)
-    assert campaign.wrong() == []
+    assert campaign.broken_points() == []
     assert campaign.lost() == {}
     assert campaign.unclean == []

@@ -1,4 +1,4 @@
-"""The long version of tests/system/test_faults.py: `./dev soak`."""
+"""Long version of tests/system/test_faults.py: `./dev soak`."""
 
 import signal
 from pathlib import Path

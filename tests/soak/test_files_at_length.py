@@ -1,4 +1,4 @@
-"""The source `taildir` beside rotations and busy files at full length, on a machine whose cores are all busy."""
+"""Source `taildir` beside rotations and busy files at full length, on a machine whose cores are all busy."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SPIN = "while True: sum(range(100_000))"
 
 @pytest.fixture
 def load() -> Iterator[None]:
-    """Two programs that take all the time they can get."""
+    """Two programs that keep processors busy."""
     with ExitStack() as ends:
         for _ in range(2):
             spinning = subprocess.Popen([sys.executable, "-c", SPIN])
@@ -46,7 +46,7 @@ def test_pythons_rotating_handler(
     with reading(tmp_path, pattern) as found:
         with writing(ROTATING, tmp_path / "logs" / "app.log", size, backups, lines, rate) as writer:
             assert writer.wait(3000) == 0
-        found.rest(lines)
+        found.await_lines(lines)
     missing = lost(found.lines, lines)
     what = f"RotatingFileHandler {size // 1000} KB × {backups}, {lines * 100 // size} rotations, {pattern}"
     figures.append(figure(what, found, lines, len(missing), time.monotonic() - began))
@@ -65,7 +65,7 @@ def test_files_that_live_for_a_moment_beside_busy_ones(load: None, tmp_path: Pat
             each = int(busy.stdout.read())
         expected = {b"short.%d %08d" % (i, line) for i in range(600) for line in range(100)}
         expected |= {b"busy.%d %08d" % (i, line) for i in range(4) for line in range(each)}
-        found.rest(len(expected))
+        found.await_lines(len(expected))
     missing = len(expected - set(found.lines))
     figures.append(
         figure("600 files of 0.6 s beside 4 busy ones", found, len(expected), missing, time.monotonic() - began)
@@ -87,7 +87,7 @@ def test_rotation_with_compress_every_second(load: None, pattern: str, tmp_path:
                 rotate(log, 3)
                 rotations += 1
                 due = time.monotonic() + 1
-        found.rest(lines)
+        found.await_lines(lines)
     missing = len(lost(found.lines, lines))
     figures.append(
         figure(f"{rotations} rotations with compress, {pattern}", found, lines, missing, time.monotonic() - began)

@@ -1,4 +1,4 @@
-"""What Flume's file channel leaves, in many stories: what we read of it is what Flume reads."""
+"""Files of Flume's file channel after many stories: our import equals Flume's own reading."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.interop.filechannels import FileChannels, Story
 pytestmark = [pytest.mark.soak, pytest.mark.timeout(3600), pytest.mark.usefixtures("servers")]
 
 
-def test_what_we_read_is_what_flume_reads_in_many_stories(tmp_path: Path) -> None:
+def test_our_import_agrees_with_flume_in_many_stories(tmp_path: Path) -> None:
     (tmp_path / "program").mkdir()
     with FileChannels(tmp_path / "program") as flumes:
         for seed in range(1_000, 1_300):

@@ -1,4 +1,4 @@
-"""A real agent among hostile syslog senders: it lives, its memory is bounded, and the healthy lose nothing."""
+"""Real agent among hostile syslog senders: it survives, its memory is bounded, and healthy senders lose nothing."""
 
 from __future__ import annotations
 
@@ -59,12 +59,13 @@ class Plan:
 
 SHORT = Plan(frames=150_000, connections=300, slow=100, handshakes=60, rate=100)
 LONG = Plan(frames=1_000_000, connections=2000, slow=500, handshakes=200, rate=200)
-MOST_MEMORY = 600
-"""MiB that the agent may take, whatever is sent."""
+MAX_MEMORY_MIB = 600
+"""Limit of the agent's memory in MiB."""
 
 
 def campaign(plan: Plan, home: Path, seed: int) -> tuple[str, float]:
-    """Run it and check all but the latency: answers a line of figures, and the healthy senders' p99 in seconds."""
+    """Run the campaign and check all but the latency; return a line of figures, and the healthy senders' p99 in
+    seconds."""
     certificate(home)
     one, two, tls = free_ports(3)
     context = ssl.create_default_context(cafile=str(home / "server.crt"))
@@ -130,14 +131,12 @@ def campaign(plan: Plan, home: Path, seed: int) -> tuple[str, float]:
         assert "ERROR" not in agent.log
     seen.set()
     watching.join(60)
-    watch.look()
+    watch.read_new()
     assert not failures, failures
     assert not watch.repeated
     assert watch.seen.keys() == expected
-    assert (
-        refused >= plan.handshakes * 9 // 10
-    )  # what is cut within the hello, or changed where it matters not, varies
-    assert max(memory) < MOST_MEMORY
+    assert refused >= plan.handshakes * 9 // 10  # the count of cut or changed hellos varies
+    assert max(memory) < MAX_MEMORY_MIB
     delays = sorted(watch.seen[identity] - at for sender in healthy for identity, at in sender.sent.items())
     p99 = delays[len(delays) * 99 // 100]
     line = (
@@ -157,7 +156,7 @@ def test_healthy_senders_among_hostile_ones(tmp_path: Path, seed: int, figures: 
 
 
 @pytest.mark.usefixtures("servers")
-def test_few_open_files_are_fewer_connections_and_not_the_end(tmp_path: Path) -> None:
+def test_few_file_descriptors_only_limit_connections(tmp_path: Path) -> None:
     certificate(tmp_path)
     one, two, tls = free_ports(3)
     command = ("sh", "-c", 'ulimit -n 64; exec "$@"', "sh", sys.executable, "-m", "flafka", "start")
@@ -169,7 +168,7 @@ def test_few_open_files_are_fewer_connections_and_not_the_end(tmp_path: Path) ->
         with contextlib.ExitStack() as stack:
             sent = 0
             for number in range(100):
-                with contextlib.suppress(ConnectionError):  # a reset may come as soon as the connection is there
+                with contextlib.suppress(ConnectionError):  # the connection may be reset immediately
                     connection = stack.enter_context(socket.create_connection(("127.0.0.1", one), timeout=60))
                     connection.sendall(b"<13>- h %d\n" % number)
                     sent += 1
@@ -186,7 +185,7 @@ def test_few_open_files_are_fewer_connections_and_not_the_end(tmp_path: Path) ->
             assert "this process's limit of 64 files" in agent.degraded()["SOURCE.multi"]
             agent.until(lambda: agent.count("SINK.out", "EventDrainSuccessCount") == taken, "those that fit")
         agent.until(lambda: not agent.count("SOURCE.multi", "OpenConnectionCount"), "all ends to be seen")
-        agent.healthy()
+        agent.wait_until_healthy()
         with socket.create_connection(("127.0.0.1", one), timeout=60) as again:
             again.sendall(b"<13>- h 100\n")
             agent.until(lambda: agent.count("SINK.out", "EventDrainSuccessCount") == taken + 1, "another")

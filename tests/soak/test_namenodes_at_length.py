@@ -1,4 +1,4 @@
-"""The `hdfs` sink on two NameNodes that take turns while one of them, or both, sleep or die: `./dev soak`."""
+"""Sink `hdfs` on two NameNodes that fail over while one of them, or both, are suspended or killed: `./dev soak`."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from tests.system.running import in_hdfs, unique
 from tests.system.test_groups import Group
 
 ROUNDS = 2
-"""Of all faults, in random order."""
-ASLEEP = 9.0
-"""Seconds; longer than a call of the sink's may take."""
-PATIENCE = 600.0
+"""Rounds of all faults, each in random order."""
+SUSPENDED_SECONDS = 9.0
+"""Seconds of a suspension; longer than a call of the sink may take."""
+TIMEOUT_SECONDS = 600.0
 
 
 @pytest.fixture
@@ -36,49 +36,49 @@ def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PairedHdfs]:
 
 
 class Faults:
-    """Each makes the other NameNode the active one."""
+    """Faults of which each makes the other NameNode the active one."""
 
     def __init__(self, hdfs: PairedHdfs) -> None:
         self.hdfs = hdfs
 
     def all(self) -> list[Callable[[str, str], None]]:
-        """Called with the active NameNode and the standby."""
+        """Return the faults; arguments are the active NameNode and the standby."""
         return [self.change, self.sleep, self.sleep_until_changed, self.see_what_was, self.die]
 
     def change(self, active: str, standby: str) -> None:
-        """In order."""
+        """Make the standby active in an orderly failover."""
         self.hdfs.stand_by(active)
         self.hdfs.activate(standby)
 
     def sleep(self, active: str, standby: str) -> None:
-        """The active one answers late, and carries out what it was sent meanwhile."""
+        """Suspend the active one, which answers late and carries out the requests that it was sent meanwhile."""
         self._asleep(active)
         self.change(active, standby)
 
     def sleep_until_changed(self, active: str, standby: str) -> None:
-        """It wakes to the order to be a standby."""
+        """Suspend the active one until it has lost its role; it wakes to the order to be a standby."""
         self.hdfs.server(active).signal(signal.SIGSTOP)
         with self.hdfs.haadmin("-transitionToStandby", NAMENODES[active]):
-            time.sleep(ASLEEP)
+            time.sleep(SUSPENDED_SECONDS)
             self.hdfs.server(active).signal(signal.SIGCONT)
         self.change(active, standby)
 
     def see_what_was(self, active: str, standby: str) -> None:
-        """A standby that has slept is the only one to answer."""
+        """Leave a formerly suspended standby as the only one to answer."""
         self._asleep(standby, then=lambda: self.hdfs.server(active).signal(signal.SIGSTOP))
-        time.sleep(ASLEEP)
+        time.sleep(SUSPENDED_SECONDS)
         self.hdfs.server(active).signal(signal.SIGCONT)
         self.change(active, standby)
 
     def die(self, active: str, standby: str) -> None:
-        """It comes back as a standby."""
+        """Kill the active one; it restarts as a standby."""
         self.hdfs.kill(active)
         self.hdfs.activate(standby)
-        self.hdfs.start(PATIENCE)
+        self.hdfs.start(TIMEOUT_SECONDS)
 
     def _asleep(self, name: str, then: Callable[[], None] = lambda: None) -> None:
         self.hdfs.server(name).signal(signal.SIGSTOP)
-        time.sleep(ASLEEP)
+        time.sleep(SUSPENDED_SECONDS)
         then()
         self.hdfs.server(name).signal(signal.SIGCONT)
 
@@ -116,7 +116,9 @@ def test_ten_failovers_between_namenodes_whose_standby_answers_reads(
         def delivers() -> None:
             before = agent.count("SINK.k1", "EventDrainSuccessCount")
             agent.until(
-                lambda: agent.count("SINK.k1", "EventDrainSuccessCount") > before, "files of a new commit", PATIENCE
+                lambda: agent.count("SINK.k1", "EventDrainSuccessCount") > before,
+                "files of a new commit",
+                TIMEOUT_SECONDS,
             )
 
         for _ in range(ROUNDS):
@@ -140,15 +142,15 @@ def test_ten_failovers_between_namenodes_whose_standby_answers_reads(
         def delivered() -> Counter[bytes]:
             found: list[Counter[bytes]] = []
 
-            def read() -> bool:  # not where the DataNode asks a standby that does not know the file yet
+            def read() -> bool:  # not while the DataNode asks a standby that does not know the file yet
                 with contextlib.suppress(pyhdfs.HdfsException):
                     found.append(Counter(in_hdfs(hdfs, f"/{name}")))
                 return bool(found)
 
-            until(read, "HDFS to be read", PATIENCE)
+            until(read, "HDFS to be read", TIMEOUT_SECONDS)
             return found[0]
 
-        agent.until(lambda: not wanted - delivered(), "all events", PATIENCE)
+        agent.until(lambda: not wanted - delivered(), "all events", TIMEOUT_SECONDS)
         assert agent.stop() == 0
         assert "count as delivered by another sink" not in agent.log
         assert "Traceback" not in agent.log

@@ -1,4 +1,4 @@
-"""The long version of the tests of losses of power: `./dev soak`."""
+"""Long version of the tests of losses of power: `./dev soak`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SEEDS = int(os.environ.get("FLAFKA_SOAK_POWER", "100"))
 
 @pytest.fixture(autouse=True)
 def _quick() -> Iterator[None]:
-    with mock.patch.multiple(os, fsync=lambda _: None, fdatasync=lambda _: None):  # the real power stays
+    with mock.patch.multiple(os, fsync=lambda _: None, fdatasync=lambda _: None):  # the recorder's own syncs stay
         yield
 
 
@@ -45,8 +45,8 @@ def test_a_file_channel_survives_losses_of_power(memory: Path, figures: list[str
     [test_dead_letters_power.campaign, test_spooldir_power.campaign, test_taildir_power.campaign],
     ids=["dead letters", "spooldir", "taildir"],
 )
-def test_what_sources_and_dead_letters_keep_survives_losses_of_power(
+def test_files_of_sources_and_dead_letters_survive_losses_of_power(
     memory: Path, campaign: Callable[[Path, int], Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.chdir(memory)  # as that of spooldir goes to other directories
+    monkeypatch.chdir(memory)  # as that of spooldir uses other directories
     survives(campaign, memory, range(1000, 1000 + SEEDS))

@@ -1,4 +1,4 @@
-"""The wheel on each Python with each extra alone, and the demo with all its servers out of it: `./dev soak`."""
+"""The wheel on each Python with each extra alone, and its demo with all servers: `./dev soak`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,16 @@ from pathlib import Path
 import pytest
 
 from flafka.agent.jvm.jars import cache_directory
-from tests.system.test_release import NEEDED, OTHERS, VERSIONS, agent, elsewhere, installed, interpreters, wheel
+from tests.system.test_release import (
+    NEEDED,
+    OTHERS,
+    VERSIONS,
+    agent,
+    installed,
+    interpreters,
+    user_environment,
+    wheel,
+)
 
 __all__ = ["wheel"]
 
@@ -29,7 +38,7 @@ def test_the_demo_outside_a_checkout(wheel: Path, tmp_path: Path, figures: list[
     done = subprocess.run(
         [str(environment / "bin" / "agent"), "demo", "--exit", "--runner", "local", "--json"],
         cwd=home["x"],
-        env={**elsewhere(tmp_path), **fetched(), "TMPDIR": home["tmp"]},
+        env={**user_environment(tmp_path), **fetched(), "TMPDIR": home["tmp"]},
         capture_output=True,
         text=True,
         check=False,
@@ -58,10 +67,10 @@ def test_each_extra_alone_on_each_python(wheel: Path, tmp_path: Path, version: s
             assert "pip install" not in agent(environment, tmp_path / extra, "check", "-c", "agent.conf")
         else:
             command = [str(environment / "bin" / "python"), "-c", OTHERS[extra]]
-            subprocess.run(command, cwd=tmp_path, env=elsewhere(tmp_path), check=True)
+            subprocess.run(command, cwd=tmp_path, env=user_environment(tmp_path), check=True)
 
 
 def fetched() -> dict[str, str]:
-    """Where the servers' jars are, or are fetched from, where that was said."""
+    """Return the environment variables for the servers' jars and their sources, as far as they are set."""
     given = {name: os.environ[name] for name in ("FLAFKA_MAVEN_REPO",) if name in os.environ}
     return {"XDG_CACHE_HOME": str(cache_directory().parent), **given}

@@ -1,6 +1,6 @@
-"""The long version of tests/simulator/test_simulator.py: `./dev soak`.
+"""Long version of tests/simulator/test_simulator.py: `./dev soak`.
 
-A million schedules take a day on one core; each core takes a share of them. `FLAFKA_SOAK_SCHEDULES` asks for fewer.
+A million schedules take a day on one core; each core takes a share of them. `FLAFKA_SOAK_SCHEDULES` sets fewer.
 """
 
 import os
@@ -15,7 +15,7 @@ from tests.simulator.mutants import MUTANTS, Mutant, found
 
 SCHEDULES = int(os.environ.get("FLAFKA_SOAK_SCHEDULES", "1000000"))
 ATTEMPTS = 5000
-"""So many schedules a mutant may survive."""
+"""Number of schedules that a mutant may survive."""
 
 
 @pytest.mark.soak
@@ -41,7 +41,7 @@ def test_a_million_schedules_lose_nothing_and_deliver_nothing_twice(
 @pytest.mark.soak
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_each_guard_is_missed_where_it_is_taken_away(mutant: Mutant, seed: int, figures: list[str]) -> None:
+def test_each_missing_guard_is_detected(mutant: Mutant, seed: int, figures: list[str]) -> None:
     what = found(mutant, first=seed, attempts=ATTEMPTS)
     figures.append(f"without {mutant.name}: {what or f'{ATTEMPTS} schedules passed'}")
     assert what is not None, mutant.guard

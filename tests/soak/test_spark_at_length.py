@@ -1,5 +1,5 @@
-"""Three stores behind a Spark driver that is killed and put to sleep, as are its workers; Kafka's leaders are killed:
-`./dev soak`. And attempts of one task beside one another, on a cluster."""
+"""Three stores behind a Spark driver that is killed and suspended, as are its workers and Kafka's leaders: `./dev
+soak`. Also concurrent attempts of one task on a cluster."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from kafka import KafkaAdminClient
 
 from flafka.agent.audit.reconciliation import (
     HdfsReader,
+    bodies_by_id,
     differences,
     hbase_rows,
     read_topic,
     reconcile,
     solr_documents,
 )
-from flafka.agent.audit.reconciliation import stored as by_id
 from flafka.agent.services.hbase import HBaseCluster
 from flafka.agent.services.hdfs import HdfsCluster
 from flafka.agent.services.kafka import KafkaCluster
@@ -39,20 +39,19 @@ from tests.system.test_proofs_spark import driver_of
 
 EVENTS = int(os.environ.get("FLAFKA_SOAK_EVENTS", "500000"))
 KILLS = {"driver": 6, "driver asleep": 4, "executor": 4, "executor asleep": 4, "leader": 6}
-ASLEEP = 30.0
-"""Seconds."""
-PATIENCE = 600.0
+SUSPENDED_SECONDS = 30.0
+"""Seconds of a suspension."""
+TIMEOUT_SECONDS = 600.0
 EXECUTOR = "CoarseGrainedExecutorBackend"
 BATCH = 500
 ROUNDS = 6
 SAMPLE = 500
-"""Rows of which every version is looked at."""
+"""Rows of which every version is read."""
 
 
 class Feed(threading.Thread):
-    """Puts numbered events into the topic, as many as are wanted at full rate and more as a trickle: something is
-    always under way.
-    """
+    """Thread that puts numbered events into the topic: the wanted number at full rate, then a trickle, so that some
+    are always in flight."""
 
     def __init__(self, kafka: KafkaCluster, topic: str) -> None:
         super().__init__(name="feed", daemon=True)
@@ -89,7 +88,7 @@ def test_half_a_million_events_through_twenty_kills(
     chance, topic = random.Random(seed), unique("half-a-million")
     root, url = f"/{topic}", create_core(solr_cluster, topic)
     with table_of(hbase_cluster, topic) as table:
-        table.connection.create_table(topic, {"f": {"max_versions": 10}})  # so that a second write would be seen
+        table.connection.create_table(topic, {"f": {"max_versions": 10}})  # so that a second write is visible
     configuration = f"""
 a1.channels = c1
 a1.sinks = k1 k2 k3
@@ -117,7 +116,7 @@ a1.sinks.k3.group = {topic}-hdfs
                 agent.until(
                     lambda: all(agent.count(sink, "EventDrainSuccessCount") > n for sink, n in before.items()),
                     "all three to deliver",
-                    PATIENCE,
+                    TIMEOUT_SECONDS,
                 )
 
             def staged() -> set[str]:
@@ -133,25 +132,27 @@ a1.sinks.k3.group = {topic}-hdfs
                     feed.wanted = share * (done + 1)
                     deliver()
                     kafka_cluster.start()
-                    until(lambda: not kafka_cluster.status().under_replicated, "all replicas in sync", PATIENCE)
+                    until(
+                        lambda: not kafka_cluster.status().under_replicated, "all replicas in sync", TIMEOUT_SECONDS
+                    )
                 else:
                     if fault.startswith("driver"):
                         before = staged()
-                        agent.until(lambda: staged() - before, "files on their way to HDFS", PATIENCE)
+                        agent.until(lambda: staged() - before, "files on their way to HDFS", TIMEOUT_SECONDS)
                         process = driver_of(agent)
                     else:
-                        agent.until(lambda: workers(driver_of(agent)), "workers", PATIENCE)
+                        agent.until(lambda: workers(driver_of(agent)), "workers", TIMEOUT_SECONDS)
                         process = chance.choice(workers(driver_of(agent)))
                     strike(process, asleep=fault.endswith("asleep"))
                 kills[fault] += 1
             feed.wanted = EVENTS
-            until(lambda: feed.stored >= EVENTS, "all events in the topic", PATIENCE)
+            until(lambda: feed.stored >= EVENTS, "all events in the topic", TIMEOUT_SECONDS)
             feed.enough.set()
             feed.join()
             assert agent.stop() == 0
             assert "Traceback" not in agent.log
         with RunningAgent(tmp_path, configuration, "-c", str(tmp_path / "agent.conf"), "--drain") as agent:
-            assert agent.ended(PATIENCE) == 0, agent.log[-4000:]
+            assert agent.wait_for_exit(TIMEOUT_SECONDS) == 0, agent.log[-4000:]
     finally:
         kafka_cluster.start()
         feed.enough.set()
@@ -159,7 +160,7 @@ a1.sinks.k3.group = {topic}-hdfs
     seconds = time.monotonic() - began
 
     records = read_topic(kafka_cluster.bootstrap_servers, topic, KAFKA)
-    channel = by_id(records)
+    channel = bodies_by_id(records)
     assert sorted(channel.values()) == sorted(b"event %d" % number for number in range(feed.stored))
     rows = {id: row["pCol"] for id, row in hbase_rows(hbase_cluster.address, topic).items()}
     assert differences(channel, rows) == []
@@ -191,9 +192,8 @@ def test_attempts_of_one_task_beside_one_another(
     seed: int,
     figures: list[str],
 ) -> None:
-    """What stages files sleeps: an executor, its Python workers, or both. Spark begins their task once more on the
-    other executor, and gives up one whose heartbeats it misses. They wake when another attempt was committed.
-    """
+    """An executor, its Python workers, or both are suspended while they stage files. Spark starts their task again on
+    the other executor, and removes one whose heartbeats it misses. They wake when another attempt was committed."""
     chance, topic = random.Random(seed), unique("speculation")
     root, url = f"/{topic}", create_core(solr_cluster, topic)
     configuration = f"""
@@ -226,14 +226,14 @@ a1.sinks.k3.group = {topic}-hdfs
                 agent.until(
                     lambda: all(agent.count(sink, "EventDrainSuccessCount") > n for sink, n in before.items()),
                     "both to deliver",
-                    PATIENCE,
+                    TIMEOUT_SECONDS,
                 )
-                agent.until(lambda: len(processes(spark_cluster, EXECUTOR)) == 2, "both executors", PATIENCE)
+                agent.until(lambda: len(processes(spark_cluster, EXECUTOR)) == 2, "both executors", TIMEOUT_SECONDS)
                 uploaded = {*reader.walk(f"{root}/.flafka/tmp")}
                 agent.until(
                     lambda: {*reader.walk(f"{root}/.flafka/tmp")} - uploaded,
                     "files on their way to HDFS",
-                    PATIENCE,
+                    TIMEOUT_SECONDS,
                 )
                 executor = chance.choice(processes(spark_cluster, EXECUTOR))
                 python = workers(executor) if number % 3 else []
@@ -244,12 +244,12 @@ a1.sinks.k3.group = {topic}-hdfs
             assert agent.stop() == 0
             assert "Traceback" not in agent.log
         with RunningAgent(tmp_path, configuration, "-c", str(tmp_path / "agent.conf"), "--drain") as agent:
-            assert agent.ended(PATIENCE) == 0, agent.log[-4000:]
+            assert agent.wait_for_exit(TIMEOUT_SECONDS) == 0, agent.log[-4000:]
     finally:
         feed.enough.set()
         feed.join(60)
     records = read_topic(kafka_cluster.bootstrap_servers, topic, KAFKA)
-    channel = by_id(records)
+    channel = bodies_by_id(records)
     documents = {id: document["body_t"].encode() for id, document in solr_documents(url).items()}
     assert differences(channel, documents) == []
     books = reconcile(records, reader, root)
@@ -262,39 +262,38 @@ a1.sinks.k3.group = {topic}-hdfs
 
 
 def strike(*processes: int, asleep: bool) -> None:
-    """Kill them, or put them to sleep for a while."""
+    """Kill them, or suspend them for a while."""
     stopped = []
     try:
         for process in processes:
-            with contextlib.suppress(ProcessLookupError):  # workers end by themselves, too
+            with contextlib.suppress(ProcessLookupError):  # workers end by themselves as well
                 os.kill(process, signal.SIGSTOP if asleep else signal.SIGKILL)
                 stopped.append(process)
         if asleep:
-            time.sleep(ASLEEP)
+            time.sleep(SUSPENDED_SECONDS)
     finally:
         for process in stopped if asleep else ():
-            with contextlib.suppress(ProcessLookupError):  # it was given up
+            with contextlib.suppress(ProcessLookupError):  # Spark has removed it
                 os.kill(process, signal.SIGCONT)
 
 
 def leaders(kafka: KafkaCluster, topic: str) -> set[int]:
-    """Brokers that lead a partition of that topic."""
+    """Return the brokers that lead a partition of that topic."""
     found: set[int] = set()
     with KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers) as admin:
 
         def led() -> bool:
-            (described,) = admin.describe_topics([topic])  # one that has just come back may not know it yet
+            (described,) = admin.describe_topics([topic])  # a restarted broker may not know it yet
             found.update(p["leader_id"] for p in described["partitions"] if p["leader_id"] > 0)
             return bool(found)
 
-        until(led, "leaders of the topic", PATIENCE)
+        until(led, "leaders of the topic", TIMEOUT_SECONDS)
     return found
 
 
 def workers(driver: int) -> list[int]:
-    """Spark's Python workers below that driver or executor: children of a daemon of the same command. They run the
-    sinks.
-    """
+    """Return Spark's Python workers below that driver or executor: children of a daemon of the same command. They run
+    the sinks."""
     parents: dict[int, int] = {}
     daemons: set[int] = set()
     for directory in Path("/proc").glob("[0-9]*"):

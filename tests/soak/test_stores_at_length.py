@@ -1,4 +1,4 @@
-"""The long version of the campaign in tests/system/test_proofs_stores.py: `./dev soak`."""
+"""Long version of the campaign in tests/system/test_proofs_stores.py: `./dev soak`."""
 
 from pathlib import Path
 

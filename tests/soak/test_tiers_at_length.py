@@ -14,7 +14,7 @@ from tests.interop.tiers import Tiers, campaign
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("channel", ["file", "kafka"])
 @pytest.mark.parametrize("real", ["tails", "relays", "collector"])
-def test_nothing_is_lost_whoever_runs_a_tier(
+def test_nothing_is_lost_with_flume_in_any_tier(
     tmp_path: Path,
     hdfs_cluster: HdfsCluster,
     real: str,

@@ -1,4 +1,4 @@
-"""Parts of YARN that are lost for longer, and queues that refuse or take back what they gave: `./dev soak`."""
+"""Parts of YARN that are lost for longer, and queues that refuse or preempt: `./dev soak`."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from flafka.agent.services.hdfs import HdfsCluster
 from flafka.agent.services.kafka import KafkaCluster
 from flafka.agent.services.running import RunningAgent, until
 from flafka.agent.services.yarn import MEMORY_MB, NODEMANAGER, RESOURCEMANAGER, YarnCluster
-from tests.system.onyarn import kill, live, running, small, submit
+from tests.system.onyarn import kill, live, running, small_containers, submit
 from tests.system.running import ROOT, hdfs_sink, in_hdfs, kafka_channel, processes, reconciliation, unique
 from tests.system.test_proofs_formats import put
 from tests.system.test_proofs_yarn import ENDING, SURVIVED, Start, deliver_while_killed, start
 
 __all__ = ["start"]
 
-PATIENCE = 600.0
+TIMEOUT_SECONDS = 600.0
 Command = tuple[str, ...]
 QUEUE = "yarn.scheduler.capacity.root"
 QUEUES = {
     f"{QUEUE}.queues": "default,guest,closed",
-    # The guest has what nobody else needs, and is to give it back.
+    # Queue `guest` uses resources that no other queue needs, and is to be preempted.
     **{f"{QUEUE}.{name}.capacity": percent for name, percent in (("default", "98"), ("guest", "1"), ("closed", "1"))},
     **{f"{QUEUE}.{name}.maximum-capacity": "100" for name in ("default", "guest", "closed")},
     f"{QUEUE}.acl_submit_applications": " ",
@@ -51,10 +51,10 @@ MANAGER = {
 
 
 class Queues(YarnCluster):
-    """With three queues."""
+    """Cluster with three queues."""
 
     def configure(self) -> None:
-        """As every one, and what its ResourceManager alone has to know."""
+        """Configure it like every cluster, with additions for its ResourceManager."""
         super().configure()
         conf = self.directory / "conf" / RESOURCEMANAGER
         (conf / "capacity-scheduler.xml").write_text(site_xml(QUEUES))
@@ -62,7 +62,7 @@ class Queues(YarnCluster):
 
 
 class Events:
-    """Those of one topic, which an agent's sink delivers to HDFS."""
+    """Events of one topic, which an agent's sink delivers to HDFS."""
 
     def __init__(self, name: str, kafka: KafkaCluster, hdfs: HdfsCluster) -> None:
         self.topic = unique(name)
@@ -70,29 +70,29 @@ class Events:
         self._kafka, self._hdfs, self._written = kafka, hdfs, 0
 
     def configuration(self, spark: str) -> str:
-        """An agent's, with more lines about Spark."""
+        """Return an agent's configuration with additional lines about Spark."""
         return f"""
 a1.channels = c1
 a1.sinks = k1
-{small(spark)}
+{small_containers(spark)}
 {kafka_channel(self._kafka.bootstrap_servers, self.topic, partitions=2)}
 {hdfs_sink(self._hdfs.webhdfs, self.root)}
 """
 
     def more(self) -> None:
-        """200 into the channel."""
+        """Put 200 events into the channel."""
         for form in ("arrow", "raw"):
             put(self._kafka, self.topic, form, [b"event %d" % (self._written + n) for n in range(100)])
             self._written += 100
 
     def delivered_by(self, agent: RunningAgent) -> None:
-        """More of them come, and all arrive."""
+        """Put more events; each is delivered by this agent."""
         self.more()
-        agent.until(lambda: len(in_hdfs(self._hdfs, self.root)) == self._written, "all events", PATIENCE)
-        agent.healthy()
+        agent.until(lambda: len(in_hdfs(self._hdfs, self.root)) == self._written, "all events", TIMEOUT_SECONDS)
+        agent.wait_until_healthy()
 
     def reconcile(self) -> None:
-        """Each is in HDFS once."""
+        """Check that each event is in HDFS once."""
         found = reconciliation(self._kafka, self.topic, self._hdfs, self.root)
         assert found.differences == []
         assert found.channel_events == found.delivered_events == self._written
@@ -120,7 +120,7 @@ def test_each_part_is_killed_under_deliveries_and_a_processor_with_state(
 
 @pytest.mark.soak
 @pytest.mark.timeout(1800)
-def test_a_second_attempt_no_room_a_killed_node_and_a_resource_manager_that_is_away_at_the_end(
+def test_a_second_attempt_no_room_a_killed_node_and_a_stopped_resource_manager_at_the_end(
     tmp_path: Path,
     kafka_cluster: KafkaCluster,
     hdfs_cluster: HdfsCluster,
@@ -146,13 +146,15 @@ def test_a_second_attempt_no_room_a_killed_node_and_a_resource_manager_that_is_a
             (executor,) = processes(yarn_cluster, "YarnCoarseGrainedExecutorBackend")
             other = submit(yarn_cluster, "sleep 1000", memory=MEMORY_MB - 768 - 896)
             until(lambda: running(yarn_cluster, other), "the other application to run")
-            more = submit(yarn_cluster, "sleep 1000", memory=896)  # it waits for what the executor has
+            more = submit(yarn_cluster, "sleep 1000", memory=896)  # it waits for the resources of the executor
             os.kill(executor, signal.SIGKILL)
-            until(lambda: running(yarn_cluster, more), "it to come first", PATIENCE)
+            until(lambda: running(yarn_cluster, more), "it to come first", TIMEOUT_SECONDS)
             lacking = (
                 f"YARN gives {first} no executor: queue root.default is full to 97 %, and a container with 512m "
             )
-            agent.until(lambda: agent.failing().get("SINK.k1", "").startswith(lacking), "it to be told", PATIENCE)
+            agent.until(
+                lambda: agent.failing().get("SINK.k1", "").startswith(lacking), "it to be reported", TIMEOUT_SECONDS
+            )
             for id in (other, more):
                 kill(yarn_cluster, id)
             events.delivered_by(agent)
@@ -161,7 +163,9 @@ def test_a_second_attempt_no_room_a_killed_node_and_a_resource_manager_that_is_a
             events.more()
             yarn_cluster.start()
             ended = f"the YARN application {first} has ended as FAILED: Application {first} failed 2 times"
-            agent.until(lambda: agent.failing().get("SINK.k1", "").startswith(ended), "its end to be told", PATIENCE)
+            agent.until(
+                lambda: agent.failing().get("SINK.k1", "").startswith(ended), "the report of its end", TIMEOUT_SECONDS
+            )
             events.delivered_by(agent)
             assert agent.count("SINK.k1", "DriverRestartCount") == 1
             assert first not in live(yarn_cluster)
@@ -172,7 +176,7 @@ def test_a_second_attempt_no_room_a_killed_node_and_a_resource_manager_that_is_a
             assert "Traceback" not in agent.log
     finally:
         yarn_cluster.start()
-    until(lambda: not live(yarn_cluster), "the application to end, whose end nobody was told")
+    until(lambda: not live(yarn_cluster), "the unreported end of the application")
     events.reconcile()
 
 
@@ -189,12 +193,14 @@ def test_a_queue_refuses_and_another_one_preempts(
 
     def started(queue: str) -> RunningAgent:
         configuration = events.configuration(f"a1.spark.conf.spark.yarn.queue = {queue}")
-        # Whoever the ResourceManager runs as may use each queue.
+        # Every user of the ResourceManager may use each queue.
         environment = {"HADOOP_CONF_DIR": str(queues.conf), "PYTHONPATH": str(ROOT), "HADOOP_USER_NAME": "ann"}
         return RunningAgent(tmp_path, configuration, environment=environment, command=command)
 
     def told(agent: RunningAgent, *words: str) -> None:
-        agent.until(lambda: all(word in agent.failing().get("SINK.k1", "") for word in words), f"{words}", PATIENCE)
+        agent.until(
+            lambda: all(word in agent.failing().get("SINK.k1", "") for word in words), f"{words}", TIMEOUT_SECONDS
+        )
 
     with started("no") as agent:
         told(agent, "unknown queue")

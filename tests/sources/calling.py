@@ -1,4 +1,4 @@
-"""A source that is called, at work, and a client of it."""
+"""Running source with clients, and a client of it."""
 
 import contextlib
 import socket
@@ -8,8 +8,14 @@ import zlib
 from hypothesis import strategies as st
 
 from flafka.plugins import Batch, Event
-from flafka.plugins.shared.avrorpc import AvroFrames, array, frame, opening, read_answer
-from flafka.plugins.shared.flumeevent import encode
+from flafka.plugins.wire.avrorpc import (
+    AvroFrameDecoder,
+    encode_array,
+    encode_frame,
+    encode_request_head,
+    read_response,
+)
+from flafka.plugins.wire.flumeevent import encode
 from flafka.sources.avro import AvroSource
 
 HELLO = Event(b"hello", {"k": "v"})
@@ -24,7 +30,7 @@ def encoded(batch):
 
 
 class AtWork:
-    """A source that is open, and a thread that takes its batches."""
+    """Open source, and a thread that takes its batches."""
 
     def __init__(self, source):
         self.source = source
@@ -43,7 +49,7 @@ class AtWork:
 
 
 class Running(AtWork):
-    """The source at work: `stored` is called at once, or when the test says so."""
+    """Running source: `stored` is called at once, or when the test calls it."""
 
     kind = AvroSource
 
@@ -69,14 +75,14 @@ class Running(AtWork):
 
 
 class Client:
-    """Speaks as flume-ng-sdk does."""
+    """Client like flume-ng-sdk."""
 
     def __init__(self, running, deflate=False, tls=None):
         self.socket = socket.create_connection(("127.0.0.1", running.source.port), 20)
         if tls:
             self.socket = tls.wrap_socket(self.socket, server_hostname="localhost")
         self.serial = 0
-        self.frames = AvroFrames(1 << 20)
+        self.frames = AvroFrameDecoder(1 << 20)
         self.deflate = zlib.compressobj() if deflate else None
         self.inflate = zlib.decompressobj() if deflate else None
         self.arrived = []
@@ -89,7 +95,7 @@ class Client:
 
     def send(self, *buffers):
         self.serial += 1
-        data = frame(self.serial, buffers)
+        data = encode_frame(self.serial, buffers)
         if self.deflate:
             data = self.deflate.compress(data) + self.deflate.flush(zlib.Z_SYNC_FLUSH)
         self.socket.sendall(data)
@@ -102,13 +108,16 @@ class Client:
         return self.arrived.pop(0)
 
     def request(self, *events):
-        self.send(opening(first=self.serial == 0, message="appendBatch"), array(encoded(Batch.of(events))))
+        self.send(
+            encode_request_head(first=self.serial == 0, message="appendBatch"),
+            encode_array(encoded(Batch.of(events))),
+        )
 
     def append(self, *events):
         self.request(*events)
         serial, content = self.receive()
         assert serial == self.serial
-        return read_answer(content, first=serial == 1)
+        return read_response(content, first=serial == 1)
 
     def closed(self):
         with contextlib.suppress(ConnectionResetError):

@@ -12,13 +12,13 @@ from tests.sources.descriptors import open_files
 
 @pytest.fixture
 def logs(tmp_path: Path) -> Iterator[Path]:
-    """A directory for taildir; nothing below `tmp_path` is left open."""
+    """Directory for taildir; no file below `tmp_path` is left open."""
     yield from _directory(tmp_path, "logs")
 
 
 @pytest.fixture
 def spool(tmp_path: Path) -> Iterator[Path]:
-    """A directory for spooldir; nothing below `tmp_path` is left open."""
+    """Directory for spooldir; no file below `tmp_path` is left open."""
     yield from _directory(tmp_path, "spool")
 
 

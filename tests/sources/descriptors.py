@@ -1,4 +1,4 @@
-"""What a source holds open."""
+"""Open files of a source."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def open_files(directory: Path) -> list[str]:
-    """What this process holds open under that directory, deleted files included."""
+    """Return the open files of this process under that directory, deleted ones included."""
     found = []
     for fd in Path("/proc/self/fd").iterdir():
         try:

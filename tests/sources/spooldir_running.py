@@ -1,4 +1,4 @@
-"""Sources `spooldir` over a directory of real files, and what they leave there."""
+"""Sources `spooldir` over a directory of real files, and their remains there."""
 
 from __future__ import annotations
 
@@ -44,16 +44,16 @@ def start(spool: Path, **options: str) -> SpooldirSource:
 
 
 def read(source: SpooldirSource) -> list[bytes]:
-    """All there is to read now, stored."""
+    """Read everything now, as stored."""
     found: list[bytes] = []
-    for batch in source.look():
+    for batch in source.poll():
         found += batch.bodies.to_pylist()
         source.stored(batch)
     return found
 
 
 def read_anew(spool: Path, **options: str) -> list[bytes]:
-    """What a source reads that is started now and killed when it has."""
+    """Read with a source that is started now and killed afterwards."""
     source = start(spool, **options)
     try:
         return read(source)

@@ -1,4 +1,4 @@
-"""Frames of syslog, good and bad ones, and what the columnar parser makes of frames."""
+"""Frames of syslog, good and bad ones, and the results of the columnar parser."""
 
 from datetime import UTC, datetime
 from unittest import mock
@@ -7,12 +7,12 @@ from zoneinfo import ZoneInfo
 import pyarrow as pa
 from hypothesis import strategies as st
 
-from flafka.sources.syslog import few
+from flafka.sources.syslog import rowwise
+from flafka.sources.syslog.dialects import ParserOptions
 from flafka.sources.syslog.parser import parse
-from flafka.sources.syslog.reading import Reading
 
 NOW = datetime(2024, 6, 15, 12, tzinfo=UTC).timestamp()
-UTC_READING = Reading.of("none", ZoneInfo("UTC"))
+UTC_OPTIONS = ParserOptions.from_keep_fields("none", ZoneInfo("UTC"))
 
 LINES = [
     b"<134>Oct 11 22:14:15 web-1 sshd[4721]: Failed password for invalid user admin",
@@ -99,14 +99,14 @@ def mutated(draw, lines=None):
     return bytes(line)
 
 
-def by_columns(frames, now, reading, marks=None):
-    """What `parse` does with many frames; with a few it may do the same one by one."""
-    with mock.patch.object(few, "FEW", -1):
-        return parse(frames, now, reading, marks)
+def by_columns(frames, now, options, marks=None):
+    """Return the result of `parse` for many frames; it may read a few one by one."""
+    with mock.patch.object(rowwise, "MAX_EVENTS", -1):
+        return parse(frames, now, options, marks)
 
 
-def events(frames, now=NOW, reading=UTC_READING, marks=None):
+def events(frames, now=NOW, options=UTC_OPTIONS, marks=None):
     array = pa.array(frames, pa.binary())
-    found = list(parse(array, now, reading, marks))
-    assert found == list(by_columns(array, now, reading, marks))
+    found = list(parse(array, now, options, marks))
+    assert found == list(by_columns(array, now, options, marks))
     return found

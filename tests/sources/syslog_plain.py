@@ -1,11 +1,11 @@
-"""A plain parser of syslog, frame by frame, from the grammar as Flume documents it."""
+"""Plain parser of syslog, frame by frame, from the grammar of Flume's documentation."""
 
 import calendar
 import re
 from datetime import datetime, timedelta
 
 from flafka.plugins import Event
-from flafka.sources.syslog.parser import CUT, REST, STATUS
+from flafka.sources.syslog.parser import CONTINUATION, CUT, STATUS
 
 SPACE = rb"[ \t\n\x0b\f\r]"
 PRIORITY = re.compile(rb"<(\d{1,3})>")
@@ -31,7 +31,7 @@ RFC3164 = re.compile(
 
 
 def is_host(host, sure):
-    """Whether that is a host; `sure` where RFC 5424 has one there, whatever it looks like."""
+    """Return True for a host; `sure` where RFC 5424 has one there, whatever its form."""
     try:
         text = host.decode()
     except UnicodeDecodeError:
@@ -95,11 +95,11 @@ def reference_time(stamp, now, zone):
     return to_utc(seconds, zone) * 1000
 
 
-def reference(frame, mark, now, reading):
+def reference(frame, mark, now, options):
     if not mark & CUT:
         frame = frame.removesuffix(b"\0").removesuffix(b"\n")
     priority = PRIORITY.match(frame)
-    if priority is None or int(priority[1]) > 191 or mark & REST:
+    if priority is None or int(priority[1]) > 191 or mark & CONTINUATION:
         return Event(frame, {"Facility": "0", "Severity": "0", STATUS: "Invalid"})
     number = int(priority[1])
     headers = {"Facility": str(number // 8), "Severity": str(number % 8)}
@@ -120,18 +120,18 @@ def reference(frame, mark, now, reading):
     headers["priority"] = priority[1].decode()
     if version:
         headers["version"] = version.decode()
-    if stamp and (time := reference_time(stamp, now, reading.zone)) is not None:
+    if stamp and (time := reference_time(stamp, now, options.zone)) is not None:
         headers["timestamp"] = str(time)
     if host:
         headers["host"] = host.decode()
     kept = b""
-    if "priority" in reading.keep:
+    if "priority" in options.keep:
         kept += b"<%s>" % priority[1]
-    if "version" in reading.keep and version:
+    if "version" in options.keep and version:
         kept += version + b" "
-    if "timestamp" in reading.keep:
+    if "timestamp" in options.keep:
         kept += (stamp or b"-") + b" "
-    if "hostname" in reading.keep:
+    if "hostname" in options.keep:
         kept += (host or b"-") + b" "
-    whole = reading.keep_all or not kept + body
+    whole = options.keep_all or not kept + body
     return Event(frame if whole else kept + body, headers)

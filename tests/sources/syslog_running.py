@@ -1,4 +1,4 @@
-"""A syslog source on a thread of its own, as the runner has it, and what it brought in."""
+"""Syslog source on a thread of its own, as the runner has it, and its events."""
 
 import threading
 

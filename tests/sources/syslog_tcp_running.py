@@ -1,4 +1,4 @@
-"""A syslogtcp source on a port of its own, and connections to it."""
+"""Source `syslogtcp` on a port of its own, and connections to it."""
 
 import socket
 

@@ -1,4 +1,4 @@
-"""Sources `taildir` over a directory of real files, and what they leave behind."""
+"""Sources `taildir` over a directory of real files, and their remains."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Lines = list[tuple[bytes, dict[str, str]]]
 
 
 def make(directory: Path, pattern: str = "log.*", **options: str) -> TaildirSource:
-    """A source over the files of `directory/logs`, that looks everywhere each time it is asked."""
+    """Return a source over the files of `directory/logs` that makes a full scan at each poll."""
     (directory / "logs").mkdir(exist_ok=True)
     properties = {
         "filegroups": "g",
@@ -38,7 +38,7 @@ def start(directory: Path, pattern: str = "log.*", **options: str) -> TaildirSou
 
 
 def process(source: TaildirSource) -> Lines:
-    """All there is to read now, stored."""
+    """Read everything now, as stored."""
     found: Lines = []
     quiet = 0
     while quiet < 3:
@@ -48,8 +48,8 @@ def process(source: TaildirSource) -> Lines:
             source.stored(batch)
             quiet = 0
         if source._postponed:
-            quiet = 0  # a new file waits for reports about its predecessors
-        time.sleep(0.0015)  # past the time of the next look everywhere
+            quiet = 0  # a new file waits for events about its predecessors
+        time.sleep(0.0015)  # past the time of the next full scan
     return found
 
 
@@ -68,8 +68,8 @@ def append(path: Path, data: bytes) -> None:
 
 
 def kill(source: TaildirSource) -> None:
-    """What SIGKILL leaves: nothing is saved any more, and the system closes all that is open."""
+    """End the source like SIGKILL: it saves nothing more, and the system closes all open files."""
     source._positions.save = lambda *_, **__: None
     journal = source._positions.path.with_name("taildir.json.journal")
     source.close()
-    append(journal, b'{"is":"file","id":1,"inode":')  # a save that was not finished
+    append(journal, b'{"is":"file","id":1,"inode":')  # an unfinished save

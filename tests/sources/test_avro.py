@@ -1,4 +1,4 @@
-"""The avro source, driven over real sockets."""
+"""Source `avro`, driven over real sockets."""
 
 import asyncio
 import contextlib
@@ -13,9 +13,16 @@ import pytest
 
 from flafka.agent.services.running import until
 from flafka.plugins import Batch, Event, Retry
-from flafka.plugins.shared import avrorpc
-from flafka.plugins.shared.avrorpc import PROTOCOL_HASH, AvroStatus, array, frame, opening, read_answer
-from flafka.plugins.shared.flumeevent import varint
+from flafka.plugins.wire import avrorpc
+from flafka.plugins.wire.avrorpc import (
+    PROTOCOL_HASH,
+    AvroStatus,
+    encode_array,
+    encode_frame,
+    encode_request_head,
+    read_response,
+)
+from flafka.plugins.wire.flumeevent import encode_long
 from tests.sources.calling import HELLO, Client, Running, encoded
 
 # --- clients
@@ -32,7 +39,7 @@ def test_ok_comes_after_the_events_are_stored(deflate):
                 client.receive()
             client.socket.settimeout(20)
             running.source.stored(running.batches[0])
-            assert read_answer(client.receive()[1], first=True) == AvroStatus.OK
+            assert read_response(client.receive()[1], first=True) == AvroStatus.OK
             running.store = True
             assert client.append(HELLO) == AvroStatus.OK
             assert client.append() == AvroStatus.OK
@@ -44,14 +51,17 @@ def test_single_appends_travel_together():
     with Running(store=False) as running, Client(running) as client:
         running.source.in_flight = 1
         for number in range(500):
-            client.send(opening(first=number == 0, message="append"), encoded(Batch.of([Event(b"%d" % number)]))[0])
+            client.send(
+                encode_request_head(first=number == 0, message="append"),
+                encoded(Batch.of([Event(b"%d" % number)]))[0],
+            )
         until(lambda: len(running.events) == 500)
         assert [event.body for event in running.events] == [b"%d" % number for number in range(500)]
         for batch in running.batches:
             running.source.stored(batch)
         for number in range(500):
             serial, content = client.receive()
-            assert (serial, read_answer(content, first=number == 0)) == (number + 1, AvroStatus.OK)
+            assert (serial, read_response(content, first=number == 0)) == (number + 1, AvroStatus.OK)
         assert running.count("AppendReceivedCount") == running.count("AppendAcceptedCount") == 500
 
 
@@ -59,32 +69,32 @@ def test_events_that_are_not_stored_in_time_are_answered_failed():
     with Running(store=False, **{"request-timeout": "200"}) as running, Client(running) as client:
         assert client.append(HELLO) == AvroStatus.FAILED
         assert running.count("RequestTimeoutCount") == 1
-        running.source.stored(running.batches[0])  # too late: the answer is given
+        running.source.stored(running.batches[0])  # too late: the answer is sent
         running.store = True
         assert client.append(HELLO) == AvroStatus.OK
         assert running.events == [HELLO, HELLO]
 
 
-def test_what_waits_while_no_channel_takes_it_is_bounded(monkeypatch):
-    monkeypatch.setattr("flafka.sources.rpc.BUDGET", 1 << 20)
+def test_waiting_events_are_bounded(monkeypatch):
+    monkeypatch.setattr("flafka.sources.rpc.MAX_PENDING_BYTES", 1 << 20)
     properties = {"maxRequestBytes": str(1 << 20), "request-timeout": "60000"}
     big = Event(bytes(100_000))
     with Running(store=False, **properties) as running, contextlib.ExitStack() as stack:
         clients = [stack.enter_context(Client(running)) for _ in range(40)]
         for client in clients:
             threading.Thread(target=client.request, args=[big], daemon=True).start()
-        until(lambda: running.source._server.full)
-        held = running.source._server._held
+        until(lambda: running.source._server.is_full)
+        held = running.source._server._pending_bytes
         assert held < 3 << 20
         running.store = True
         for batch in list(running.batches):
             running.source.stored(batch)
         for client in clients:
-            assert read_answer(client.receive()[1], first=True) == AvroStatus.OK
+            assert read_response(client.receive()[1], first=True) == AvroStatus.OK
         assert len(running.events) == 40
 
 
-def test_stopping_answers_what_is_stored_and_closes_the_rest():
+def test_a_stop_answers_stored_events_and_closes_other_connections():
     with Running() as running:
         client, silent = Client(running), Client(running)
         assert client.append(HELLO) == AvroStatus.OK
@@ -114,16 +124,16 @@ def java_strings(protocol):
 
 def greeting(text, client_hash=None, server_hash=PROTOCOL_HASH):
     client_hash = client_hash or hashlib.md5(text or b"unknown").digest()
-    known = b"\2" + varint(len(text)) + text if text else b"\0"
+    known = b"\2" + encode_long(len(text)) + text if text else b"\0"
     return client_hash + known + server_hash + b"\0"
 
 
 CALL = b"\0\x16appendBatch"
 
 
-def test_a_client_with_another_text_of_the_protocol_is_asked_for_it():
+def test_a_client_with_another_protocol_hash_has_to_send_its_text():
     with Running() as running, Client(running) as client:
-        events = array(encoded(Batch.of([HELLO])))
+        events = encode_array(encoded(Batch.of([HELLO])))
         client.send(greeting(b"") + CALL, events)
         _, content = client.receive()
         assert content[0] == 4  # NONE
@@ -137,9 +147,9 @@ def test_a_client_with_another_text_of_the_protocol_is_asked_for_it():
         assert running.events == [HELLO, HELLO]
 
 
-def test_a_client_that_guesses_our_hash_wrong_is_told_it():
+def test_a_client_with_a_wrong_server_hash_gets_the_right_one():
     with Running() as running, Client(running) as client:
-        client.send(greeting(b"", PROTOCOL_HASH, bytes(16)) + CALL, array(encoded(Batch.of([HELLO]))))
+        client.send(greeting(b"", PROTOCOL_HASH, bytes(16)) + CALL, encode_array(encoded(Batch.of([HELLO]))))
         _, content = client.receive()
         assert content[0] == 2  # CLIENT
         assert PROTOCOL_HASH in content
@@ -167,9 +177,9 @@ def test_another_protocol_is_not_spoken(text):
 
 def test_an_unknown_message_is_an_error_of_the_call_only():
     with Running() as running, Client(running) as client:
-        client.send(opening(first=True, message="destroy"))
+        client.send(encode_request_head(first=True, message="destroy"))
         with pytest.raises(ValueError, match="there is no message 'destroy' here"):
-            read_answer(client.receive()[1], first=True)
+            read_response(client.receive()[1], first=True)
         assert client.append(HELLO) == AvroStatus.OK
         client.send(b"\0\0")  # a ping
         assert client.receive()[1] == b""
@@ -179,7 +189,9 @@ def test_an_unknown_message_is_an_error_of_the_call_only():
 # --- bad input
 
 
-GOOD = frame(1, [opening(first=True, message="appendBatch"), array(encoded(Batch.of([HELLO])))])
+GOOD_REQUEST_BYTES = encode_frame(
+    1, [encode_request_head(first=True, message="appendBatch"), encode_array(encoded(Batch.of([HELLO])))]
+)
 
 
 @pytest.mark.parametrize(
@@ -189,10 +201,10 @@ GOOD = frame(1, [opening(first=True, message="appendBatch"), array(encoded(Batch
         bytes(64),
         b"\xff" * 64,
         struct.pack(">III", 1, 1, 2**30),
-        frame(1, [b"short"]),
-        frame(1, [PROTOCOL_HASH + b"\x09"]),
-        frame(1, [opening(first=True, message="appendBatch"), b"\x02\x02\x02k"]),
-        frame(1, [opening(first=True, message="append"), b"\0\x02ab"]),
+        encode_frame(1, [b"short"]),
+        encode_frame(1, [PROTOCOL_HASH + b"\x09"]),
+        encode_frame(1, [encode_request_head(first=True, message="appendBatch"), b"\x02\x02\x02k"]),
+        encode_frame(1, [encode_request_head(first=True, message="append"), b"\0\x02ab"]),
     ],
 )
 def test_garbage_ends_its_connection_only(garbage):
@@ -209,7 +221,7 @@ def test_mutations_of_a_good_request_never_disturb_others(seed):
     dice = random.Random(seed)
     with Running() as running, Client(running) as healthy:
         for round in range(300):
-            data = bytearray(GOOD)
+            data = bytearray(GOOD_REQUEST_BYTES)
             for _ in range(dice.randint(1, 5)):
                 data[dice.randrange(len(data))] = dice.randrange(256)
             with Client(running) as client, contextlib.suppress(OSError):
@@ -223,8 +235,8 @@ def test_mutations_of_a_good_request_never_disturb_others(seed):
             b"healthy 299",
         ]
         until(lambda: running.count("OpenConnectionCount") == 1)
-        assert running.source._server.unfinished == 0
-        until(lambda: running.source._server._held == 0)  # a mutation may be a request as good as any
+        assert running.source._server.partial_bytes == 0
+        until(lambda: running.source._server._pending_bytes == 0)  # a mutation may be a valid request
 
 
 def test_a_deflated_bomb_is_not_unpacked():
@@ -236,7 +248,7 @@ def test_a_deflated_bomb_is_not_unpacked():
         assert running.count("EventReadFail") == 1
 
 
-def test_what_is_not_deflated_is_told(caplog):
+def test_undeflated_data_is_reported(caplog):
     with Running(**{"compression-type": "deflate"}) as running, Client(running) as client:
         client.request(HELLO)
         assert client.closed()
@@ -245,15 +257,16 @@ def test_what_is_not_deflated_is_told(caplog):
 
 def test_half_a_request_is_closed_in_time_a_silent_client_is_not():
     with Running(frameTimeout="0.3") as running, Client(running) as silent, Client(running) as client:
-        client.socket.sendall(GOOD[:20])
+        client.socket.sendall(GOOD_REQUEST_BYTES[:20])
         assert client.closed()
         assert silent.append(HELLO) == AvroStatus.OK
 
 
 def test_a_client_that_never_reads_its_answers_is_read_no_more_and_closed_in_time():
     with Running(frameTimeout="0.5") as running, Client(running) as client, Client(running) as healthy:
-        client.send(opening(first=True, message=""))
-        requests = frame(2, [opening(first=False, message="x" * 100)]) * 1000  # the answers are longer
+        client.send(encode_request_head(first=True, message=""))
+        # the answers are longer
+        requests = encode_frame(2, [encode_request_head(first=False, message="x" * 100)]) * 1000
 
         def flood():
             while True:
@@ -264,7 +277,7 @@ def test_a_client_that_never_reads_its_answers_is_read_no_more_and_closed_in_tim
         assert healthy.append(HELLO) == AvroStatus.OK
 
 
-def test_a_source_whose_thread_has_ended_says_so():
+def test_a_source_whose_thread_has_ended_reports_it():
     with Running() as running:
         running.source.stopping.set()
         running.thread.join(60)
@@ -274,13 +287,13 @@ def test_a_source_whose_thread_has_ended_says_so():
             next(running.source.batches())
 
 
-def test_a_silent_client_is_closed_where_that_is_wished():
+def test_a_silent_client_is_closed_if_so_configured():
     with Running(idleTimeout="0.3") as running, Client(running) as client:
         assert client.append(HELLO) == AvroStatus.OK
         assert client.closed()
 
 
-def test_a_connection_counts_once_while_it_comes_about():
+def test_a_connection_counts_once_during_its_handshake():
     async def lingers(*arguments, **options):
         made = await connect(*arguments, **options)
         await asyncio.sleep(0.5)

@@ -1,4 +1,4 @@
-"""Which clients the avro source admits: its filter of addresses, and TLS."""
+"""Clients that the avro source admits: its filter of addresses, and TLS."""
 
 import ssl
 
@@ -6,7 +6,7 @@ import pytest
 
 from flafka.agent.services.running import until
 from flafka.plugins import Event
-from flafka.plugins.shared.avrorpc import AvroStatus
+from flafka.plugins.wire.avrorpc import AvroStatus
 from flafka.sources.avro import AvroConfig
 from flafka.sources.ipfilter import IpFilter, Rule
 from tests.plugins.certificates import certificate
@@ -98,7 +98,7 @@ def test_tls_versions_and_ciphers(server_certificate):
         assert client.socket.version() == "TLSv1.2"
 
 
-def test_only_clients_with_a_certificate_of_the_authority_are_let_in(server_certificate, tmp_path_factory, caplog):
+def test_only_clients_with_a_certificate_of_the_authority_are_admitted(server_certificate, tmp_path_factory, caplog):
     stranger = certificate(tmp_path_factory.mktemp("stranger"), whose="stranger")
     properties = {"ssl": "true", "keystore": str(server_certificate / "server.pem")}
     with Running(**properties, truststore=str(server_certificate / "server.crt")) as running:

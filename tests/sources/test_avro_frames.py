@@ -1,4 +1,4 @@
-"""Frames of Avro RPC, and the events in them, read from bytes that are good, cut or damaged."""
+"""Frames of Avro RPC, and the events in them, from good, cut or damaged bytes."""
 
 import contextlib
 import struct
@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flafka.plugins import Batch, Event
-from flafka.plugins.shared.avrorpc import AvroFrames, array, frame, scan
-from flafka.plugins.shared.flumeevent import varint
-from flafka.plugins.shared.rpcevents import RpcBatchBuilder
+from flafka.plugins.wire.avrorpc import AvroFrameDecoder, encode_array, encode_frame, scan
+from flafka.plugins.wire.flumeevent import encode_long
+from flafka.plugins.wire.rpcevents import RpcBatchBuilder
 from tests.fixtures.examples import examples
 from tests.sources.calling import EVENTS, encoded
 
@@ -22,7 +22,7 @@ from tests.sources.calling import EVENTS, encoded
 def test_events_come_back_as_they_were(first, second):
     events = RpcBatchBuilder(scan)
     for some in (first, second):
-        events.add(array(encoded(Batch.of(some))), 0, many=True)
+        events.add(encode_array(encoded(Batch.of(some))), 0, is_batch=True)
     assert list(events.batch()) == first + second
     assert len(events.batch()) == len(first + second)
 
@@ -30,16 +30,16 @@ def test_events_come_back_as_they_were(first, second):
 @given(st.binary(max_size=200), st.booleans())
 def test_garbage_is_a_value_error(data, many):
     with contextlib.suppress(ValueError):
-        RpcBatchBuilder(scan).add(data, 0, many=many)
+        RpcBatchBuilder(scan).add(data, 0, is_batch=many)
 
 
 @given(EVENTS, st.data())
-def test_damage_is_told_and_adds_nothing(events, data):
-    whole = array(encoded(Batch.of(events)))
+def test_damage_is_reported_and_adds_nothing(events, data):
+    whole = encode_array(encoded(Batch.of(events)))
     cut = data.draw(st.integers(0, len(whole) - 1))
     gathered = RpcBatchBuilder(scan)
     with pytest.raises(ValueError):
-        gathered.add(whole[:cut], 0, many=True)
+        gathered.add(whole[:cut], 0, is_batch=True)
     assert len(gathered.batch()) == 0
 
 
@@ -50,23 +50,24 @@ def test_bodies_of_every_size_and_headers_that_repeat(hosts):
         Event(b"\x02" * size, {"host": f"web-{number % hosts}"}) for number, size in enumerate(sizes * 30)
     ]  # bodies that look like headers
     gathered = RpcBatchBuilder(scan)
-    gathered.add(array(encoded(Batch.of(events))), 0, many=True)
+    gathered.add(encode_array(encoded(Batch.of(events))), 0, is_batch=True)
     assert list(gathered.batch()) == events
 
 
 def test_more_headers_than_columns():
     events = [Event(b"x", {f"h{i}": str(i) for i in range(70)}), Event(b"y", {})]
     gathered = RpcBatchBuilder(scan)
-    gathered.add(array(encoded(Batch.of(events))), 0, many=True)
+    gathered.add(encode_array(encoded(Batch.of(events))), 0, is_batch=True)
     assert list(gathered.batch()) == events
 
 
 def test_other_ways_to_write_the_same():
     entry = b"\x02k\x02v"
-    blocks = b"\x01" + varint(len(entry)) + entry + b"\x02" + b"\x02k\x02w" + b"\0"  # two blocks, one with its size
+    # two blocks, one with its size
+    blocks = b"\x01" + encode_long(len(entry)) + entry + b"\x02" + b"\x02k\x02w" + b"\0"
     gathered = RpcBatchBuilder(scan)
-    gathered.add(b"\x01\x02" + blocks + b"\x02a" + b"\0", 0, many=True)  # an array's block with its size
-    gathered.add(b"\x02\x02\xff\x04\xc3\x28\0\x02b", 0, many=False)  # bytes that are no UTF-8
+    gathered.add(b"\x01\x02" + blocks + b"\x02a" + b"\0", 0, is_batch=True)  # an array's block with its size
+    gathered.add(b"\x02\x02\xff\x04\xc3\x28\0\x02b", 0, is_batch=False)  # bytes that are no UTF-8
     assert list(gathered.batch()) == [Event(b"a", {"k": "w"}), Event(b"b", {"\ufffd": "\ufffd("})]
 
 
@@ -81,29 +82,29 @@ def test_other_ways_to_write_the_same():
         b"\0\0",
     ],
 )
-def test_what_cannot_be_is_refused(damaged):
+def test_impossible_lengths_are_refused(damaged):
     with pytest.raises(ValueError):
-        RpcBatchBuilder(scan).add(damaged, 0, many=True)
+        RpcBatchBuilder(scan).add(damaged, 0, is_batch=True)
 
 
 # --- frames
 
 
 SERIALS = st.integers(0, 2**24 - 1) | st.integers(2**31, 2**32 - 1)
-"""Not those of which all bytes are letters: a connection that begins with text is refused."""
+"""Serial numbers except those whose bytes are all alphabetic: a connection that begins with text is refused."""
 
 
 @given(st.lists(st.tuples(SERIALS, st.lists(st.binary(max_size=50), max_size=5)), max_size=6), st.data())
 @settings(max_examples=examples(50))
 def test_frames_however_they_are_cut(wanted, data):
-    stream = b"".join(frame(serial, buffers) for serial, buffers in wanted)
+    stream = b"".join(encode_frame(serial, buffers) for serial, buffers in wanted)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=20)))
-    frames = AvroFrames(10_000)
+    frames = AvroFrameDecoder(10_000)
     got = []
     for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True):
         got += frames.feed(stream[start:stop])
     assert got == [(serial, b"".join(buffers)) for serial, buffers in wanted]
-    assert frames.held == 0
+    assert frames.buffered_bytes == 0
 
 
 @pytest.mark.parametrize(
@@ -111,12 +112,12 @@ def test_frames_however_they_are_cut(wanted, data):
     [
         (struct.pack(">II", 1, 2**31), "at most 10000 are accepted"),
         (struct.pack(">III", 1, 1, 2**32 - 1), "at most 10000 are accepted"),
-        (frame(1, [b"x" * 9_000, b"x" * 2_000]), "at most 10000 are accepted"),
+        (encode_frame(1, [b"x" * 9_000, b"x" * 2_000]), "at most 10000 are accepted"),
         (b"GET / HTTP/1.1\r\n", "does not speak Avro RPC"),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03abcd", "ssl = true"),
-        (zlib.compress(frame(1, [b"x"])), "compression-type = deflate"),
+        (zlib.compress(encode_frame(1, [b"x"])), "compression-type = deflate"),
     ],
 )
-def test_what_is_no_frame_is_named(data, reason):
+def test_an_invalid_frame_is_named(data, reason):
     with pytest.raises(ValueError, match=reason):
-        list(AvroFrames(10_000).feed(data))
+        list(AvroFrameDecoder(10_000).feed(data))

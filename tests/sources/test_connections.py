@@ -1,4 +1,4 @@
-"""What all sources that take connections do at their limit, and at their end."""
+"""Sources with connections at their limit, and at their end."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ import pytest
 from flafka.agent.monitoring.registry import Registry
 from flafka.agent.services.running import until
 from flafka.plugins import Batch, Components, Event, Source
-from flafka.plugins.shared.avrorpc import array, frame, opening
-from flafka.plugins.shared.flumeevent import encode
+from flafka.plugins.wire.avrorpc import encode_array, encode_frame, encode_request_head
+from flafka.plugins.wire.flumeevent import encode
 from tests.fixtures.processes import Forked
 from tests.plugins.certificates import certificate
 
 COMPONENTS = Components()
 TYPES = ("syslogtcp", "multiport_syslogtcp", "netcat", "log4j", "avro", "http")
 ONE_WAY = ("syslogtcp", "multiport_syslogtcp", "netcat", "log4j")
-"""Those whose senders get no answer; netcat when told so."""
+"""Sources that send no answer; netcat if so configured."""
 
 
 def message(kind: str, text: str, *, first: bool = True) -> bytes:
-    """One event on the wire of such a source, whose body is that text; whether it is the first of its connection."""
+    """Return an event of such a source on the wire, whose body is that text; `first` on its connection or not."""
     if kind == "log4j":
         return b'{"message":"%s"}\n' % text.encode()
     if kind == "avro":
         events = encode(Batch.of([Event(text.encode())])).to_pylist()
-        return frame(1, [opening(first=first, message="appendBatch"), array(events)])
+        return encode_frame(1, [encode_request_head(first=first, message="appendBatch"), encode_array(events)])
     if kind == "http":
         body = b'[{"body": "%s"}]' % text.encode()
         return b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
@@ -45,7 +45,7 @@ def message(kind: str, text: str, *, first: bool = True) -> bytes:
 
 
 class Taking:
-    """A source at work; `hold` keeps it from being resumed after a batch."""
+    """Running source; `hold` keeps it from being resumed after a batch."""
 
     def __init__(self, kind: str, **properties: str) -> None:
         where = {"host" if "syslog" in kind else "bind": "127.0.0.1", "ports" if "multi" in kind else "port": "0"}
@@ -106,7 +106,7 @@ class Taking:
 
 
 def is_refused(taking: Taking) -> bool:
-    """Whether one more connection is reset."""
+    """Return True if one more connection is reset."""
     try:
         with taking.connect() as connection:
             return was_reset(connection)
@@ -115,7 +115,7 @@ def is_refused(taking: Taking) -> bool:
 
 
 def was_reset(connection: socket.socket) -> bool:
-    """Waits for the end of a connection, and tells of what kind it was."""
+    """Wait for the end of a connection; return True for a reset."""
     try:
         while connection.recv(1000):
             pass
@@ -138,7 +138,7 @@ def still_open(connection: socket.socket) -> bool:
 
 @contextlib.contextmanager
 def allow_few_files() -> Iterator[int]:
-    """The number of files that this process may have open meanwhile: 600 more than the highest that is."""
+    """Limit the open files of this process: to 600 more than the highest descriptor."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     few = max(map(int, os.listdir("/proc/self/fd"))) + 600  # noqa: PTH208  # numbers, not paths
     resource.setrlimit(resource.RLIMIT_NOFILE, (few, hard))
@@ -147,7 +147,7 @@ def allow_few_files() -> Iterator[int]:
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_at_the_limit_the_oldest_that_never_sent_anything_makes_room(kind: str, caplog: Any) -> None:
+def test_at_the_limit_the_oldest_connection_without_data_is_closed(kind: str, caplog: Any) -> None:
     with Taking(kind, maxConnections="3") as taking, contextlib.ExitStack() as stack:
         used = stack.enter_context(taking.connect())
         taking.send(used, "used")
@@ -165,7 +165,7 @@ def test_at_the_limit_the_oldest_that_never_sent_anything_makes_room(kind: str, 
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_at_the_limit_of_those_that_have_sent_a_new_one_is_reset(kind: str, caplog: Any) -> None:
+def test_at_the_limit_of_connections_with_data_a_new_one_is_reset(kind: str, caplog: Any) -> None:
     with Taking(kind, maxConnections="2") as taking:
         assert taking.count("OpenConnectionLimit") == 2
         assert not taking.degraded
@@ -188,21 +188,21 @@ def test_at_the_limit_of_those_that_have_sent_a_new_one_is_reset(kind: str, capl
 
 
 @pytest.mark.parametrize("kind", ["syslogtcp", "log4j", "avro", "http"])
-def test_who_does_not_agree_on_tls_makes_room(kind: str, tmp_path: Path) -> None:
+def test_at_the_limit_a_pending_handshake_is_closed(kind: str, tmp_path: Path) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     here = certificate(tmp_path)
     context = ssl.create_default_context(cafile=str(here / "server.crt"))
     keystore = str(here / "server.pem")
     with Taking(kind, maxConnections="1", ssl="true", keystore=keystore) as taking, taking.connect() as stuck:
-        stuck.sendall(b"\x16\x03\x01\x02")  # how a handshake begins
+        stuck.sendall(b"\x16\x03\x01\x02")  # the first bytes of a handshake
         taking.until_open(1)
         with context.wrap_socket(taking.connect(), server_hostname="localhost") as new:
             taking.send(new, "new")
             assert was_reset(stuck)
 
 
-def test_what_was_sent_and_is_not_read_yet_counts_as_sent() -> None:
+def test_unread_data_counts_as_sent() -> None:
     with Taking("syslogtcp", maxConnections="2") as taking, taking.connect() as busy, taking.connect() as silent:
         taking.until_open(2)
         taking.hold.clear()
@@ -214,7 +214,7 @@ def test_what_was_sent_and_is_not_read_yet_counts_as_sent() -> None:
         until(lambda: b"not so silent" in taking.bodies)
 
 
-def test_the_default_is_for_a_fleet_and_bounded_by_the_files_there_may_be(caplog: Any) -> None:
+def test_the_default_limit_is_for_a_fleet_and_bounded_by_file_descriptors(caplog: Any) -> None:
     for kind in TYPES:
         with allow_few_files() as few, Taking(kind) as taking:
             assert taking.source.config.max_connections >= 10_000
@@ -224,13 +224,13 @@ def test_the_default_is_for_a_fleet_and_bounded_by_the_files_there_may_be(caplog
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_without_files_connections_are_reset_and_do_not_wait(kind: str, forked: Forked) -> None:
-    # In a process of its own: what other tests left in this one opens and closes files, too.
+def test_without_file_descriptors_connections_are_reset_and_do_not_wait(kind: str, forked: Forked) -> None:
+    # In a process of its own, as remains of other tests open and close files in this one.
     forked.call(without_files, kind)
 
 
 def without_files(kind: str) -> None:
-    """Take what a process without files left can take; it is the last thing that the process does."""
+    """Check the sources in a process without file descriptors, as the last action of the process."""
     with allow_few_files() as few, Taking(kind) as taking, contextlib.ExitStack() as stack:
         used = stack.enter_context(taking.connect())
         taking.send(used, "used")
@@ -242,7 +242,7 @@ def without_files(kind: str) -> None:
             with contextlib.suppress(OSError):
                 while True:
                     files.append(os.open(os.devnull, os.O_RDONLY))
-            # Which of the two is told last depends on who was quicker.
+            # The last report depends on the speed of the two.
             why = taking.degraded.get("SOURCE.s1", "")
             return f"limit of {few} files" in why or os.strerror(errno.EMFILE) in why
 
@@ -254,7 +254,7 @@ def without_files(kind: str) -> None:
                 with contextlib.suppress(ConnectionResetError):
                     client.connect(("127.0.0.1", taking.source.port))
                     assert was_reset(client)
-            until(told, "the limit to be told")
+            until(told, "the limit to be reported")
             taking.send(used, "goes on")
         finally:
             for file in files:
@@ -265,7 +265,7 @@ def without_files(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ONE_WAY)
-def test_what_the_kernel_has_accepted_is_read_before_the_end(kind: str) -> None:
+def test_connections_accepted_by_the_kernel_are_read_before_the_end(kind: str) -> None:
     properties = {"ack-every-event": "false"} if kind == "netcat" else {}
     with Taking(kind, **properties) as taking, taking.connect() as first:
         taking.hold.clear()
@@ -285,7 +285,7 @@ def test_what_the_kernel_has_accepted_is_read_before_the_end(kind: str) -> None:
 
 
 @pytest.mark.skipif(shutil.which("logger") is None, reason="logger of util-linux is not installed")
-def test_logger_is_heard_beside_as_many_idle_connections_as_there_may_be() -> None:
+def test_logger_delivers_beside_the_most_idle_connections() -> None:
     with Taking("syslogtcp", maxConnections="200") as taking, contextlib.ExitStack() as stack:
         for _ in range(200):
             stack.enter_context(taking.connect())

@@ -1,4 +1,4 @@
-"""The source `exec`: real commands."""
+"""Source `exec`: real commands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from flafka.agent.services.running import until
 from flafka.plugins import Retry
-from flafka.sources.exec import MAX_LINE, ExecConfig, ExecSource
+from flafka.sources.exec import MAX_LINE_BYTES, ExecConfig, ExecSource
 from tests.sources.syslog_running import Running
 
 
@@ -20,7 +20,7 @@ def made(command: str, **properties: str) -> ExecSource:
 
 
 def printed(command: str, **properties: str) -> list[bytes]:
-    """All that a command brings that ends by itself."""
+    """Return all events of a command that ends by itself."""
     source = made(command, **properties)
     source.open()
     try:
@@ -29,20 +29,16 @@ def printed(command: str, **properties: str) -> list[bytes]:
         source.close()
 
 
-def test_lines_are_events() -> None:
-    assert printed("echo  a   b") == [b"a b"]
-    lines = [b"one", b"", b"\xff", b"not ended"]
-    assert printed(r"printf 'one\r\n\n\377\nnot ended'", shell="/bin/sh -c") == lines
-    assert printed(r"printf '\351\n'", shell="/bin/sh -c", charset="ISO-8859-1") == ["é".encode()]
+def test_many_lines_are_events() -> None:
     assert printed("seq 100000", shell="/bin/sh -c") == [b"%d" % n for n in range(1, 100001)]
 
 
-def test_a_line_without_end_is_cut() -> None:
-    pieces = printed(f"head -c {2 * MAX_LINE + 5} /dev/zero")
-    assert [len(piece) for piece in pieces] == [MAX_LINE, MAX_LINE, 5]
+def test_an_endless_line_is_cut() -> None:
+    pieces = printed(f"head -c {2 * MAX_LINE_BYTES + 5} /dev/zero")
+    assert [len(piece) for piece in pieces] == [MAX_LINE_BYTES, MAX_LINE_BYTES, 5]
 
 
-def test_it_is_run_again_where_that_is_wanted(tmp_path: Path) -> None:
+def test_a_command_is_restarted_if_so_configured(tmp_path: Path) -> None:
     count = tmp_path / "count"
     command = f"echo run >> {count}; cat {count} | wc -l; exit 3"
     with Running(made(command, shell="/bin/sh -c", restart="true", restartThrottle="1")) as running:
@@ -50,7 +46,7 @@ def test_it_is_run_again_where_that_is_wanted(tmp_path: Path) -> None:
     assert [event.body.strip() for event in running.events[:3]] == [b"1", b"2", b"3"]
 
 
-def test_nothing_it_started_outlives_it() -> None:
+def test_no_process_of_a_command_outlives_it() -> None:
     source = made("trap '' TERM; sleep 1000 & echo $!; wait", shell="/bin/sh -c")
     with Running(source) as running:
         child = int(running.wait_for(1)[0].body)
@@ -59,7 +55,7 @@ def test_nothing_it_started_outlives_it() -> None:
 
 
 @pytest.mark.parametrize(("command", "sign"), [("tail -F /var/log/*.log", "*"), ("cat x | grep y", "|")])
-def test_what_needs_a_shell_is_warned_of_without_one(command: str, sign: str) -> None:
+def test_shell_syntax_without_a_shell_is_warned_of(command: str, sign: str) -> None:
     config, _ = ExecConfig.parse({"command": command})
     assert config is not None
     (found,) = config.warnings()
@@ -69,11 +65,11 @@ def test_what_needs_a_shell_is_warned_of_without_one(command: str, sign: str) ->
     assert [*shell.warnings()] == []
 
 
-def test_its_complaints_are_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_standard_error_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     assert printed("echo oops >&2; echo out", shell="/bin/sh -c", logStdErr="true") == [b"out"]
     assert "oops" in caplog.text
 
 
-def test_what_cannot_be_run_is_said() -> None:
+def test_a_command_that_cannot_run_is_reported() -> None:
     with pytest.raises(Retry, match="'/no/such/program' cannot be run: No such file or directory"):
         made("/no/such/program x").open()

@@ -1,4 +1,4 @@
-"""The Kafka source with the brokers that librdkafka brings for tests; tests/system has it with real ones."""
+"""Source `kafka` with the mock brokers of librdkafka; tests/system has it with real ones."""
 
 import threading
 
@@ -14,7 +14,7 @@ def produce(brokers, *topics):
     assert not producer.flush(60)
 
 
-def test_a_pattern_of_topics_is_javas(brokers, monkeypatch):
+def test_a_pattern_of_topics_has_javas_meaning(brokers, monkeypatch):
     monkeypatch.setattr(consumer, "NEW_TOPICS_SECONDS", 0.2)
     produce(brokers, "logs1", "logs22", "logsd", "mylogs1", "logs1x")
     config, problems = KafkaSourceConfig.parse(
@@ -46,7 +46,7 @@ def test_a_pattern_of_topics_is_javas(brokers, monkeypatch):
     assert sorted(read) == ["logs1", "logs22", "logs333"]
 
 
-def test_a_pattern_that_is_none_is_an_error():
+def test_an_invalid_pattern_is_an_error():
     config, problems = KafkaSourceConfig.parse({"kafka.topics.regex": "logs("})
     assert config is None
     assert problems[0].option == "kafka.topics.regex"
@@ -56,7 +56,7 @@ def flumes(**properties):
     return KafkaSourceConfig.for_type("org.apache.flume.source.kafka.KafkaSource").parse(properties)
 
 
-def test_brokers_that_only_zookeeper_knows_are_looked_for_on_its_hosts():
+def test_default_brokers_are_on_the_hosts_of_zookeeper():
     config, problems = flumes(topic="t", zookeeperConnect="one:2181,two:2181/kafka")
     assert not problems
     assert config.brokers() == {"one:9092", "two:9092"}

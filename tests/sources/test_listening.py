@@ -1,4 +1,4 @@
-"""The listener, one step at a time, as a source on one thread drives it."""
+"""Listener, one step at a time, as a source on one thread drives it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.sources.syslog_running import Running
 
 
 class Holder(Source[HandshakeConfig]):
-    """A source that holds a listener."""
+    """Source that holds a listener."""
 
     def batches(self) -> Iterator[Batch]:
         return iter(())
@@ -35,7 +35,9 @@ class Holder(Source[HandshakeConfig]):
 def listening(holder: Holder, *ports: int) -> Iterator[Listener[Connection]]:
     tls = holder.config if holder.config.tls else None
     endpoint = Endpoint("127.0.0.1", ports, tls)
-    listener = Listener(holder, endpoint, Connection, most=10, handshake_timeout=holder.config.handshake_timeout)
+    listener = Listener(
+        holder, endpoint, Connection, max_connections=10, handshake_timeout=holder.config.handshake_timeout
+    )
     listener.open()
     try:
         yield listener
@@ -49,7 +51,7 @@ def connect(listener: Listener[Connection], port: int = 0) -> socket.socket:
 
 
 def read(listener: Listener[Connection], turns: Iterator[list[tuple[Connection, int]]]) -> bytes:
-    """What is read of all connections in these turns."""
+    """Return the data of all connections in these turns."""
     return b"".join(listener.read(connection) or b"" for ready in turns for connection, _ in ready)
 
 
@@ -60,13 +62,13 @@ def keystore(tmp_path: Path) -> Path:
     return certificate(tmp_path)
 
 
-def test_it_takes_connections_on_every_port_and_what_they_sent_is_read_before_the_end() -> None:
+def test_connections_of_every_port_are_accepted_and_read_before_the_end() -> None:
     with listening(Holder(HandshakeConfig()), 0, 0) as listener:
         assert len(set(listener.endpoint.ports)) == 2
         for port in 0, 1:
             with connect(listener, port) as client:
                 client.sendall(b"sent to port %d, " % port)
-        received = read(listener, listener.last())
+        received = read(listener, listener.drain())
         assert b"port 0" in received
         assert b"port 1" in received
         assert listener.endpoint.sockets == []
@@ -74,7 +76,7 @@ def test_it_takes_connections_on_every_port_and_what_they_sent_is_read_before_th
     assert len(listener.connections) == 0
 
 
-def test_what_came_with_the_end_of_a_handshake_is_read_before_the_end(keystore: Path) -> None:
+def test_data_after_a_handshake_is_read_before_the_end(keystore: Path) -> None:
     config = HandshakeConfig.parse({"ssl": "true", "keystore": str(keystore / "server.pem")})[0]
     assert config is not None
     holder = Holder(config)
@@ -84,18 +86,18 @@ def test_what_came_with_the_end_of_a_handshake_is_read_before_the_end(keystore: 
         )
         client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         client.setblocking(False)
-        assert not agreed(client)
-        until(lambda: not listener.ready(0) and select.select([client], [], [], 0)[0])  # it was answered
-        last = listener.last()
+        assert not has_tls(client)
+        until(lambda: not listener.poll(0) and select.select([client], [], [], 0)[0])  # it was answered
+        last = listener.drain()
         assert next(last) == []
-        assert agreed(client)
+        assert has_tls(client)
         client.setblocking(True)
         client.sendall(b"at the last moment")
         assert read(listener, last) == b"at the last moment"
     assert holder.metrics.get("TlsHandshakeFail") == 0
 
 
-def agreed(client: ssl.SSLSocket) -> bool:
+def has_tls(client: ssl.SSLSocket) -> bool:
     try:
         client.do_handshake()
     except ssl.SSLWantReadError:
@@ -103,20 +105,20 @@ def agreed(client: ssl.SSLSocket) -> bool:
     return True
 
 
-def test_who_takes_too_long_to_agree_on_tls_is_closed_and_counted(keystore: Path) -> None:
+def test_a_slow_handshake_is_closed_and_counted(keystore: Path) -> None:
     properties = {"ssl": "true", "keystore": str(keystore / "server.pem"), "handshakeTimeout": "0.05"}
     config = HandshakeConfig.parse(properties)[0]
     assert config is not None
     holder = Holder(config)
     with listening(holder, 0) as listener, connect(listener) as slow:
-        slow.sendall(b"\x16\x03\x01")  # how a handshake begins
-        until(lambda: not listener.ready(0.01) and holder.metrics.get("TlsHandshakeFail") == 1)
+        slow.sendall(b"\x16\x03\x01")  # the first bytes of a handshake
+        until(lambda: not listener.poll(0.01) and holder.metrics.get("TlsHandshakeFail") == 1)
         assert len(listener.connections) == 0
         assert slow.recv(1) == b""
 
 
 @pytest.mark.parametrize("cls", [SyslogTcp, MultiportSyslogTcp, Log4jSource, NetcatSource])
-def test_a_client_that_speaks_tls_to_a_plain_port_is_told_so_and_closed(
+def test_a_client_with_tls_on_a_plain_port_is_reported_and_closed(
     cls: type[Source[Any]], caplog: pytest.LogCaptureFixture
 ) -> None:
     options = {"host": "127.0.0.1", "ports": "0"} if cls is MultiportSyslogTcp else {"port": "0"}

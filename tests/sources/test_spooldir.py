@@ -1,4 +1,4 @@
-"""The source `spooldir` on real directories: which files it reads, in which order, and what its options say."""
+"""Source `spooldir` on real directories: its files, their order, and its options."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_files_are_read_oldest_first_and_renamed(spool: Path) -> None:
     put(spool / "c", b"1\n2", age=9)
     put(spool / "a", b"5\r\n\n", age=5 - 0.0001)  # the same millisecond: by name
     source = start(spool, fileHeader="true", basenameHeader="true", basenameHeaderKey="name")
-    events = [event for batch in source.look() for event in (list(batch), source.stored(batch))[0]]
+    events = [event for batch in source.poll() for event in (list(batch), source.stored(batch))[0]]
     source.close()
     assert [event.body for event in events] == [b"1", b"2", b"5\r", b"", b"3", b"4"]
     assert events[0].headers == {"file": str(spool / "c"), "name": "c"}
@@ -38,7 +38,7 @@ def test_files_of_one_time_and_name_are_read_in_the_order_of_their_paths(spool: 
     for file in spool.rglob("a"):
         os.utime(file, ns=(when, when))
     source = start(spool, recursiveDirectorySearch="true")
-    found = [line for batch in source.look() for line in (batch.bodies.to_pylist(), source.stored(batch))[0]]
+    found = [line for batch in source.poll() for line in (batch.bodies.to_pylist(), source.stored(batch))[0]]
     source.close()
     assert found == [b"a", b"b/a", b"b/d/a", b"c/a"]
 
@@ -48,12 +48,12 @@ def test_the_youngest_file_goes_first_also_if_it_comes_while_others_are_read(spo
         put(spool / f"old{number}", b"%d\n" % number, age=10 + number)
     source = start(spool, consumeOrder="youngest", batchSize="1", pollDelay="0")
     found = []
-    for batch in source.look():
+    for batch in source.poll():
         if not found:
             put(spool / "new", b"new\n", age=1)
         found += batch.bodies.to_pylist()
         source.stored(batch)
-        source._list_at = 0
+        source._next_listing = 0
     source.close()
     assert found == [b"0", b"new", b"1", b"2", b"3"]
 
@@ -62,7 +62,7 @@ def test_files_that_come_while_others_are_read_are_read_without_a_pause(spool: P
     put(spool / "a", b"1\n")
     source = start(spool)
     found = []
-    for batch in source.look():
+    for batch in source.poll():
         if len(found) < 5:
             put(spool / f"b{len(found)}", b"more\n")
         found += batch.bodies.to_pylist()
@@ -104,13 +104,13 @@ def test_links_are_read_through_and_marked_themselves(spool: Path, tmp_path: Pat
 def test_names_that_are_not_utf_8(spool: Path) -> None:
     (spool / os.fsdecode(b"caf\xe9")).write_bytes(b"1\n2\n\xff\n")
     source = start(spool, fileHeader="true", basenameHeader="true", batchSize="1")
-    (batch, *_) = (batch for batch in [next(source.look())])
+    (batch, *_) = (batch for batch in [next(source.poll())])
     source.stored(batch)
     assert next(iter(batch)).headers == {"file": f"{spool}/caf\ufffd", "basename": "caf\ufffd"}
     source.close()
     source = start(spool)
     assert read(source) == [b"2"]
-    assert json.dumps(source.metrics.degraded(), ensure_ascii=False).encode()
+    assert json.dumps(source.metrics.degradation(), ensure_ascii=False).encode()
     source.close()
     assert read_anew(spool) == []
 
@@ -119,8 +119,8 @@ def test_thousands_of_damaged_files_are_listed_once(spool: Path, monkeypatch: py
     for number in range(300):
         put(spool / f"f{number:03}", b"\xff\n" if number % 2 else b"good\n\xff\n")
     saved: list[Path] = []
-    real = tracker_module.replace
-    monkeypatch.setattr(tracker_module, "replace", lambda path, data: (saved.append(path), real(path, data))[1])
+    real = tracker_module.replace_file
+    monkeypatch.setattr(tracker_module, "replace_file", lambda path, data: (saved.append(path), real(path, data))[1])
     source = start(spool)
     assert read(source) == [b"good"] * 150
     assert source.metrics.get("SkippedFileCount") == 300
@@ -138,10 +138,10 @@ def test_an_empty_file_is_one_empty_event_once(spool: Path) -> None:
 
 
 def test_a_file_is_marked_with_its_last_events_also_where_the_source_is_stopped_then(spool: Path) -> None:
-    """Flume would make an empty event of a file that it finds read to its end and not marked."""
+    """Flume would make an empty event of a file that is read to its end and not marked."""
     put(spool / "a", b"1\n2\n3\n4")
     source = start(spool, batchSize="2")
-    for batch in source.look():
+    for batch in source.poll():
         source.stored(batch)
         if batch.bodies.to_pylist()[-1] == b"4":
             source.stopping.set()
@@ -149,12 +149,12 @@ def test_a_file_is_marked_with_its_last_events_also_where_the_source_is_stopped_
     assert names(spool) == ["a.COMPLETED"]
 
 
-def test_the_end_of_a_file_that_cannot_be_saved_keeps_it_from_no_mark(
+def test_a_file_is_marked_although_its_end_cannot_be_saved(
     spool: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(spool / "a", b"1\n2\n3\n4")
     source = start(spool, batchSize="2")
-    for batch in source.look():
+    for batch in source.poll():
         if batch.bodies.to_pylist()[-1] == b"4":
             monkeypatch.setattr(source._tracker, "save", lambda position: os.open("/nowhere/at/all", os.O_RDONLY))
         source.stored(batch)
@@ -178,7 +178,7 @@ def test_deletion_and_marks_in_the_tracker_directory(spool: Path, tmp_path: Path
     assert read_anew(spool, **options) == [b"4"]
 
 
-def test_a_name_that_has_a_mark_already_is_told_of(spool: Path) -> None:
+def test_a_name_that_has_a_mark_already_is_reported(spool: Path) -> None:
     put(spool / "a", b"1\n")
     source = start(spool, trackingPolicy="tracker_dir")
     assert read(source) == [b"1"]
@@ -188,11 +188,11 @@ def test_a_name_that_has_a_mark_already_is_told_of(spool: Path) -> None:
     (spool / "b").touch()
     assert read(source) == [b""]
     text = f"{spool}/a has changed since a file of its name was read: it is not read while {mark} is there"
-    assert source.metrics.degraded() == text
+    assert source.metrics.degradation() == text
     mark.unlink()
     assert read(source) == [b"2"]
     read(source)
-    assert source.metrics.degraded() == ""
+    assert source.metrics.degradation() == ""
     source.close()
 
 
@@ -201,12 +201,12 @@ def test_many_files_share_batches_and_are_listed_once(spool: Path, monkeypatch: 
         put(spool / f"f{number:03}", b"%d\n" % number, age=1000 - number)
     source = start(spool)
     looks: list[str] = []
-    real = directory_module.Directory._look
+    real = directory_module.SpoolDirectory._scan
     monkeypatch.setattr(
-        directory_module.Directory, "_look", lambda self, *rest: (looks.append(rest[0]), real(self, *rest))[1]
+        directory_module.SpoolDirectory, "_scan", lambda self, *rest: (looks.append(rest[0]), real(self, *rest))[1]
     )
     batches = []
-    for batch in source.look():
+    for batch in source.poll():
         batches.append(len(batch))
         source.stored(batch)
     source.close()
@@ -251,7 +251,7 @@ def test_an_idle_directory_is_not_listed_again(spool: Path, monkeypatch: pytest.
         ),
     ],
 )  # fmt: skip
-def test_what_is_wrong_with_options(options: dict[str, str], expected: str) -> None:
+def test_wrong_options_are_refused(options: dict[str, str], expected: str) -> None:
     _, problems = SpooldirConfig.parse({"spoolDir": "/x", **options})
     assert expected in "\n".join(f"{problem.option}: {problem.message}" for problem in problems)
 
@@ -265,7 +265,7 @@ def test_options_of_flumes_past() -> None:
     blobs, _ = SpooldirConfig.parse({"spoolDir": "/x", "deserializer": "BLOB", "inputCharset": "UTF-8"})
     assert blobs is not None
     assert list(blobs.warnings()) == [
-        Problem("inputCharset", "has no effect with deserializer BLOB, as in Flume", note=True)
+        Problem("inputCharset", "has no effect with deserializer BLOB, as in Flume", is_note=True)
     ]
 
 
@@ -276,10 +276,10 @@ def test_a_shells_pattern_is_warned_of(option: str, pattern: str) -> None:
     config, _ = SpooldirConfig.parse({"spoolDir": "/in", option: pattern})
     assert config is not None
     (found,) = config.warnings()
-    assert (found.option, repr(pattern) in found.message, found.note) == (option, True, False)
+    assert (found.option, repr(pattern) in found.message, found.is_note) == (option, True, False)
 
 
-def test_what_check_says_of_directories(spool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_reports_directories(spool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(make(spool).check_connectivity()) == []
     assert list(make(tmp_path / "nowhere").check_connectivity()) == [f"spoolDir {tmp_path}/nowhere does not exist"]
     file = put(tmp_path / "file", b"")
@@ -296,10 +296,10 @@ def test_what_check_says_of_directories(spool: Path, tmp_path: Path, monkeypatch
     assert len(list(make(spool, trackingPolicy="tracker_dir").check_connectivity())) == 1
 
 
-# --- how far it is
+# --- progress
 
 
-def test_how_far_each_file_is_read_is_told(tmp_path: Path) -> None:
+def test_the_offset_of_each_file_is_reported(tmp_path: Path) -> None:
     source = make(tmp_path, batchSize="3")
     assert list(source.tailed_files()) == []
     for name, lines in (("a", 5), ("b", 2)):
@@ -307,11 +307,11 @@ def test_how_far_each_file_is_read_is_told(tmp_path: Path) -> None:
         os.utime(tmp_path / name, (1000, 1000))
     source.open()
     told = []
-    for batch in source.look():
+    for batch in source.poll():
         told.append([(Path(file.path).name, file.position) for file in source.tailed_files()])
         source.stored(batch)
         told.append([(Path(file.path).name, file.position) for file in source.tailed_files()])
-    # At first three lines of a are under way, then stored; the rest of a and one of b; the last one of b.
+    # At first three lines of a are in flight, then stored; the rest of a and one of b; the last one of b.
     assert told == [
         *([("a", 0), ("b", 0)], [("a", 18), ("b", 0)]),
         *([("b", 0)], [("b", 6)]),
@@ -322,13 +322,13 @@ def test_how_far_each_file_is_read_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("packer", PACKERS)
-def test_a_compressed_file_is_told_in_bytes_of_its_own(tmp_path: Path, packer: str) -> None:
+def test_a_compressed_file_is_reported_in_compressed_bytes(tmp_path: Path, packer: str) -> None:
     content = "".join(f"{n * 7919 % 999983}\n" for n in range(100_000)).encode()
     (tmp_path / "a").write_bytes(PACKERS[packer](content))
     size = (tmp_path / "a").stat().st_size
     source = start(tmp_path, batchSize="20000")
     positions = []
-    for batch in source.look():
+    for batch in source.poll():
         source.stored(batch)
         positions += [file.position for file in source.tailed_files()]
     assert len(positions) >= 2

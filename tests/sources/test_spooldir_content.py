@@ -1,11 +1,9 @@
-"""What a source `spooldir` makes events of: lines, records of Avro, whole files."""
+"""Events of a source `spooldir`: lines, records of Avro, whole files."""
 
 from __future__ import annotations
 
 import gzip
 import io
-import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flafka.sources.spooldir.content import Content
-from flafka.sources.spooldir.deserializers import LEAST_LINE_BYTES, _TextLines, divided
+from flafka.sources.spooldir.content import FileContent
+from flafka.sources.spooldir.deserializers import MIN_LINE_READ_BYTES, _TextLines, split_line
 from tests.sources.spooldir_running import RECORD, avro, put, read, read_anew, start
 
 # --- lines
@@ -24,8 +22,8 @@ from tests.sources.spooldir_running import RECORD, avro, put, read, read_anew, s
 def lines_of(data: bytes, directory: Path, **options: Any) -> list[bytes]:
     path = directory / "lines"
     path.write_bytes(data)
-    content = Content(str(path), unpack=False)
-    settings = {"charset": "utf-8", "policy": "FAIL", "output": "utf-8", "longest": 2048} | options
+    content = FileContent(str(path), decompress=False)
+    settings = {"charset": "utf-8", "policy": "FAIL", "output": "utf-8", "max_length": 2048} | options
     reader = _TextLines(content, 0, **settings)
     found: list[bytes] = []
     try:
@@ -36,48 +34,51 @@ def lines_of(data: bytes, directory: Path, **options: Any) -> list[bytes]:
     return found
 
 
-def as_flume(text: str, longest: int) -> list[str]:
-    """LineDeserializer.readLine, a character at a time; characters of two units count as such and stay whole."""
+def as_flume(text: str, max_length: int) -> list[str]:
+    """Return lines like LineDeserializer.readLine, a character at a time; surrogate pairs count as two and stay
+    whole."""
     found, at = [], 0
     while at < len(text):
         line, units, taken = "", 0, 0
         while at < len(text):
             width = 2 if text[at] > "\uffff" else 1
-            if units and units + width > longest:
+            if units and units + width > max_length:
                 break
             character, at, units, taken = text[at], at + 1, units + width, taken + 1
             if character == "\n":
                 break
             line += character
-            if units >= longest:
+            if units >= max_length:
                 break
         found.append(line)
     return found
 
 
 @given(st.text(st.sampled_from("ab\n\ré€\U0001f600\ufeff"), max_size=40), st.integers(1, 6))
-def test_lines_are_cut_as_flume_cuts_them(tmp_path_factory: pytest.TempPathFactory, text: str, longest: int) -> None:
+def test_lines_are_cut_as_flume_cuts_them(
+    tmp_path_factory: pytest.TempPathFactory, text: str, max_length: int
+) -> None:
     directory = tmp_path_factory.getbasetemp()
-    expected = as_flume(text, longest)
-    assert [line.decode() for line in lines_of(text.encode(), directory, longest=longest)] == expected
+    expected = as_flume(text, max_length)
+    assert [line.decode() for line in lines_of(text.encode(), directory, max_length=max_length)] == expected
     for charset in ("utf-16", "utf-16-be", "utf-32"):
-        found = lines_of(text.encode(charset), directory, longest=longest, charset=charset)
+        found = lines_of(text.encode(charset), directory, max_length=max_length, charset=charset)
         if text[:1] != "\ufeff" or charset != "utf-16-be":
             assert [line.decode() for line in found] == expected
 
 
 def test_a_line_of_many_megabytes_is_cut_within_no_character(tmp_path: Path) -> None:
-    text = "€" * (3 * LEAST_LINE_BYTES // 3 + 5) + "\nend"
-    found = lines_of(text.encode(), tmp_path, longest=2047)
+    text = "€" * (3 * MIN_LINE_READ_BYTES // 3 + 5) + "\nend"
+    found = lines_of(text.encode(), tmp_path, max_length=2047)
     assert b"".join(found) == text.replace("\n", "").encode()
     assert max(len(line.decode()) for line in found) == 2047
 
 
-def test_a_pair_is_never_divided() -> None:
-    assert divided("a\U0001f600b", 2, ended=True) == ["a", "\U0001f600", "b"]
-    assert divided("\U0001f600" * 2, 1, ended=True) == ["\U0001f600", "\U0001f600", ""]
-    assert divided("ab", 2, ended=True) == ["ab", ""]
-    assert divided("ab", 2, ended=False) == ["ab"]
+def test_a_surrogate_pair_is_never_divided() -> None:
+    assert split_line("a\U0001f600b", 2, ends_line=True) == ["a", "\U0001f600", "b"]
+    assert split_line("\U0001f600" * 2, 1, ends_line=True) == ["\U0001f600", "\U0001f600", ""]
+    assert split_line("ab", 2, ends_line=True) == ["ab", ""]
+    assert split_line("ab", 2, ends_line=False) == ["ab"]
 
 
 # --- Avro, and whole files
@@ -88,7 +89,7 @@ def test_records_of_avro_and_their_schema(spool: Path, codec: str) -> None:
     put(spool / "a", avro(50, codec))
     source = start(spool, deserializer="org.apache.flume.serialization.AvroEventDeserializer$Builder")
     events = []
-    for batch in source.look():
+    for batch in source.poll():
         events += list(batch)
         source.stored(batch)
     source.close()
@@ -98,19 +99,10 @@ def test_records_of_avro_and_their_schema(spool: Path, codec: str) -> None:
     assert {event.headers["flume.avro.schema.hash"] for event in events} == {"a6c609a33e872fca"}
 
 
-def test_the_schema_itself_in_a_header(spool: Path) -> None:
-    put(spool / "a", avro(1))
-    source = start(spool, deserializer="AVRO", deserializer__schemaType="literal")
-    (event,) = [event for batch in source.look() for event in batch]
-    source.close()
-    assert json.loads(event.headers["flume.avro.schema.literal"]) == RECORD
-    assert list(event.headers) == list(source.sets_headers())
-
-
-def test_avro_goes_on_at_the_block_that_was_not_stored(spool: Path) -> None:
+def test_avro_resumes_at_the_block_that_was_not_stored(spool: Path) -> None:
     put(spool / "a", avro(100))
     source = start(spool, deserializer="AVRO", batchSize="20")
-    look = source.look()
+    look = source.poll()
     stored = []
     for _ in range(2):
         batch = next(look)
@@ -132,13 +124,5 @@ def test_avro_that_is_damaged_is_read_as_far_as_possible(spool: Path) -> None:
     found = read(source)
     assert 80 < len(found) - 3 < 100
     assert source.metrics.get("FileSkippedCount") == 3
-    assert "is no whole Avro file" in source.metrics.degraded()
+    assert "is not a complete Avro file" in source.metrics.degradation()
     source.close()
-
-
-def test_whole_files(spool: Path) -> None:
-    data = gzip.compress(os.urandom(50_000))
-    put(spool / "a", data)
-    put(spool / "b", b"")
-    found = read_anew(spool, deserializer="blob", deserializer__maxBlobLength="20000")
-    assert sorted(found, key=len) == sorted([data[:20000], data[20000:40000], data[40000:], b""], key=len)

@@ -1,6 +1,6 @@
-"""The source `spooldir` against kills at any call of the system and all that may happen to a directory, in any order.
+"""Source `spooldir` under kills at any system call and changes of a directory, in any order.
 
-Each line is numbered: none is lost, those of a file keep their order, and a kill repeats one batch at most.
+Each line is numbered: none is lost, lines of a file keep their order, and a kill repeats one batch at most.
 """
 
 from __future__ import annotations
@@ -29,25 +29,25 @@ from tests.sources.test_spooldir_reuse import later
 
 
 class Killed(BaseException):
-    """SIGKILL."""
+    """Death by SIGKILL."""
 
 
 class Calls:
-    """Some functions that change something on disk: the process may end instead of the next one, or behind it."""
+    """Functions that change the disk: the process may end before or after the next one."""
 
     PLACES = (
         (directory_module.os, "rename"),
         (directory_module.os, "unlink"),
-        (tracker_module, "replace"),
+        (tracker_module, "replace_file"),
         (tracker_module.os, "pwrite"),
     )
 
     def __init__(self) -> None:
         self.left: int | None = None
-        """So many calls go on before the kill; two a function, before it and behind it."""
+        """Number of calls before the kill; two a function, before it and after it."""
         self.patch = pytest.MonkeyPatch()
         for place, name in self.PLACES:
-            self.patch.setattr(place, name, self.counted(getattr(place, name), opens=name == "replace"))
+            self.patch.setattr(place, name, self.counted(getattr(place, name), opens=name == "replace_file"))
 
     def counted(self, real: Callable[..., Any], *, opens: bool) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
@@ -82,7 +82,7 @@ class Machine(RuleBasedStateMachine):
         self.calls = Calls()
         self.source: SpooldirSource | None = None
         self.written: dict[str, list[bytes]] = {}
-        """By file, its lines."""
+        """Lines by file."""
         self.excused: set[bytes] = set()
         """Lines of files that somebody changed or removed before they were read."""
         self.seen: list[bytes] = []
@@ -97,11 +97,11 @@ class Machine(RuleBasedStateMachine):
         return self.source
 
     def run(self, batches: int | None, *, stored: bool) -> None:
-        """Read so many batches, or all; the last one reaches the channel, or is `stored`."""
+        """Read this many batches, or all; the last one reaches the channel, or is `stored`."""
         source = self.begin()
         lines: list[bytes] = []
         try:
-            for batch in source.look():
+            for batch in source.poll():
                 lines = batch.bodies.to_pylist()
                 if batches == 0 and not stored:
                     self.repeated.update(lines)
@@ -168,7 +168,7 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data(), how=st.sampled_from(["remove", "grow", "take the name", "replace", "copy"]))
     def interfere(self, data: st.DataObject, how: str) -> None:
         path = data.draw(st.sampled_from(self.present()))
-        # Its inode may be given to another file, which tells them apart by the time at which each was created.
+        # Its inode may be given to another file; their creation times distinguish the two.
         later()
         if how == "remove":
             self.excused.update(self.written.pop(path.name))
@@ -182,7 +182,7 @@ class Machine(RuleBasedStateMachine):
         elif how == "copy":  # as from another disk: another file, with the same content and the same time
             shutil.copy2(path, path.with_name(".copy"))
             path.with_name(".copy").rename(path)
-            # What was left of the one before is read again.
+            # The unread lines of the one before are read again.
             self.repeated.update(self.written[path.name])
         else:
             self.excused.update(self.written[path.name])

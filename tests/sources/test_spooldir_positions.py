@@ -1,4 +1,4 @@
-"""Where a source `spooldir` goes on after it was stopped or killed."""
+"""Offsets of a source `spooldir` after it was stopped or killed."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 
 from flafka.plugins import Retry
 from flafka.sources.spooldir import tracker as tracker_module
-from flafka.sources.spooldir.tracker import FileOffset, State, Tracker
+from flafka.sources.spooldir.tracker import FileOffset, FileState, Tracker
 from tests.sources.spooldir_running import make, names, put, read_anew, start
 
 
 def test_a_kill_repeats_the_batch_that_was_not_stored(spool: Path) -> None:
     put(spool / "a", b"".join(b"%d\n" % n for n in range(10)))
     source = start(spool, batchSize="3")
-    look = source.look()
+    look = source.poll()
     source.stored(next(look))
     assert next(look).bodies.to_pylist() == [b"3", b"4", b"5"]
     source.close()
@@ -26,17 +26,17 @@ def test_a_kill_repeats_the_batch_that_was_not_stored(spool: Path) -> None:
     assert names(spool) == ["a.COMPLETED"]
 
 
-def test_what_was_begun_is_ended_first(spool: Path) -> None:
-    """The tracker knows of one file only: Flume begins this one again if an older one came meanwhile."""
+def test_a_started_file_is_finished_first(spool: Path) -> None:
+    """The tracker has one file only: Flume begins this one again if an older one came meanwhile."""
     put(spool / "b", b"1\n2\n3\n", age=5)
     source = start(spool, batchSize="1")
-    source.stored(next(source.look()))
+    source.stored(next(source.poll()))
     source.close()
     put(spool / "a", b"0\n", age=9)
     assert read_anew(spool) == [b"2", b"3", b"0"]
 
 
-def test_a_tracker_of_flumes_is_believed(spool: Path) -> None:
+def test_a_tracker_of_flumes_is_used(spool: Path) -> None:
     put(spool / "a", b"1\n2\n3\n")
     (spool / ".flumespool").mkdir()
     tracker = Tracker(spool / ".flumespool")
@@ -50,7 +50,7 @@ def test_a_tracker_of_flumes_is_believed(spool: Path) -> None:
 
 def test_a_tracker_whose_end_is_missing_counts_up_to_there(tmp_path: Path) -> None:
     tracker = Tracker(tmp_path)
-    state = State(1, 2, 3, 4)
+    state = FileState(1, 2, 3, 4)
     for offset in (5, 700, 80_000):
         tracker.save(FileOffset("/x", offset, state))
     tracker.close()
@@ -66,7 +66,7 @@ def test_a_tracker_whose_end_is_missing_counts_up_to_there(tmp_path: Path) -> No
     assert [n for i, n in enumerate(found) if i == 0 or n != found[i - 1]] == [None, 0, 5, 700, 80_000]
 
 
-def test_a_tracker_that_makes_no_sense_is_told_of(spool: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_invalid_tracker_is_reported(spool: Path, caplog: pytest.LogCaptureFixture) -> None:
     put(spool / "a", b"1\n")
     put(spool / ".flumespool" / ".flumespool-main.meta", b"nonsense")
     assert read_anew(spool) == [b"1"]
@@ -74,7 +74,7 @@ def test_a_tracker_that_makes_no_sense_is_told_of(spool: Path, caplog: pytest.Lo
 
 
 def test_a_long_tracker_is_written_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tracker_module, "_LONGEST", 1000)
+    monkeypatch.setattr(tracker_module, "_MAX_TRACKER_BYTES", 1000)
     tracker = Tracker(tmp_path)
     for offset in range(200):
         tracker.save(FileOffset("/x", offset, None))
@@ -83,11 +83,11 @@ def test_a_long_tracker_is_written_anew(tmp_path: Path, monkeypatch: pytest.Monk
     assert Tracker(tmp_path).read() == FileOffset("/x", 199, None)
 
 
-def test_a_name_that_came_back_while_nobody_looked(spool: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_name_that_was_reused_between_scans(spool: Path, caplog: pytest.LogCaptureFixture) -> None:
     for name, body in (("other", b"new 1\nnew 2\n"), ("changed", b"1\n2\n3\n")):
         put(spool / "a", b"1\n2\n")
         source = start(spool, batchSize="1")
-        source.stored(next(source.look()))
+        source.stored(next(source.poll()))
         source.close()
         if name == "other":
             put(spool / "b", body, age=3).rename(spool / "a")
@@ -100,10 +100,10 @@ def test_a_name_that_came_back_while_nobody_looked(spool: Path, caplog: pytest.L
             assert "has changed since it was put there" in caplog.text
 
 
-def test_a_position_is_found_again_on_another_disk(spool: Path) -> None:
+def test_a_position_is_recognised_on_another_disk(spool: Path) -> None:
     put(spool / "a", b"1\n2\n")
     source = start(spool, batchSize="1")
-    source.stored(next(source.look()))
+    source.stored(next(source.poll()))
     source.close()
     shutil.copy2(spool / "a", spool / ".copy")
     (spool / ".copy").rename(spool / "a")

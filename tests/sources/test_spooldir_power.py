@@ -1,4 +1,4 @@
-"""The source `spooldir` on a disk whose power fails: files may be read again, no line is passed over."""
+"""Source `spooldir` on a disk with power failures: files may be read again, no line is skipped."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from pathlib import Path
 import pytest
 
 from tests.fixtures.examples import some
-from tests.fixtures.power import Disk, Said, is_needed, losses, survives
+from tests.fixtures.power import Disk, Note, is_needed, losses, survives
 from tests.sources.spooldir_running import make, put, read_anew
 
 SITES = (
-    "append < Tracker.save",
-    "replace < Leftovers.save",
-    "replace < Tracker._rewrite",
+    "append_to_file < Tracker.save",
+    "replace_file < SkippedFiles.save",
+    "replace_file < Tracker._rewrite",
     "sync_directory < make_directory < SpooldirSource.open",
-    "sync_directory < replace < Leftovers.save",
-    "sync_directory < replace < Tracker._rewrite",
+    "sync_directory < replace_file < SkippedFiles.save",
+    "sync_directory < replace_file < Tracker._rewrite",
 )
-UNSEEN = "sync_directory < replace < Leftovers.save"
-"""Which files are left is known by their inodes, which the copies that are looked at do not have."""
+UNSEEN = "sync_directory < replace_file < SkippedFiles.save"
+"""Skipped files are recognised by their inodes, which the copies of the directory do not have."""
 SEEDS = 10
 POLICIES = ({}, {"deletePolicy": "immediate"}, {"trackingPolicy": "tracker_dir"})
 
@@ -37,7 +37,7 @@ def campaign(directory: Path, seed: int, ignored: str = "") -> None:
         number += count
         put(spool / name, b"".join(line + b"\n" for line in lines[name]), age=-file)
     with (spool / "f3").open("ab") as damaged:
-        damaged.write(b"\xff\n")  # it is left
+        damaged.write(b"\xff\n")  # it is skipped
     times = {name: 1_700_000_000 + number for number, name in enumerate(lines)}
     os.utime(spool / "f3", (times["f3"], times["f3"]))
     os.chdir(spool.parent)
@@ -46,12 +46,12 @@ def campaign(directory: Path, seed: int, ignored: str = "") -> None:
             source = make(Path("spool"), **options)
             with disk.killing(chances.randrange(50)):
                 source.open()
-                for batch in source.look():
+                for batch in source.poll():
                     bodies = batch.bodies.to_pylist()
-                    disk.say(("in the channel", bodies))
+                    disk.record_note(("in the channel", bodies))
                     source.stored(batch)
-                    disk.say(("stored", bodies))
-            source._held.close()
+                    disk.record_note(("stored", bodies))
+            source._exit_stack.close()
     assert disk.sites.keys() <= {*SITES}
     for count, (tree, done) in enumerate(losses(disk, chances, 0.5)):
         place = directory / str(count)
@@ -59,7 +59,7 @@ def campaign(directory: Path, seed: int, ignored: str = "") -> None:
         for name, time in times.items():
             if (place / "spool" / name).exists():
                 os.utime(place / "spool" / name, (time, time))
-        said = [one.what for one in done if isinstance(one, Said)]
+        said = [one.what for one in done if isinstance(one, Note)]
         seen = {line for _, these in said for line in these}
         stored = {line for what, these in said if what == "stored" for line in these}
         os.chdir(place)
@@ -67,14 +67,14 @@ def campaign(directory: Path, seed: int, ignored: str = "") -> None:
         for name, own in lines.items():
             repeated = [line for line in again if line in own]
             assert {*own} <= seen | {*repeated}, f"lines of {name} are lost"
-            whole = repeated == own and {*own} <= seen  # the disk has forgotten that it was marked
+            whole = repeated == own and {*own} <= seen  # the disk has lost its mark
             assert whole or not stored & {*repeated}, f"lines of {name} come again"
         shutil.rmtree(place)
 
 
 @pytest.fixture(autouse=True)
 def _back(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(memory)  # positions name files from here: they are found elsewhere, too
+    monkeypatch.chdir(memory)  # positions have relative paths, so that they are valid for copies too
 
 
 def test_no_line_is_lost_by_a_loss_of_power(memory: Path) -> None:
@@ -83,4 +83,4 @@ def test_no_line_is_lost_by_a_loss_of_power(memory: Path) -> None:
 
 @pytest.mark.parametrize("site", [site for site in SITES if site != UNSEEN])
 def test_each_sync_is_needed(memory: Path, site: str) -> None:
-    is_needed(campaign, memory, site, range(10 * SEEDS))  # the first find it, most times
+    is_needed(campaign, memory, site, range(10 * SEEDS))  # usually the first seeds find it

@@ -1,4 +1,4 @@
-"""Streams of mutated syslog frames: where a packet ends makes no difference."""
+"""Streams of mutated syslog frames: the borders of packets make no difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""However a stream arrives in pieces, its frames are the same, and every byte is in one of them."""
+"""Framing of syslog: independent of the arriving pieces, and every byte is in one frame."""
 
 import itertools
 
@@ -7,24 +7,24 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from flafka.sources.syslog.framing import BETWEEN, COUNTED_MAX, Intake, SyslogFramer, cut_together
-from flafka.sources.syslog.parser import CUT, REST
+from flafka.sources.syslog.framing import MAX_COUNTED_BYTES, NO_FRAME, FrameAccumulator, SyslogFramer, cut_streams
+from flafka.sources.syslog.parser import CONTINUATION, CUT
 from tests.fixtures.examples import examples
 
 
 def receive(pieces, event_size=2500):
-    """The frames with their marks, what was left over at the end as a frame of its own, and the fault."""
-    framer, intake, held, frames = SyslogFramer(event_size), Intake(1 << 20), b"", []
+    """Return the frames with their marks, the rest at the end as a frame of its own, and the fault."""
+    framer, accumulator, held, frames = SyslogFramer(event_size), FrameAccumulator(1 << 20), b"", []
     for piece in pieces:
         arrived = held + piece
-        intake.room[: len(arrived)] = arrived
-        done = intake.add(*framer.cut(intake.room[: len(arrived)]))
+        accumulator.free_space[: len(arrived)] = arrived
+        done = accumulator.add(*framer.cut(accumulator.free_space[: len(arrived)]))
         held = arrived[done:]
-        assert len(held) < max(event_size, COUNTED_MAX)
-        taken, marks, _ = intake.take()
+        assert len(held) < max(event_size, MAX_COUNTED_BYTES)
+        taken, marks, _ = accumulator.take()
         frames += zip(taken.to_pylist(), marks.tolist(), strict=True)
     if held:
-        frames.append((held, framer.end()))
+        frames.append((held, framer.final_mark()))
     return frames, framer.fault
 
 
@@ -34,10 +34,10 @@ def chop(stream, places):
 
 
 def whole(frames):
-    """Frames that were cut, joined again."""
+    """Return cut frames joined again."""
     joined = []
     for frame, mark in frames:
-        if mark & REST:
+        if mark & CONTINUATION:
             joined[-1] += frame
         else:
             joined.append(frame)
@@ -65,16 +65,16 @@ def test_lines_are_cut_at_the_event_size_and_where_they_reach_it():
     assert frames == [
         (b"<1>" + b"x" * 7, CUT),
         (b"y" * 10, CUT),
-        (b"y" * 10, CUT | REST),
-        (b"y" * 5 + b"\n", REST),
+        (b"y" * 10, CUT | CONTINUATION),
+        (b"y" * 5 + b"\n", CONTINUATION),
         (b"<2>z\n", 0),
     ]
 
 
 def test_octet_counted_frames_may_be_longer_than_lines():
-    text = b"<1>" + b"x" * (COUNTED_MAX - 3)
+    text = b"<1>" + b"x" * (MAX_COUNTED_BYTES - 3)
     frames, _ = receive([b"%d %s%d %sy3 <1>" % (len(text), text, len(text) + 1, text)], event_size=10)
-    assert frames == [(text, 0), (text, CUT), (b"y", REST), (b"<1>", 0)]
+    assert frames == [(text, 0), (text, CUT), (b"y", CONTINUATION), (b"<1>", 0)]
 
 
 NO_COUNTS = [
@@ -107,7 +107,7 @@ NO_COUNTS = [
 
 
 @pytest.mark.parametrize("text", NO_COUNTS)
-def test_without_a_count_and_a_priority_behind_it_a_frame_is_a_line(text):
+def test_without_a_count_and_a_priority_after_it_a_frame_is_a_line(text):
     stream = b"4 <1>a" + text + b"\n5 <13>b" + text + b"\n" + text + b"\n<1>c\n"
     expected = [(b"<1>a", 0), (text + b"\n", 0), (b"<13>b", 0), *[(text + b"\n", 0)] * 2, (b"<1>c\n", 0)]
     assert receive([stream]) == receive(chop(stream, range(len(stream)))) == (expected, "")
@@ -120,7 +120,7 @@ def test_newlines_that_no_count_includes_are_no_frames():
 
 
 @pytest.mark.parametrize("rest", [b"<1>b", b"9999999999 <1>b", b"04 <1>b", b"rest of a frame"])
-def test_where_a_count_lied_and_no_newline_follows_the_stream_makes_no_sense(rest):
+def test_a_wrong_count_without_a_newline_after_it_makes_the_stream_invalid(rest):
     stream = b"4 <1>a" + rest + b"x" * 50
     for pieces in ([stream], chop(stream, range(len(stream)))):
         frames, fault = receive(pieces, event_size=30)
@@ -132,7 +132,7 @@ def test_a_long_line_is_no_fault_where_lines_are_sent():
     assert receive([b"4 <1>a<1>b\n<1>c" + b"x" * 50 + b"\n"], event_size=30)[1] == ""
 
 
-def test_a_count_in_somebodys_message_swallows_64_kib_at_most():
+def test_a_count_in_a_message_consumes_64_kib_at_most():
     stream = b"<1>two\n9999999 <13>lines\n" + b"<2>next\n" * 3
     assert len(receive([stream])[0]) == 5
 
@@ -149,26 +149,26 @@ FRAMES = st.one_of(
     st.sampled_from(NO_COUNTS).map(lambda line: (line + b"\n",) * 2),
     COUNTED.map(lambda frame: (frame, b"%d %s" % (len(frame), frame))),
 )
-"""Each with how it is sent."""
+"""Each frame with its form on the wire."""
 
 
 @settings(max_examples=examples(60))
 @given(st.lists(LINE.map(lambda line: b"<" + line), max_size=12), LINE, PLACES, END)
 @example([b"<13>" + b"x" * 6], b"", [10], b"\n")
 @example([b"<13>" + b"x" * 16], b"", [20], b"\0")
-def test_lines_however_they_arrive(lines, tail, places, end):
+def test_lines_in_any_pieces(lines, tail, places, end):
     stream = b"".join(line + end for line in lines) + (b"<" + tail if lines else b"")
     frames, _ = receive([stream], event_size=10)
     assert receive(chop(stream, places), event_size=10)[0] == frames
     assert receive(chop(stream, range(len(stream))), event_size=10)[0] == frames
-    # The newline after a line of exactly one or more event sizes is the only byte that is not in a frame.
+    # The newline after a line of exactly one or more event sizes is the only byte outside of frames.
     assert [frame.rstrip(end) for frame in whole(frames)] == [line for line in stream.split(end) if line]
     assert all(len(frame.rstrip(end)) <= 10 for frame, _ in frames)
 
 
 @settings(max_examples=examples(200))
 @given(st.lists(FRAMES, min_size=1, max_size=12), PLACES)
-def test_lines_and_octet_counts_in_any_order_however_they_arrive(frames, places):
+def test_lines_and_octet_counts_in_any_order_and_pieces(frames, places):
     stream = b"".join(sent for _, sent in frames)
     expected = ([(frame, 0) for frame, _ in frames], "")
     assert receive([stream]) == expected
@@ -178,7 +178,7 @@ def test_lines_and_octet_counts_in_any_order_however_they_arrive(frames, places)
 
 @settings(max_examples=examples(60))
 @given(st.lists(COUNTED, min_size=1, max_size=12), PLACES)
-def test_octet_counts_however_they_arrive(messages, places):
+def test_octet_counts_in_any_pieces(messages, places):
     stream = b"".join(b"%d %s" % (len(message), message) for message in messages)
     expected = ([(message, 0) for message in messages], "")
     assert receive([stream]) == expected
@@ -195,7 +195,7 @@ PIECE = st.one_of(
 @settings(max_examples=examples(200))
 @given(st.lists(PIECE, max_size=12).map(b"".join), PLACES)
 @example(b"\r\x0010 <0>", [])
-def test_any_bytes_however_they_arrive(stream, places):
+def test_any_bytes_in_any_pieces(stream, places):
     frames, fault = receive([stream], event_size=10)
     for pieces in chop(stream, places), chop(stream, range(len(stream))):
         again, fault_again = receive(pieces, event_size=10)
@@ -204,7 +204,7 @@ def test_any_bytes_however_they_arrive(stream, places):
 
 @settings(max_examples=examples(40))
 @given(st.integers(1, 200), PLACES)
-def test_long_octet_counted_frames_however_they_arrive(size, places):
+def test_long_octet_counted_frames_in_any_pieces(size, places):
     body = b"<13>" + bytes(range(1, 201))[:size] * 700
     stream = b"%d %s%d <1>" % (len(body), body, 3)
     frames, _ = receive(chop(stream, [place * 13 for place in places]))
@@ -213,7 +213,7 @@ def test_long_octet_counted_frames_however_they_arrive(size, places):
 
 
 def receive_together(streams, event_size):
-    """As `receive`, for each of these streams, of which a piece arrives in turn, where there is one."""
+    """Receive these streams like `receive`, in turns of one piece each."""
     framers = [SyslogFramer(event_size) for _ in streams]
     held, frames = [b""] * len(streams), [[] for _ in streams]
     for arrived in itertools.zip_longest(*streams):
@@ -222,19 +222,19 @@ def receive_together(streams, event_size):
             continue
         data = [held[number] + arrived[number] for number in some]
         stops = list(itertools.accumulate(map(len, data)))
-        intake = Intake(1 << 20)
-        intake.room[: sum(map(len, data))] = b"".join(data)
-        cut = cut_together(intake.room[: sum(map(len, data))], stops, [framers[number] for number in some])
+        accumulator = FrameAccumulator(1 << 20)
+        accumulator.free_space[: sum(map(len, data))] = b"".join(data)
+        cut = cut_streams(accumulator.free_space[: sum(map(len, data))], stops, [framers[number] for number in some])
         assert sum(cut.counts) == len(cut.ends) == len(cut.marks)
         whose = [number for number, count in zip(some, cut.counts, strict=True) for _ in range(count)]
-        intake.add(cut.ends, cut.marks, whose)
-        for frame, mark, number in zip(*(list(column) for column in intake.take()), strict=True):
+        accumulator.add(cut.ends, cut.marks, whose)
+        for frame, mark, number in zip(*(list(column) for column in accumulator.take()), strict=True):
             frames[number].append((frame.as_py(), int(mark)))
-        for number, left, stop in zip(some, cut.left, stops, strict=True):
+        for number, left, stop in zip(some, cut.remainders, stops, strict=True):
             held[number] = b"".join(data)[left:stop]
     for number, rest in enumerate(held):
         if rest:
-            frames[number].append((rest, framers[number].end()))
+            frames[number].append((rest, framers[number].final_mark()))
     return [(found, framer.fault) for found, framer in zip(frames, framers, strict=True)]
 
 
@@ -254,13 +254,13 @@ def test_several_streams_that_are_cut_together(streams, event_size):
     assert [(frames, bool(fault)) for frames, fault in together] == [(frames, bool(fault)) for frames, fault in alone]
 
 
-def test_an_intake_keeps_what_several_streams_send():
-    intake = Intake(1000)
+def test_an_intake_keeps_the_data_of_several_streams():
+    accumulator = FrameAccumulator(1000)
     for text in b"<1>a\n", b"4 <2>b", b"<3>c\n\n<4>d\nrest":
-        intake.room[: len(text)] = text
-        intake.add(*SyslogFramer(2500).cut(intake.room[: len(text)]))
-    frames, marks, _ = intake.take()
+        accumulator.free_space[: len(text)] = text
+        accumulator.add(*SyslogFramer(2500).cut(accumulator.free_space[: len(text)]))
+    frames, marks, _ = accumulator.take()
     assert frames.to_pylist() == [b"<1>a\n", b"<2>b", b"<3>c\n", b"<4>d\n"]
-    assert not np.any(marks == BETWEEN)
-    assert len(intake.room) == 1000
-    assert len(intake.take()[0]) == 0
+    assert not np.any(marks == NO_FRAME)
+    assert len(accumulator.free_space) == 1000
+    assert len(accumulator.take()[0]) == 0

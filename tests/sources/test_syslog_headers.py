@@ -1,4 +1,4 @@
-"""Headers beyond Flume's usual ones: who sent it, the timestamp as sent, RFC 5424's fields, formats of one's own."""
+"""Headers beyond Flume's usual ones: sender, original timestamp, fields of RFC 5424, custom formats."""
 
 import socket
 import threading
@@ -10,13 +10,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flafka.sources.connections import plain
-from flafka.sources.syslog import MultiportSyslogTcp, SyslogTcp, SyslogUdp
-from flafka.sources.syslog import names as names_module
+from flafka.sources.connections import unmap_ipv4
+from flafka.sources.syslog import MultiportSyslogTcp, SyslogTcp, SyslogUdp, hostnames
+from flafka.sources.syslog.dialects import ParserOptions
 from flafka.sources.syslog.framing import SyslogFramer
-from flafka.sources.syslog.names import HostNames
+from flafka.sources.syslog.hostnames import HostNames
 from flafka.sources.syslog.parser import parse
-from flafka.sources.syslog.reading import Reading
 from tests.fixtures.examples import examples
 from tests.sources.syslog_running import Running
 
@@ -34,10 +33,10 @@ def make(cls=SyslogTcp, **options):
 
 
 def events_of(source, *frames):
-    """What the source makes of these frames, without sockets."""
+    """Return the source's events of these frames, without sockets."""
     data = b"".join(frame + b"\n" for frame in frames)
-    source._intake.room[: len(data)] = data
-    source._intake.add(*SyslogFramer(2500).cut(source._intake.room[: len(data)]))
+    source._accumulator.free_space[: len(data)] = data
+    source._accumulator.add(*SyslogFramer(2500).cut(source._accumulator.free_space[: len(data)]))
     return [event for batch in source._flush() for event in batch]
 
 
@@ -65,11 +64,11 @@ def test_an_address_without_a_name_stands_for_itself(monkeypatch):
     def lookup(address, flags):
         raise socket.gaierror("no name")
 
-    monkeypatch.setattr(names_module.socket, "getnameinfo", lookup)
-    assert HostNames().of(["192.0.2.1", "192.0.2.1"]) == {"192.0.2.1": "192.0.2.1"}
+    monkeypatch.setattr(hostnames.socket, "getnameinfo", lookup)
+    assert HostNames().resolve(["192.0.2.1", "192.0.2.1"]) == {"192.0.2.1": "192.0.2.1"}
 
 
-def test_slow_lookups_hold_up_nothing_for_long_and_are_bounded(monkeypatch):
+def test_slow_lookups_block_only_briefly_and_are_bounded(monkeypatch):
     answer, asked = threading.Event(), []
 
     def lookup(address, flags):
@@ -77,109 +76,26 @@ def test_slow_lookups_hold_up_nothing_for_long_and_are_bounded(monkeypatch):
         answer.wait(20)
         return f"name-of-{address[0]}", ""
 
-    monkeypatch.setattr(names_module.socket, "getnameinfo", lookup)
-    monkeypatch.setattr(HostNames, "_PATIENCE", 0.05)
+    monkeypatch.setattr(hostnames.socket, "getnameinfo", lookup)
+    monkeypatch.setattr(HostNames, "_TIMEOUT_SECONDS", 0.05)
     names = HostNames()
     addresses = [f"10.0.{i // 256}.{i % 256}" for i in range(5000)]
-    assert names.of(addresses) == {address: address for address in addresses}
-    assert len(names._known) <= HostNames._KEPT // 16
-    assert len(asked) <= HostNames._AT_ONCE
+    assert names.resolve(addresses) == {address: address for address in addresses}
+    assert len(names._cache) <= HostNames._CACHE_SIZE // 16
+    assert len(asked) <= HostNames._THREADS
     answer.set()
-    monkeypatch.setattr(HostNames, "_PATIENCE", 20)
-    assert names.of(addresses[:10]) == {address: f"name-of-{address}" for address in addresses[:10]}
-    names.forget()
+    monkeypatch.setattr(HostNames, "_TIMEOUT_SECONDS", 20)
+    assert names.resolve(addresses[:10]) == {address: f"name-of-{address}" for address in addresses[:10]}
+    names.close()
 
 
 def test_ipv4_by_way_of_ipv6_is_ipv4():
-    assert [plain(address) for address in ("::ffff:10.1.2.3", "10.1.2.3", "fe80::1", "::1")] == [
+    assert [unmap_ipv4(address) for address in ("::ffff:10.1.2.3", "10.1.2.3", "fe80::1", "::1")] == [
         "10.1.2.3", "10.1.2.3", "fe80::1", "::1",
     ]  # fmt: skip
 
 
-# --- the timestamp as sent
-
-
-def test_the_timestamp_as_sent():
-    source = make(rawTimestampHeader="sent")
-    frames = [
-        b"<13>1 2024-05-01T10:00:00.123456+05:30 h x",
-        b"<13>Jun  1 10:00:00 h x",
-        b"<13>1 - h x",
-        b"<13>x",
-        b"x",
-    ]
-    sent = [event.headers.get("sent") for event in events_of(source, *frames)]
-    assert sent == ["2024-05-01T10:00:00.123456+05:30", "Jun  1 10:00:00", None, None, None]
-
-
 # --- RFC 5424
-
-
-def test_the_examples_of_rfc_5424():
-    frames = [
-        b"<34>1 2003-10-11T22:14:15.003Z mymachine.example.com su - ID47 - \xef\xbb\xbf'su root' failed",
-        b'<165>1 2003-10-11T22:14:15.003Z h evntslog - ID47 [exampleSDID@32473 iut="3" eventSource="App"'
-        b' eventID="1011"][examplePriority@32473 class="high"]',
-        b'<165>1 2003-10-11T22:14:15Z h app 1 - [a x="q\\"b\\\\s\\]c" x="2"][b] text',
-    ]
-    first, second, third = events_of(make(rfc5424Headers="true"), *frames)
-    standard = {"Facility", "Severity", "priority", "version", "timestamp", "host"}
-    more = [{k: v for k, v in event.headers.items() if k not in standard} for event in (first, second, third)]
-    assert more[0] == {"appName": "su", "msgId": "ID47"}
-    assert first.body == b"'su root' failed"
-    assert more[1] == {
-        "appName": "evntslog",
-        "msgId": "ID47",
-        "sd.exampleSDID@32473.iut": "3",
-        "sd.exampleSDID@32473.eventSource": "App",
-        "sd.exampleSDID@32473.eventID": "1011",
-        "sd.examplePriority@32473.class": "high",
-    }
-    assert second.body == b""
-    assert more[2] == {"appName": "app", "procId": "1", "sd.a.x": 'q"b\\s]c,2', "sd.b": ""}
-    assert third.body == b"text"
-
-
-@pytest.mark.parametrize("cls", [SyslogTcp, SyslogUdp, MultiportSyslogTcp])
-@pytest.mark.parametrize("end", [b"", b" ", b" \xef\xbb\xbf"])
-@pytest.mark.parametrize("fields", [b"app 1 id -", b'app 1 id [a x="1"]', b"- - - -"])
-def test_an_empty_message_has_an_empty_body(cls, end, fields):
-    head = b"<13>1 2024-05-01T10:00:00Z h "
-    (event,) = events_of(make(cls, rfc5424Headers="true"), head + fields + end)
-    assert event.body == b""
-    assert event.headers["host"] == "h"
-    (event,) = events_of(make(cls, rfc5424Headers="true", keepFields="hostname"), head + fields + end)
-    assert event.body == b"h "
-    (event,) = events_of(make(cls, rfc5424Headers="true", keepFields="all"), head + fields + end)
-    assert event.body == head + fields + end
-    # Without the option, and where the fields are not there, Flume's way: a body that would be empty is the frame.
-    (event,) = events_of(make(cls), head + fields + end)
-    assert event.body == fields + end
-    for keep in ({}, {"rfc5424Headers": "true"}):
-        (event,) = events_of(make(cls, **keep), head)
-        assert event.body == head
-
-
-def test_without_the_option_the_body_is_as_flume_has_it():
-    (event,) = events_of(make(), b'<165>1 2003-10-11T22:14:15.003Z h app - ID47 [a@1 b="3"] text')
-    assert event.body == b'app - ID47 [a@1 b="3"] text'
-    assert not any(name.startswith("sd.") or name == "appName" for name in event.headers)
-
-
-@pytest.mark.parametrize(
-    "rest",
-    [b"app", b"app 1 -", b'app 1 - [a b="c" text', b"app 1 - [a b=c] text", b'app 1 - [a b="c"]x', b"a b c [] x"],
-)
-def test_what_is_not_as_rfc_5424_has_it_stays(rest):
-    (event,) = events_of(make(rfc5424Headers="true"), b"<13>1 2003-10-11T22:14:15Z h " + rest)
-    assert event.body == rest
-    assert "appName" not in event.headers
-
-
-def test_what_is_kept_comes_before_the_message():
-    source = make(rfc5424Headers="true", keepFields="hostname")
-    (event,) = events_of(source, b"<13>1 2003-10-11T22:14:15Z h app 1 - - text")
-    assert event.body == b"h text"
 
 
 NAME = st.text("abcXYZ019@._-", min_size=1, max_size=12)
@@ -189,7 +105,7 @@ ELEMENTS = st.dictionaries(NAME, st.dictionaries(NAME, VALUE, max_size=4), max_s
 
 @settings(max_examples=examples(80))
 @given(st.lists(st.tuples(NAME, ELEMENTS, VALUE), min_size=1, max_size=20))
-def test_structured_data_there_and_back(messages):
+def test_structured_data_makes_a_round_trip(messages):
     frames = []
     for app, elements, text in messages:
         data = "-"
@@ -199,7 +115,7 @@ def test_structured_data_there_and_back(messages):
                 for name, parameters in elements.items()
             )
         frames.append(f"<13>1 - h {app} - - {data} m{text}".encode())
-    batch = parse(pa.array(frames, pa.binary()), NOW, Reading(structured=True))
+    batch = parse(pa.array(frames, pa.binary()), NOW, ParserOptions(structured=True))
     batch.records.validate(full=True)
     for event, (app, elements, text) in zip(batch, messages, strict=True):
         assert event.body == f"m{text}".encode().rstrip(b"\0")  # NULs end a message
@@ -207,7 +123,7 @@ def test_structured_data_there_and_back(messages):
         expected = {f"sd.{name}": "" for name, parameters in elements.items() if not parameters}
         for name, parameters in elements.items():
             for key, value in parameters.items():
-                header = f"sd.{name}.{key}"  # names with dots in them may meet
+                header = f"sd.{name}.{key}"  # names with dots may collide
                 expected[header] = f"{expected[header]},{value}" if header in expected else value
         if len(expected) == sum(max(1, len(parameters)) for parameters in elements.values()):
             assert {k: v for k, v in event.headers.items() if k.startswith("sd.")} == expected
@@ -228,84 +144,6 @@ def test_senders_choose_many_names():
 
 # --- formats
 
-CISCO = r"<(\d+)>(\d*): ?(\w{3} +\d+ \d{4} [\d:.]+): (\S+) (.*)"
-
-
-def test_a_format_of_ones_own_comes_first():
-    source = make(
-        format__regex=CISCO, format__search=" +", format__replace=" ", format__dateFormat="MMM d yyyy HH:mm:ss.SSS"
-    )
-    frames = [
-        b"<34>12: Jun  1 2024 10:00:00.250: router %SYS-5-CONFIG_I: \xff done",
-        b"<13>Jun 14 10:00:00 h of the usual kind",
-        b"<999>12: Jun  1 2024 10:00:00.250: router no priority",
-        b"<34>: Jun  1 2024 10:00:00.250: router x",
-        b"<34>7: Jun 99 2024 10:00:00.250: router a day that carries over",
-        b"<34>7: Jux 1 2024 10:00:00.250: router no such month",
-    ]
-    events = events_of(source, *frames)
-    millis = int(datetime(2024, 6, 1, 10, tzinfo=UTC).timestamp() * 1000) + 250
-    assert events[0].body == b"%SYS-5-CONFIG_I: \xff done"
-    assert events[0].headers == {
-        "Facility": "4",
-        "Severity": "2",
-        "priority": "34",
-        "version": "12",
-        "timestamp": str(millis),
-        "host": "router",
-    }
-    assert events[1].body == b"of the usual kind"
-    assert events[1].headers["host"] == "h"
-    assert events[2].headers["flume.syslog.status"] == "Invalid"
-    assert "version" not in events[3].headers
-    assert events[4].headers["timestamp"] == str(millis + (99 - 1) * 86_400_000)
-    assert "timestamp" not in events[5].headers
-    assert [event.body for event in events[2:]] == [frames[2], b"x", b"a day that carries over", b"no such month"]
-
-
-def test_a_date_format_is_read_as_by_simple_date_format():
-    source = make(format__regex=r"<(\d+)>()(.+) - (\S+) (.*)", format__dateFormat="MMM d yyyy HH:mm:ss")
-    stamps = [
-        "Nov 27 2026 10:00:00",
-        "Nov  7 2026 10:00:00",
-        "Nov 7 2026 10:00:00.5 CET",
-        "Nov 7 2026 10:00:00+05:00",
-    ]
-    events = events_of(source, *(f"<34>{stamp} - h text".encode() for stamp in stamps))
-    days = [datetime.fromtimestamp(int(event.headers["timestamp"]) / 1000, UTC) for event in events]
-    assert days == [datetime(2026, 11, day, 10, tzinfo=UTC) for day in (27, 7, 7, 7)]
-
-
-@pytest.mark.parametrize(
-    ("keep", "body"),
-    [
-        ("all", b"<34>12: Jun 1 2024 10:00:00: router text"),
-        ("priority version timestamp hostname", b"<34>12 Jun 1 2024 10:00:00 router text"),
-        ("hostname", b"router text"),
-    ],
-)
-def test_keep_fields_with_a_format(keep, body):
-    source = make(keepFields=keep, format__regex=CISCO, format__dateFormat="MMM d yyyy HH:mm:ss")
-    (event,) = events_of(source, b"<34>12: Jun 1 2024 10:00:00: router text")
-    assert event.body == body
-
-
-def test_a_date_format_without_a_year_gets_the_one_that_is_near():
-    source = make(format__regex=r"<(\d+)>()(\d\d\.\d\d\. \d\d:\d\d) (\S+) (.*)", format__dateFormat="dd.MM. HH:mm")
-    (event,) = events_of(source, b"<34>31.12. 10:00 h text")
-    assert event.headers["timestamp"] == str(int(datetime(2023, 12, 31, 10, tzinfo=UTC).timestamp() * 1000))
-
-
-def test_a_cut_line_is_in_no_format():
-    source = make(format__regex=r"(?s)<(\d+)>()(x*)(y)(.*)", eventSize=20)
-    data = b"<34>xxy" + b"." * 30 + b"<34>xxy forged\n"
-    source._intake.room[: len(data)] = data
-    source._intake.add(*SyslogFramer(20).cut(source._intake.room[: len(data)]))
-    events = [event for batch in source._flush() for event in batch]
-    statuses = [event.headers["flume.syslog.status"] for event in events]
-    assert statuses == ["Incomplete"] + ["Invalid"] * (len(events) - 1)
-    assert events[0].headers["host"] == "y"
-
 
 @pytest.mark.parametrize(
     ("options", "why"),
@@ -314,13 +152,13 @@ def test_a_cut_line_is_in_no_format():
         ({"format.regex": "(a)(b)"}, "needs 5 groups"),
         ({"format.search": "a"}, "regex: is required"),
         ({"format.regex": "()()()()()", "format.dateFromat": "yyyy"}, "did you mean 'dateFormat'"),
-        ({"format.regex": "()()()()()", "format.dateFormat": "QQ"}, "not built"),
+        ({"format.regex": "()()()()()", "format.dateFormat": "QQ"}, "not supported"),
         ({"keepFields": "hostnam"}, "not 'hostnam'"),
         ({"clientIPHeader": ""}, "at least 1"),
     ],
 )
 @pytest.mark.parametrize("cls", [SyslogTcp, SyslogUdp])
-def test_wrong_options_say_what_would_do(cls, options, why):
+def test_wrong_options_are_refused_with_advice(cls, options, why):
     config, problems = cls.config_class.parse({"host": "127.0.0.1", "port": "0"} | options)
     assert config is None
     assert why in " ".join(f"{p.option}: {p.message}" for p in problems)
@@ -331,7 +169,7 @@ def test_wrong_options_say_what_would_do(cls, options, why):
 
 @settings(max_examples=examples(60))
 @given(st.data())
-def test_however_a_stream_arrives_its_events_are_the_same(data):
+def test_events_are_the_same_for_any_pieces_of_a_stream(data):
     counted = data.draw(st.booleans())
     texts = data.draw(
         st.lists(st.binary(max_size=60).map(lambda b: b"<13>1 - h a p m - " + b), min_size=1, max_size=15)
@@ -347,11 +185,11 @@ def test_however_a_stream_arrives_its_events_are_the_same(data):
         source, framer, held = make(rfc5424Headers="true", rawTimestampHeader="sent"), SyslogFramer(50), b""
         for piece in pieces:
             arrived = held + piece
-            source._intake.room[: len(arrived)] = arrived
-            held = arrived[source._intake.add(*framer.cut(source._intake.room[: len(arrived)])) :]
+            source._accumulator.free_space[: len(arrived)] = arrived
+            held = arrived[source._accumulator.add(*framer.cut(source._accumulator.free_space[: len(arrived)])) :]
         if held:
-            source._intake.room[: len(held)] = held
-            source._intake.add(np.array([len(held)]), np.array([framer.end()], np.uint8))
+            source._accumulator.free_space[: len(held)] = held
+            source._accumulator.add(np.array([len(held)]), np.array([framer.final_mark()], np.uint8))
         return [event for batch in source._flush() for event in batch]
 
     assert events([stream[a:b] for a, b in cuts]) == events([stream])

@@ -1,4 +1,4 @@
-"""multiport_syslogtcp with real sockets, and its parser against a plain one."""
+"""Source `multiport_syslogtcp` with real sockets, and its parser compared with a plain one."""
 
 import contextlib
 import re
@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from flafka.agent.services.running import until
 from flafka.plugins import Event, Retry
 from flafka.sources.syslog import MultiportSyslogTcp
+from flafka.sources.syslog.dialects import MULTIPORT, ParserOptions
 from flafka.sources.syslog.parser import parse
-from flafka.sources.syslog.reading import MULTIPORT, Reading
 from tests.fixtures.examples import examples
 from tests.sources.syslog_frames import NOW, by_columns, mutated
 from tests.sources.syslog_plain import reference_time
@@ -50,7 +50,7 @@ def send(port, data):
         sender.sendall(data)
 
 
-def test_events_say_by_which_port_and_from_whom_they_came():
+def test_events_have_their_port_and_sender():
     source = make(portHeader="port", clientIPHeader="ip", clientHostnameHeader="name")
     with Running(source) as running:
         one, two = source.ports
@@ -79,7 +79,7 @@ def test_events_say_by_which_port_and_from_whom_they_came():
     }
 
 
-def test_what_many_senders_send_at_once_belongs_to_each_of_them():
+def test_concurrent_senders_are_not_mixed_up():
     source, read = make("0 0 0", portHeader="port"), threading.Event()
     with Running(source, hold=read) as running, contextlib.ExitStack() as stack:
         send(source.ports[0], b"<13>0 0\n")
@@ -112,7 +112,7 @@ def test_each_port_has_its_character_set():
         first, second = sorted(running.wait_for(2), key=lambda event: STATUS in event.headers)
     assert first.headers["host"] == "hôte"
     assert first.body == "déjà".encode("latin-1")
-    # Elsewhere it is UTF-8, which this is not: nothing of it is lost.
+    # Elsewhere it is UTF-8, which this is not: no byte of it is lost.
     assert second.headers == {STATUS: "Invalid"}
     assert second.body == "<13>1 2003-10-11T22:14:15Z hôte déjà".encode("latin-1")
 
@@ -134,11 +134,11 @@ def test_the_order_of_a_connection_holds_with_two_character_sets():
     assert sorted(int(event.body) for event in events) == list(range(2000))
 
 
-def test_flumes_other_options_are_taken():
+def test_flumes_other_options_are_accepted():
     make(batchSize=5, numProcessors=4, readBufferBytes=2048, readBufferSize=1024, eventSize=100, keepFields="all")
 
 
-def test_wrong_options_say_what_would_do():
+def test_wrong_options_are_refused_with_advice():
     assert "not '70000'" in problems_of(ports="514 70000")
     assert "names a port twice" in problems_of(ports="514 514")
     assert "is required" in problems_of()
@@ -170,7 +170,7 @@ HEAD = re.compile(
 
 
 def real(stamp):
-    """Whether there is such a day and time."""
+    """Return True for an existing day and time."""
     try:
         datetime.fromisoformat(stamp[:19])
     except ValueError:
@@ -178,7 +178,7 @@ def real(stamp):
     return int(stamp[:4]) > 0
 
 
-def plain(frame, reading):
+def plain(frame, options):
     frame = frame.removesuffix(b"\0").removesuffix(b"\n")
     invalid = Event(frame, {STATUS: "Invalid"})
     head = HEAD.match(frame)
@@ -195,27 +195,27 @@ def plain(frame, reading):
     elif text[0].isdigit():
         if not real(text):
             return invalid
-        millis = reference_time(stamp, NOW, reading.zone)
+        millis = reference_time(stamp, NOW, options.zone)
     else:
         month, day, clock = re.split(r"\s+", text)
         try:
             datetime.strptime(f"2024 {month} {day} {clock}", "%Y %b %d %H:%M:%S")
-            millis = reference_time(stamp, NOW, reading.zone)
+            millis = reference_time(stamp, NOW, options.zone)
         except ValueError:
             millis = round(NOW * 1000)
     headers = {"Facility": str(int(priority) // 8), "Severity": str(int(priority) % 8), "Priority": priority.decode()}
     headers |= {"Version": "1"} if version else {}
     headers |= {"timestamp": str(millis), "host": host.decode()}
     kept = b""
-    if "priority" in reading.keep:
+    if "priority" in options.keep:
         kept += b"<%s>" % priority
-    if "version" in reading.keep and version:
+    if "version" in options.keep and version:
         kept += b"1 "
-    if "timestamp" in reading.keep:
+    if "timestamp" in options.keep:
         kept += stamp + b" "
-    if "hostname" in reading.keep:
+    if "hostname" in options.keep:
         kept += host + b" "
-    return Event(frame if reading.keep_all or not body else kept + body, headers)
+    return Event(frame if options.keep_all or not body else kept + body, headers)
 
 
 LINES = [
@@ -249,14 +249,14 @@ KEPT = st.sampled_from(["none", "all", "hostname", "priority version timestamp h
 
 @settings(max_examples=examples(150))
 @given(st.lists(st.one_of(mutated(), mutated(LINES), st.sampled_from(LINES)), max_size=30), KEPT, ZONES)
-def test_it_reads_as_the_plain_parser_does(frames, keep, zone):
-    reading = Reading.of(keep, ZoneInfo(zone), dialect=MULTIPORT, charset="utf-8")
-    batch = by_columns(pa.array(frames, pa.binary()), NOW, reading)
+def test_the_parser_agrees_with_the_plain_one(frames, keep, zone):
+    options = ParserOptions.from_keep_fields(keep, ZoneInfo(zone), dialect=MULTIPORT, charset="utf-8")
+    batch = by_columns(pa.array(frames, pa.binary()), NOW, options)
     batch.records.validate(full=True)
-    assert list(batch) == [plain(frame, reading) for frame in frames]
+    assert list(batch) == [plain(frame, options) for frame in frames]
 
 
-def test_dates_without_a_year_are_near():
-    reading = Reading.of("none", ZoneInfo("UTC"), dialect=MULTIPORT)
-    (event,) = parse(pa.array([b"<13>Oct 11 22:14:15 h x"], pa.binary()), NOW, reading)
+def test_dates_without_a_year_get_the_nearest_one():
+    options = ParserOptions.from_keep_fields("none", ZoneInfo("UTC"), dialect=MULTIPORT)
+    (event,) = parse(pa.array([b"<13>Oct 11 22:14:15 h x"], pa.binary()), NOW, options)
     assert datetime.fromtimestamp(int(event.headers["timestamp"]) / 1000, UTC).year == 2023

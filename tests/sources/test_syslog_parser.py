@@ -1,4 +1,4 @@
-"""The columnar parser against a plain one that reads frame by frame, and against what Flume did."""
+"""Columnar parser compared with a plain one that reads frame by frame, and with Flume's results."""
 
 from datetime import datetime
 from zoneinfo import ZoneInfo
@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flafka.sources.syslog import few
-from flafka.sources.syslog.columns import LOOK_AHEAD
-from flafka.sources.syslog.parser import CUT, REST, STATUS, parse
-from flafka.sources.syslog.reading import FIELDS, MULTIPORT, SINGLE, Reading
+from flafka.sources.syslog import rowwise
+from flafka.sources.syslog.columns import LOOK_AHEAD_BYTES
+from flafka.sources.syslog.dialects import FIELDS, MULTIPORT, SINGLE, ParserOptions
+from flafka.sources.syslog.parser import CONTINUATION, CUT, STATUS, parse
 from tests.fixtures.examples import examples
-from tests.sources.syslog_frames import LINES, NOW, UTC_READING, by_columns, events, mutated
+from tests.sources.syslog_frames import LINES, NOW, UTC_OPTIONS, by_columns, events, mutated
 from tests.sources.syslog_plain import reference
 
 FRAMES = st.lists(st.tuples(st.one_of(mutated(), mutated(), st.binary(max_size=40)), st.integers(0, 3)), max_size=30)
 READINGS = st.builds(
-    lambda keep, zone: Reading.of(keep, ZoneInfo(zone)),
+    lambda keep, zone: ParserOptions.from_keep_fields(keep, ZoneInfo(zone)),
     st.one_of(st.sampled_from(["none", "all"]), st.sets(st.sampled_from(FIELDS), min_size=1).map(" ".join)),
     st.sampled_from(["UTC", "America/New_York", "Asia/Kolkata"]),
 )
@@ -28,11 +28,13 @@ MOMENTS = st.datetimes(datetime(1995, 1, 1), datetime(2040, 1, 1)).map(lambda d:
 
 @settings(max_examples=examples(200))
 @given(FRAMES, READINGS, MOMENTS, st.booleans())
-def test_it_reads_as_the_plain_parser_does(frames, reading, now, room_behind):
-    expected = [reference(frame, mark, now, reading) for frame, mark in frames]
-    array = pa.array([b"before", *(frame for frame, _ in frames), *[b"<1>" * LOOK_AHEAD] * room_behind], pa.binary())
+def test_the_parser_agrees_with_the_plain_one(frames, options, now, room_behind):
+    expected = [reference(frame, mark, now, options) for frame, mark in frames]
+    array = pa.array(
+        [b"before", *(frame for frame, _ in frames), *[b"<1>" * LOOK_AHEAD_BYTES] * room_behind], pa.binary()
+    )
     marks = np.array([mark for _, mark in frames], np.uint8)
-    batch = by_columns(array[1 : 1 + len(frames)], now, reading, marks)
+    batch = by_columns(array[1 : 1 + len(frames)], now, options, marks)
     batch.records.validate(full=True)
     assert list(batch) == expected
 
@@ -53,17 +55,17 @@ USUAL = [
     MOMENTS,
     st.sampled_from([(SINGLE, None), (MULTIPORT, "utf-8"), (MULTIPORT, "latin-1")]),
 )
-def test_a_few_are_read_one_by_one_as_they_are_by_columns(frames, zone, now, kind):
+def test_a_few_frames_are_read_one_by_one_as_by_columns(frames, zone, now, kind):
     dialect, charset = kind
-    reading = Reading.of("none", ZoneInfo(zone), dialect=dialect, charset=charset)
-    batch = parse(pa.array(frames, pa.binary()), now, reading)
+    options = ParserOptions.from_keep_fields("none", ZoneInfo(zone), dialect=dialect, charset=charset)
+    batch = parse(pa.array(frames, pa.binary()), now, options)
     batch.records.validate(full=True)
-    others = by_columns(pa.array(frames, pa.binary()), now, reading)
+    others = by_columns(pa.array(frames, pa.binary()), now, options)
     assert list(batch) == list(others)
     assert batch.header_names == others.header_names
 
 
-@pytest.mark.parametrize("mark", [0, CUT, REST])
+@pytest.mark.parametrize("mark", [0, CUT, CONTINUATION])
 @pytest.mark.parametrize(("dialect", "charset"), [(SINGLE, None), (MULTIPORT, "utf-8")])
 @pytest.mark.parametrize(
     "line",
@@ -81,19 +83,19 @@ def test_a_few_are_read_one_by_one_as_they_are_by_columns(frames, zone, now, kin
     ],
 )
 def test_a_message_that_is_nearly_usual(line, dialect, charset, mark):
-    reading = Reading.of("none", ZoneInfo("UTC"), dialect=dialect, charset=charset)
-    events([line, USUAL[0]], reading=reading, marks=np.array([mark, 0], np.uint8))
+    options = ParserOptions.from_keep_fields("none", ZoneInfo("UTC"), dialect=dialect, charset=charset)
+    events([line, USUAL[0]], options=options, marks=np.array([mark, 0], np.uint8))
 
 
 @pytest.mark.parametrize("dialect", [SINGLE, MULTIPORT])
 @pytest.mark.parametrize("line", USUAL)
 def test_usual_messages_are_read_one_by_one(line, dialect):
-    reading = Reading.of("none", ZoneInfo("UTC"), dialect=dialect)
-    assert few.read(pa.array([line]), NOW, reading, None) is not None
+    options = ParserOptions.from_keep_fields("none", ZoneInfo("UTC"), dialect=dialect)
+    assert rowwise.parse(pa.array([line]), NOW, options, None) is not None
 
 
 def test_each_line_alone_and_all_together():
-    expected = [reference(line, 0, NOW, UTC_READING) for line in LINES]
+    expected = [reference(line, 0, NOW, UTC_OPTIONS) for line in LINES]
     assert events(LINES) == expected
     assert [event for line in LINES for event in events([line])] == expected
 
@@ -102,31 +104,18 @@ def test_each_line_alone_and_all_together():
 def test_a_usual_head_with_any_one_byte_changed(line):
     others = b"\t\n\x0b\r\x1f !-./09:;@AZ[]_az{\x7f\x80\xc3\xff"
     lines = [line[:at] + bytes((byte,)) + line[at + 1 :] for at in range(len(line)) for byte in others]
-    assert events(lines) == [reference(frame, 0, NOW, UTC_READING) for frame in lines]
+    assert events(lines) == [reference(frame, 0, NOW, UTC_OPTIONS) for frame in lines]
 
 
-def test_what_a_line_becomes():
-    (event,) = events([b"<165>1 2003-10-11T22:14:15.003Z mymachine.example.com evntslog - ID47 - text\n"])
-    assert event.body == b"evntslog - ID47 - text"
-    assert event.headers == {
-        "Facility": "20",
-        "Severity": "5",
-        "priority": "165",
-        "version": "1",
-        "timestamp": "1065910455003",
-        "host": "mymachine.example.com",
-    }
-
-
-def test_headers_that_no_event_has_are_no_columns():
-    assert parse(pa.array([b"<13>x"]), NOW, UTC_READING).header_names == ["Facility", "Severity", STATUS]
-    assert parse(pa.array([b"<13>- h x"]), NOW, UTC_READING).header_names == [
+def test_headers_without_events_are_no_columns():
+    assert parse(pa.array([b"<13>x"]), NOW, UTC_OPTIONS).header_names == ["Facility", "Severity", STATUS]
+    assert parse(pa.array([b"<13>- h x"]), NOW, UTC_OPTIONS).header_names == [
         "Facility",
         "Severity",
         "priority",
         "host",
     ]
-    assert parse(pa.array([], pa.binary()), NOW, UTC_READING).header_names == []
+    assert parse(pa.array([], pa.binary()), NOW, UTC_OPTIONS).header_names == []
 
 
 @pytest.mark.parametrize(
@@ -142,12 +131,12 @@ def test_headers_that_no_event_has_are_no_columns():
     ],
 )
 def test_keep_fields(text, keep):
-    assert Reading.of(text).keep == keep
-    assert not Reading.of(text).keep_all
+    assert ParserOptions.from_keep_fields(text).keep == keep
+    assert not ParserOptions.from_keep_fields(text).keep_all
 
 
 def test_keep_fields_all_and_unknown():
-    assert Reading.of("ALL").keep_all
-    assert Reading.of("true").keep_all
+    assert ParserOptions.from_keep_fields("ALL").keep_all
+    assert ParserOptions.from_keep_fields("true").keep_all
     with pytest.raises(ValueError, match="not 'hots'"):
-        Reading.of("priority hots")
+        ParserOptions.from_keep_fields("priority hots")

@@ -1,4 +1,4 @@
-"""Messages that come to syslogtcp over real sockets: in what order, how they are cut, and what is no message."""
+"""Messages to syslogtcp over real sockets: their order, their cuts, and invalid ones."""
 
 import contextlib
 import logging
@@ -13,7 +13,7 @@ import pytest
 from flafka.agent.services.running import until
 from flafka.plugins import Components, hookimpl
 from flafka.sources.syslog import SyslogTcp
-from flafka.sources.syslog.framing import MAX_EVENTS
+from flafka.sources.syslog.framing import MAX_BATCH_EVENTS
 from tests.sources.syslog_running import Running
 from tests.sources.syslog_tcp_running import connect, make
 
@@ -74,13 +74,6 @@ def test_pythons_handler_ends_messages_with_nul():
     assert not any("flume.syslog.status" in event.headers for event in events)
 
 
-def test_netscreen_ends_messages_with_newline_and_nul():
-    with Running(make()) as running, connect(running.source) as sender:
-        sender.sendall(b"".join(b"<13>Oct 11 22:14:15 h NetScreen %d\n\0" % number for number in range(3)))
-        events = running.wait_for(3)
-    assert [event.body for event in events] == [b"NetScreen 0", b"NetScreen 1", b"NetScreen 2"]
-
-
 def test_dates_without_year_and_zone_go_by_the_clock_and_time_zone_given():
     source = make(timeZone="America/New_York", keepFields="hostname")
     source._decoder.clock = lambda: 1704067260.0  # the first minute of 2024, UTC
@@ -98,7 +91,7 @@ def test_order_and_content_of_many_lines():
             sender.sendall(b"\n".join(lines) + b"\n")
         events = running.wait_for(len(lines))
     assert [event.body for event in events] == [b"message %d \xff\x01 end\r" % i for i in range(len(lines))]
-    assert max(len(batch) for batch in running.batches) <= MAX_EVENTS
+    assert max(len(batch) for batch in running.batches) <= MAX_BATCH_EVENTS
 
 
 def test_a_stream_in_single_bytes():
@@ -112,72 +105,26 @@ def test_a_stream_in_single_bytes():
     assert [event.body for event in events] == [b"one", b"two", b"three"]
 
 
-def test_bad_frames_are_kept_and_counted(caplog):
-    frames = [b"<999>x", b"<192>x", b"<0013>x", b"no priority", b"<>", b"no text \xff", b"<13>no more of a head"]
+def test_bad_frames_are_logged_once_a_batch(caplog):
     with Running(make()) as running:
         with connect(running.source) as sender:
-            sender.sendall(b"\n".join(frames) + b"\n<13>- h good\n")
-        events = running.wait_for(8)
-        assert running.source.metrics.get("EventReadFail") == 7
-    assert [event.body for event in events] == [*frames, b"good"]
-    assert [event.headers.get("flume.syslog.status") for event in events] == ["Invalid"] * 7 + [None]
-    assert [event.headers["Facility"] for event in events] == ["0"] * 6 + ["1"] * 2, "a priority that is one counts"
+            sender.sendall(b"<999>x\nno priority\n<13>- h good\n")
+        running.wait_for(3)
     (record,) = [record for record in caplog.records if "Invalid" in record.getMessage()]
     assert record.getMessage().endswith(
         "messages are marked Invalid; the first one has a priority above 191: b'<999>x'"
     )
 
 
-def test_long_lines_are_cut(caplog):
+def test_a_long_line_is_logged_with_the_option(caplog):
     with Running(make(eventSize=100)) as running:
         with connect(running.source) as sender:
-            sender.sendall(b"<13>" + b"x" * 250 + b"\n<13>- h next\n")
-        events = running.wait_for(4)
-        assert running.source.metrics.get("EventIncompleteCount") == 1
-    assert [len(event.body) for event in events] == [100, 100, 54, 4]
-    assert b"".join(event.body for event in events[:3]) == b"<13>" + b"x" * 250
-    statuses = [event.headers.get("flume.syslog.status") for event in events]
-    assert statuses == ["Incomplete", "Invalid", "Invalid", None]
+            sender.sendall(b"<13>" + b"x" * 250 + b"\n")
+        running.wait_for(3)
     assert "eventSize = 100" in caplog.text
 
 
-def test_a_rest_that_looks_like_a_message_is_none():
-    forged = b"<0>Oct 11 22:14:15 victim forged"
-    with Running(make(eventSize=50)) as running:
-        with connect(running.source) as sender:
-            sender.sendall(b"<13>" + b"x" * 46 + forged + b"\n")
-        _, rest = running.wait_for(2)
-    assert rest.body == forged
-    assert rest.headers == {"Facility": "0", "Severity": "0", "flume.syslog.status": "Invalid"}
-
-
-@pytest.mark.parametrize(
-    ("stream", "body"),
-    [(b"<13>Oct 11 22:14:15 h cut off he", b"cut off he"), (b"90 <13>Oct 11 22:14:15 h cut off", b"cut off")],
-)
-def test_a_message_cut_off_by_the_end_of_the_connection_is_incomplete(stream, body):
-    with Running(make()) as running:
-        with connect(running.source) as sender:
-            sender.sendall(stream)
-        (event,) = running.wait_for(1)
-    assert event.body == body
-    assert event.headers["flume.syslog.status"] == "Incomplete"
-    assert event.headers["host"] == "h"
-
-
-def test_lines_that_begin_with_a_number_are_no_octet_counts():
-    lines = [b"22 Nov 2026 10:00:0%d plain text" % second for second in range(10)] + [b"1 message", b"2026 <b>"]
-    with Running(make()) as running, connect(running.source) as sender:
-        sender.sendall(b"\n".join(lines) + b"\n22 <13>- h octet-\ncounted<13>- h a line\n")
-        events = running.wait_for(14)
-        sender.sendall(b"23 <13>- h still connected")
-        events = running.wait_for(15)
-    bodies = [event.body for event in events]
-    assert bodies == [*lines, b"octet-\ncounted", b"a line", b"still connected"]
-    assert [event.headers.get("flume.syslog.status") for event in events] == ["Invalid"] * 12 + [None] * 3
-
-
-def test_octet_counts_that_lie_end_the_connection_where_no_newline_follows(caplog):
+def test_wrong_octet_counts_without_a_newline_end_the_connection(caplog):
     caplog.set_level(logging.WARNING)
     rest = b"<13>Oct 11 22:14:15 h " + b"x" * 2500
     with Running(make()) as running:

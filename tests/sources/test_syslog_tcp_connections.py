@@ -1,4 +1,4 @@
-"""Connections to syslogtcp: senders that stall, break off or are too many, and a source that begins and stops."""
+"""Connections to syslogtcp: senders that stall, break off or are too many, and start and stop of the source."""
 
 import resource
 import socket
@@ -14,7 +14,7 @@ from tests.sources.syslog_running import Running
 from tests.sources.syslog_tcp_running import connect, make
 
 
-def test_500_senders_that_stall_do_not_hold_up_a_healthy_one():
+def test_500_stalled_senders_do_not_block_a_healthy_one():
     lines = [b"<13>Oct 11 22:14:15 h %d" % i for i in range(10_000)]
     with Running(make()) as running:
         stalled = [connect(running.source) for _ in range(500)]
@@ -27,7 +27,7 @@ def test_500_senders_that_stall_do_not_hold_up_a_healthy_one():
         assert [int(event.body) for event in events] == list(range(len(lines)))
         for sender in stalled:
             sender.close()
-        # What they left unfinished is not lost, and says that it is no message.
+        # Their unfinished messages are kept, and marked as invalid.
         rest = running.wait_for(len(lines) + 500)[len(lines) :]
         assert {event.headers["flume.syslog.status"] for event in rest} == {"Invalid"}
         until(lambda: running.source.metrics.get("OpenConnectionCount") == 0)
@@ -44,7 +44,7 @@ def test_a_reset_connection_loses_nothing_that_was_read():
     assert [event.body for event in events] == [b"<13>one", b"<13>two"]
 
 
-def test_an_unfinished_message_is_not_waited_for_for_ever():
+def test_an_unfinished_message_has_a_timeout():
     source = make(frameTimeout=0.5)
     with Running(source) as running, connect(source) as silent, connect(source) as stalled:
         stalled.sendall(b"<13>begun")
@@ -60,14 +60,14 @@ def test_a_slow_sender_may_take_its_time():
     with Running(source) as running, connect(source) as sender:
         sender.sendall(b"<13>begun and ")
         until(lambda: running.source.metrics.get("OpenConnectionCount") == 1)
-        looked = source._inspected
-        until(lambda: source._inspected > looked)  # it has looked for overdue ones
+        checked = source._timeouts_checked
+        until(lambda: source._timeouts_checked > checked)
         sender.sendall(b"finished\n")
         (event,) = running.wait_for(1)
     assert event.body == b"<13>begun and finished"
 
 
-def test_one_address_has_so_many_connections_and_no_more(caplog):
+def test_connections_of_one_address_are_limited(caplog):
     with Running(make(maxConnectionsPerAddress=2)) as running:
         first, second = connect(running.source), connect(running.source)
         until(lambda: running.source.metrics.get("OpenConnectionCount") == 2)
@@ -89,7 +89,7 @@ def test_one_address_has_so_many_connections_and_no_more(caplog):
     assert "127.0.0.1 has 2 connections already" in caplog.text
 
 
-def test_an_idle_connection_ends_where_that_is_wanted():
+def test_an_idle_connection_ends_if_so_configured():
     with Running(make(idleTimeout=0.3)) as running, connect(running.source) as silent:
         with connect(running.source) as sender:
             sender.sendall(b"<13>- h one\n")
@@ -99,7 +99,7 @@ def test_an_idle_connection_ends_where_that_is_wanted():
     assert event.headers.get("flume.syslog.status") is None
 
 
-def test_out_of_file_descriptors_it_goes_on_later(caplog):
+def test_accepting_resumes_after_a_lack_of_file_descriptors(caplog):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     with Running(make()) as running, socket.socket() as one, socket.socket() as two:
         where = "127.0.0.1", running.source.port
@@ -115,8 +115,8 @@ def test_out_of_file_descriptors_it_goes_on_later(caplog):
         running.wait_for(2)
 
 
-def test_while_nobody_takes_batches_it_does_not_read():
-    """A sender is held up rather than its events dropped."""
+def test_nothing_is_read_while_batches_are_not_taken():
+    """A sender is blocked instead of its events dropped."""
     hold = threading.Event()
     line = b"<13>" + b"x" * 1000 + b"\n"
     sent = 0
@@ -137,7 +137,7 @@ def test_while_nobody_takes_batches_it_does_not_read():
         assert {event.body for event in running.wait_for(lines)} == {line[:-1]}
 
 
-def test_what_had_arrived_is_delivered_when_it_stops():
+def test_arrived_messages_are_delivered_at_a_stop():
     hold = threading.Event()
     with Running(make(), hold) as running:
         known, port = connect(running.source), running.source.port

@@ -1,4 +1,4 @@
-"""The times that syslog's columnar parser reads from messages: without a year, without a zone, and in fractions."""
+"""Times of syslog's columnar parser: without a year, without a zone, and in fractions."""
 
 import time
 from datetime import UTC, datetime, timedelta
@@ -6,22 +6,22 @@ from datetime import UTC, datetime, timedelta
 import pyarrow as pa
 import pytest
 
+from flafka.sources.syslog.dialects import ParserOptions
 from flafka.sources.syslog.parser import parse
-from flafka.sources.syslog.reading import Reading
-from tests.sources.syslog_frames import NOW, UTC_READING, events
+from tests.sources.syslog_frames import NOW, UTC_OPTIONS, events
 from tests.sources.syslog_plain import EPOCH
 
 
 def test_unique_microseconds():
     stamps = [f"2024-05-01T10:{i // 60 % 60:02}:{i % 60:02}.{i * 7919 % 1000000:06}" for i in range(3000)]
-    batch = parse(pa.array([f"<13>1 {stamp}Z h x".encode() for stamp in stamps]), NOW, UTC_READING)
+    batch = parse(pa.array([f"<13>1 {stamp}Z h x".encode() for stamp in stamps]), NOW, UTC_OPTIONS)
     millis = [(datetime.fromisoformat(stamp) - EPOCH) // timedelta(milliseconds=1) for stamp in stamps]
     assert batch.header("timestamp").cast(pa.string()).to_pylist() == [str(m) for m in millis]
 
 
 def test_whole_seconds_that_change_now_and_then():
     moments = [datetime(2024, 5, 1, tzinfo=UTC) + timedelta(seconds=(i // 3) * 61 + i * i % 2) for i in range(2000)]
-    batch = parse(pa.array([f"<13>{m:%b %e %H:%M:%S} h x".encode() for m in moments]), NOW, UTC_READING)
+    batch = parse(pa.array([f"<13>{m:%b %e %H:%M:%S} h x".encode() for m in moments]), NOW, UTC_OPTIONS)
     assert batch.header("timestamp").cast(pa.string()).to_pylist() == [f"{int(m.timestamp())}000" for m in moments]
 
 
@@ -37,18 +37,18 @@ def test_whole_seconds_that_change_now_and_then():
         ("2024-01-31T12:00:00", "Feb 29 12:00:00", 2024),
     ],
 )
-def test_a_date_without_a_year_gets_the_one_that_is_near(now, stamp, year):
+def test_a_date_without_a_year_gets_the_nearest_one(now, stamp, year):
     clock = datetime.fromisoformat(now).replace(tzinfo=UTC).timestamp()
     (event,) = events([f"<13>{stamp} h x".encode()], now=clock)
     expected = datetime.strptime(f"{year} {stamp}", "%Y %b %d %H:%M:%S").replace(tzinfo=UTC)
     assert event.headers["timestamp"] == f"{int(expected.timestamp())}000"
 
 
-def test_without_a_zone_it_is_the_one_of_this_machine(monkeypatch):
+def test_a_time_without_a_zone_is_in_the_zone_of_this_machine(monkeypatch):
     monkeypatch.setenv("TZ", "XYZ-3")
     time.tzset()
     try:
-        (event,) = events([b"<13>1 2031-05-01T10:00:00 h x"], reading=Reading.of("none"))
+        (event,) = events([b"<13>1 2031-05-01T10:00:00 h x"], options=ParserOptions.from_keep_fields("none"))
     finally:
         monkeypatch.undo()
         time.tzset()

@@ -103,7 +103,7 @@ def test_openssl_as_the_client(here):
     assert event.body == b"from openssl"
 
 
-def test_only_senders_with_a_certificate_of_the_authority_are_let_in(here, stranger, caplog):
+def test_only_senders_with_a_certificate_of_the_authority_are_admitted(here, stranger, caplog):
     source = make(here, truststore=here / "server.crt")
     with Running(source) as running:
         for shows, why in ((None, "showed no certificate"), (stranger, "certificate is refused")):
@@ -134,7 +134,7 @@ def test_plain_text_is_no_event_on_a_tls_port(here, text, caplog):
     assert "its TLS handshake failed" in caplog.text
 
 
-def test_slow_handshakes_hold_nobody_up_and_end(here, caplog):
+def test_slow_handshakes_block_no_one_and_end(here, caplog):
     source = make(here, handshakeTimeout=0.5)
     with Running(source) as running:
         slow = [socket.create_connection(("127.0.0.1", source.port), timeout=10) for _ in range(50)]
@@ -151,24 +151,24 @@ def test_slow_handshakes_hold_nobody_up_and_end(here, caplog):
     assert "it took longer than handshakeTimeout = 0.5 s" in caplog.text
 
 
-def test_a_connection_cut_off_in_tls_leaves_what_was_read(here):
+def test_a_connection_cut_off_in_tls_keeps_the_read_data(here):
     with Running(make(here)) as running:
         sender = connect(running.source, here)
         sender.sendall(LINE + b"one\n" + LINE + b"two, unfinished")
         running.wait_for(1)
-        sender.close()  # without TLS's farewell
+        sender.close()  # without TLS's close_notify
         _, event = running.wait_for(2)
     assert event.body == b"two, unfinished"
     assert event.headers["flume.syslog.status"] == "Incomplete"
 
 
 def test_a_sender_that_closes_without_reading_loses_nothing(here):
-    """Had it anything left to read, its kernel would reset the connection, and what waits for the source be gone."""
+    """With unread bytes its kernel would reset the connection, and drop the data that the source has not read."""
     source, hold = make(here), threading.Event()
     with Running(source, hold) as running:
         with connect(source, here, version=ssl.TLSVersion.TLSv1_3) as sender:
             sender.sendall(LINE + b"0\n")
-            running.wait_for(1)  # from now on the source is held up
+            running.wait_for(1)  # from now on the source is blocked
             sender.sendall(b"".join(LINE + b"%d\n" % i for i in range(1, 3000)))
         hold.set()
         events = running.wait_for(3000)
@@ -176,7 +176,7 @@ def test_a_sender_that_closes_without_reading_loses_nothing(here):
 
 
 def test_a_hello_in_single_bytes(here):
-    """The handshake waits for bytes without holding the thread."""
+    """The handshake waits for bytes without blocking the thread."""
     context = ssl.create_default_context(cafile=str(here / "server.crt"))
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
@@ -202,7 +202,7 @@ def test_a_hello_in_single_bytes(here):
     assert event.body == b"slowly"
 
 
-def test_a_keystore_that_will_not_do_is_a_clear_error(here, tmp_path):
+def test_an_unusable_keystore_is_a_clear_error(here, tmp_path):
     source = make(here, keystore=tmp_path / "absent.p12")
     with pytest.raises(Retry, match=r"absent\.p12: No such file"):
         source.open()

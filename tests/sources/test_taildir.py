@@ -1,4 +1,4 @@
-"""The source `taildir` on real files: what becomes of their lines."""
+"""Source `taildir` on real files: events of their lines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 
 from flafka.plugins import Components, hookimpl
 from flafka.sources.taildir import TaildirSource
-from flafka.sources.taildir.tail import MAX_LINE
+from flafka.sources.taildir.tail import MAX_LINE_BYTES
 from tests.fixtures.examples import examples
 from tests.sources.taildir_running import (
     LOGHUB,
@@ -27,7 +27,7 @@ from tests.sources.taildir_running import (
     start,
 )
 
-# --- what becomes of lines
+# --- lines
 
 
 def test_is_found_by_flumes_names() -> None:
@@ -37,17 +37,7 @@ def test_is_found_by_flumes_names() -> None:
         assert found.get("source", name) is TaildirSource
 
 
-def test_every_byte_of_a_line_arrives(logs: Path, tmp_path: Path) -> None:
-    text = b"plain\n\n\nnul \x00 \xff\xfe not utf-8\ncaf\xc3\xa9 \xe2\x82\xac\nreturn \r inside\n \t blanks \n"
-    (logs / "log").write_bytes(text)
-    source = start(tmp_path)
-    assert bodies(source) == text.split(b"\n")[:-1]
-    source.close()
-
-
-def test_a_file_in_utf_16_is_named_with_the_way_out(
-    logs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_file_in_utf_16_is_named_with_advice(logs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (logs / "log").write_bytes("one\ntwo\n".encode("utf-16"))
     source = start(tmp_path)
     assert bodies(source)[0] == "one".encode("utf-16")
@@ -58,16 +48,6 @@ def test_a_file_in_utf_16_is_named_with_the_way_out(
     assert "inputCharset = UTF-16" in record.getMessage()
 
 
-def test_a_carriage_return_is_taken_off_as_in_flume_or_kept(logs: Path, tmp_path: Path) -> None:
-    (logs / "log").write_bytes(b"a\r\nb\rc\r\r\n\r\nd\n\r")
-    source = start(tmp_path)
-    assert bodies(source) == [b"a", b"b\rc\r", b"", b"d"]
-    source.close()
-    source = start(tmp_path, positionFile=f"{tmp_path}/other.json", keepCarriageReturn="true")
-    assert bodies(source) == [b"a\r", b"b\rc\r\r", b"\r", b"d"]
-    source.close()
-
-
 @pytest.mark.skipif(not LOGHUB.is_dir(), reason="the real logs are not here")
 @pytest.mark.parametrize("name", ["HDFS_2k.log", "Hadoop_2k.log", "Linux_2k.log", "OpenSSH_2k.log"])
 def test_real_logs_come_back_byte_for_byte(name: str, logs: Path, tmp_path: Path) -> None:
@@ -76,7 +56,7 @@ def test_real_logs_come_back_byte_for_byte(name: str, logs: Path, tmp_path: Path
     path.write_bytes(data)
     source = start(tmp_path, keepCarriageReturn="true", byteOffsetHeader="true", batchSize="333", idleTimeout="0")
     lines = process(source)
-    path.rename(logs / "log.real.1")  # its last line has no newline, and comes once nobody will go on with it
+    path.rename(logs / "log.real.1")  # its last line has no newline, and is complete once its file is renamed
     lines += process(source)
     assert b"".join(body + b"\n" for body, _ in lines).removesuffix(b"\n") == data.removesuffix(b"\n")
     for body, headers in lines:
@@ -102,10 +82,12 @@ def test_a_line_waits_for_its_newline_across_restarts(logs: Path, tmp_path: Path
 
 
 @pytest.mark.parametrize("fate", ["renamed", "renamed out of the pattern", "deleted"])
-def test_an_unfinished_line_is_let_go_once_its_file_is_idle_and_gone(fate: str, logs: Path, tmp_path: Path) -> None:
+def test_an_unfinished_line_is_dropped_once_its_file_is_idle_and_deleted(
+    fate: str, logs: Path, tmp_path: Path
+) -> None:
     log = logs / "log"
     log.write_bytes(b"whole\npart")
-    # A deleted file can be read only while it is held open: no idle time may pass before it is deleted.
+    # A deleted file can be read only while it is open: no idle time may pass before its deletion.
     source = start(tmp_path, idleTimeout="600000" if fate == "deleted" else "200")
     assert bodies(source) == [b"whole"]
     if fate == "deleted":
@@ -122,10 +104,10 @@ def test_an_unfinished_line_is_let_go_once_its_file_is_idle_and_gone(fate: str, 
 
 
 def test_lines_are_cut_only_past_four_mebibytes(logs: Path, tmp_path: Path) -> None:
-    longest, longer = b"x" * MAX_LINE, b"y" * (MAX_LINE + 10)
+    longest, longer = b"x" * MAX_LINE_BYTES, b"y" * (MAX_LINE_BYTES + 10)
     (logs / "log").write_bytes(b"before\n" + longest + b"\n" + longer + b"\nafter\n")
     source = start(tmp_path)
-    assert bodies(source) == [b"before", longest, longer[:MAX_LINE], longer[MAX_LINE:], b"after"]
+    assert bodies(source) == [b"before", longest, longer[:MAX_LINE_BYTES], longer[MAX_LINE_BYTES:], b"after"]
     assert source.metrics.get("LineSplitCount") == 1
     source.close()
 
@@ -199,7 +181,7 @@ def test_a_file_name_need_not_be_utf8(logs: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", ["0", "-1"])
-def test_no_number_of_batches_is_no_limit_as_in_flume(logs: Path, tmp_path: Path, count: str) -> None:
+def test_a_batch_count_of_zero_is_no_limit_as_in_flume(logs: Path, tmp_path: Path, count: str) -> None:
     for name in "ab":
         (logs / f"log.{name}").write_bytes(b"".join(b"%s%d\n" % (name.encode(), i) for i in range(5)))
     source = start(tmp_path, batchSize="1", maxBatchCount=count)
@@ -243,7 +225,7 @@ def test_skip_to_end_is_for_files_present_at_the_first_start(logs: Path, tmp_pat
     source.close()
 
 
-def test_what_skip_to_end_skips_is_decided_once(logs: Path, tmp_path: Path) -> None:
+def test_the_files_of_skip_to_end_are_decided_once(logs: Path, tmp_path: Path) -> None:
     (logs / "log").write_bytes(b"old\n")
     source = start(tmp_path, skipToEnd="true")
     kill(source)
@@ -254,7 +236,7 @@ def test_what_skip_to_end_skips_is_decided_once(logs: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("compress", [gzip.compress, bz2.compress, lzma.compress])
-def test_compressed_files_are_left_alone(
+def test_compressed_files_are_ignored(
     compress: Callable[[bytes], bytes], logs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO)

@@ -1,4 +1,4 @@
-"""The source `taildir` while it runs: woken, killed, and beside a busy writer."""
+"""Source `taildir` while it runs: woken, killed, and beside a busy writer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_it_wakes_for_new_lines_and_stops_when_idle(logs: Path, tmp_path: Path) 
         append(path, body + b"\n")
         expected.append(body)
         with news:
-            # The next look everywhere is an hour away: only the kernel's hint can bring it.
+            # The next full scan is an hour away: only the kernel's event can bring it.
             assert news.wait_for(lambda: arrived == expected, timeout=60)
     log.rename(logs / "old")
     log.write_bytes(b"after rotation\n")
@@ -57,7 +57,7 @@ def test_it_wakes_for_new_lines_and_stops_when_idle(logs: Path, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("why", ["not wanted", "too many instances"])
-def test_it_works_without_hints(
+def test_it_works_without_kernel_events(
     why: str, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refused() -> None:
@@ -77,7 +77,7 @@ def test_it_works_without_hints(
 
 
 def deliver(directory: Path) -> None:
-    """To a file in place of a channel, until it is killed."""
+    """Deliver to a file in place of a channel, until the process is killed."""
     config, _ = TaildirConfig.parse(
         {
             "filegroups": "g",
@@ -144,8 +144,8 @@ def test_sigkill_loses_nothing_and_repeats_one_batch_at_most(tmp_path: Path, for
     assert max(seen.values()) <= 2
 
 
-def test_beside_a_busy_writer_it_looks_by_itself_and_misses_no_rotation(logs: Path, tmp_path: Path) -> None:
-    """So many events that the watches end for a while: a file rotated meanwhile is found afterwards."""
+def test_beside_a_busy_writer_it_scans_by_itself_and_misses_no_rotation(logs: Path, tmp_path: Path) -> None:
+    """Many events end the watches for a while: a file rotated meanwhile is found afterwards."""
     source = start(tmp_path, backoffSleepIncrement="3600000", maxBackoffSleep="3600000")
     arrived: list[bytes] = []
     news = threading.Condition()

@@ -1,4 +1,4 @@
-"""The source `taildir` beside writers that never rest: every line is read, or its file is told of as missed."""
+"""Source `taildir` beside busy writers: every line is read, or its file is reported as missed."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ for thread in threads:
 
 
 class Reading:
-    """A source at work, and what it has read."""
+    """Running source, and its events."""
 
     def __init__(self, source: TaildirSource) -> None:
         self.source = source
@@ -89,8 +89,8 @@ class Reading:
     def count(self, name: str) -> int:
         return int(self.source.metrics.get(name))
 
-    def rest(self, expected: int) -> None:
-        """Wait until that many lines came, or nothing has come for longer than two looks everywhere."""
+    def await_lines(self, expected: int) -> None:
+        """Wait until that many lines came, or nothing has come for longer than two full scans."""
         self.latest = time.monotonic()
         while sum(self.lines.values()) < expected and time.monotonic() - self.latest < 5:
             time.sleep(0.01)
@@ -128,16 +128,16 @@ def lost(lines: Counter[bytes], expected: int) -> list[int]:
 
 
 def files_lost(numbers: list[int], per_file: int) -> int:
-    """At least so many files were missed, where that many lines fit into each."""
+    """Return at least how many files were missed, where that many lines fit into each."""
     return -(-len(numbers) // per_file)
 
 
 @pytest.mark.parametrize("before", [0, 40, 2000])
-def test_a_file_that_grows_while_it_is_opened_is_no_other_one(
+def test_a_file_that_grows_while_it_is_opened_is_not_mistaken_for_another_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: int
 ) -> None:
-    """Between a look at its size and its opening it gets a longer head than what is read of it then."""
-    hold = Tail.hold
+    """The file gets a longer head between the check of its size and its opening."""
+    hold = Tail.attach
 
     def grown(tail: Tail, fd: int) -> None:
         append(Path(tail.path), b"later\n" * 100)
@@ -146,7 +146,7 @@ def test_a_file_that_grows_while_it_is_opened_is_no_other_one(
     source = start(tmp_path, inotify="false")
     append(tmp_path / "logs" / "log.1", b"x" * before + b"\n")
     with monkeypatch.context() as patched:
-        patched.setattr(Tail, "hold", grown)
+        patched.setattr(Tail, "attach", grown)
         found = bodies(source)
     source.close()
     assert found == [b"x" * before] + [b"later"] * 100
@@ -163,14 +163,14 @@ def test_pythons_rotating_handler(
     with reading(tmp_path, pattern) as found:
         with writing(ROTATING, tmp_path / "logs" / "app.log", size, backups, lines, rate) as writer:
             assert writer.wait(300) == 0
-        found.rest(lines)
+        found.await_lines(lines)
     missing = lost(found.lines, lines)
     assert files_lost(missing, size // 100) <= found.count("FileMissedCount")
     assert max(found.lines.values()) == 1
 
 
 def test_files_that_live_for_a_moment_beside_busy_ones(tmp_path: Path) -> None:
-    """As an application that writes a file for each job into the directory where its servers log."""
+    """Such an application writes a file for each job into the log directory of its servers."""
     (tmp_path / "logs").mkdir()
     with reading(tmp_path, ".*") as found:
         with writing(BUSY, tmp_path / "logs", 4) as busy, writing(SHORT, tmp_path / "logs", 60, 0.6) as short:
@@ -180,25 +180,25 @@ def test_files_that_live_for_a_moment_beside_busy_ones(tmp_path: Path) -> None:
             each = int(busy.stdout.read())
         expected = {b"short.%d %08d" % (i, line) for i in range(60) for line in range(100)}
         expected |= {b"busy.%d %08d" % (i, line) for i in range(4) for line in range(each)}
-        found.rest(len(expected))
+        found.await_lines(len(expected))
     assert expected - set(found.lines) == set()
     assert max(found.lines.values()) == 1
     assert found.count("FileMissedCount") == 0
 
 
-def test_files_that_come_and_go_while_the_channel_is_full_are_read(tmp_path: Path) -> None:
-    """They are opened by whom no channel holds up, and read once it takes events again."""
+def test_short_lived_files_are_read_after_the_channel_was_full(tmp_path: Path) -> None:
+    """A process that no channel blocks opens them, and they are read once the channel takes events."""
     with reading(tmp_path, "app[.]log") as found:
         number, log = 1, tmp_path / "logs" / "app.log"
 
         def opened() -> None:
-            """Or taken over already, by a source that is not held up yet: then it does not show."""
+            """Proceed also if the source has read the files already, before the full channel blocks it."""
             inode, deadline = log.stat().st_ino, time.monotonic() + 2
             while (log.stat().st_dev, inode) not in found.source._watcher._opened and time.monotonic() < deadline:
                 time.sleep(0.001)
 
         log.write_bytes(b"%08d\n" % 0)
-        found.rest(1)  # it is read, and so it is open
+        found.await_lines(1)  # it is read, and so it is open
         found.pause.clear()
         for _ in range(50):
             with log.open("ab") as file:
@@ -208,7 +208,7 @@ def test_files_that_come_and_go_while_the_channel_is_full_are_read(tmp_path: Pat
             log.touch()
             opened()
         found.pause.set()
-        found.rest(number)
+        found.await_lines(number)
     assert lost(found.lines, number) == []
     assert max(found.lines.values()) == 1
     assert found.count("FileMissedCount") == 0

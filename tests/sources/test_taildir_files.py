@@ -1,4 +1,4 @@
-"""The source `taildir`: what becomes of files that are renamed, copied, truncated, deleted or made again."""
+"""Source `taildir`: renamed, copied, truncated, deleted and recreated files."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_rotation_into_a_matching_name(logs: Path, tmp_path: Path) -> None:
     log.rename(logs / "log.1")
     log.write_bytes(b"4\n")
     assert sorted(bodies(source)) == [b"3", b"4"]
-    append(logs / "log.1", b"5\n")  # by a writer that has it open still
+    append(logs / "log.1", b"5\n")  # by a writer that still has it open
     assert bodies(source) == [b"5"]
     (logs / "log.1").rename(logs / "log.2")
     log.rename(logs / "log.1")
@@ -80,8 +80,8 @@ def test_a_rotated_file_is_read_to_its_end_before_its_successor(multiline: bool,
         append(log, b"".join(line + b"\n" for line in lines))
         written += lines
     for path in logs.iterdir():
-        os.utime(path, ns=(1, 1))  # as where all were written within one tick of the kernel's clock
-    written = written[:-1] if multiline else written  # the last one may go on
+        os.utime(path, ns=(1, 1))  # as if all were written within one tick of the kernel's clock
+    written = written[:-1] if multiline else written  # the last one may be incomplete
     until(lambda: found.extend(bodies(source)) or len(found) == len(written), seconds=60)
     source.close()
     assert found == written
@@ -101,7 +101,7 @@ def test_a_closed_file_is_found_under_a_name_that_does_not_match(logs: Path, tmp
     source.close()
 
 
-def test_an_inode_alone_proves_nothing_under_a_name_that_does_not_match(logs: Path, tmp_path: Path) -> None:
+def test_an_inode_alone_identifies_no_file_under_a_name_that_does_not_match(logs: Path, tmp_path: Path) -> None:
     source = start(tmp_path, idleTimeout="60")
     reused = False
     for _ in range(5):
@@ -180,7 +180,7 @@ def test_a_new_file_under_an_old_inode_is_read_from_its_start(down: bool, logs: 
         ("log", False, [b"1", b"2", b"3"]),  # the first cursor is at offset 0, and its head is in both files
     ],
 )
-def test_of_two_cursors_with_one_inode_the_proved_and_newer_one_counts(
+def test_of_two_cursors_with_one_inode_the_verified_and_newer_one_counts(
     name: str, stored: bool, lines: list[bytes], logs: Path, tmp_path: Path
 ) -> None:
     log, inode = logs / "log", tmp_path / "inode"
@@ -234,10 +234,10 @@ def test_copytruncate(regrown: bytes, down: bool, logs: Path, tmp_path: Path) ->
 
 @pytest.mark.parametrize("busy", [False, True])
 @pytest.mark.parametrize("fate", ["renamed", "deleted"])
-def test_what_is_written_after_copytruncate_is_read_though_the_file_is_gone(
+def test_lines_written_after_copytruncate_are_read_although_the_file_is_deleted(
     fate: str, busy: bool, logs: Path, tmp_path: Path
 ) -> None:
-    """`busy`: a channel has kept the source waiting for longer than `idleTimeout`."""
+    """`busy`: a channel has blocked the source for longer than `idleTimeout`."""
     log = logs / "log"
     log.write_bytes(b"a a\n" * 100)
     source = start(tmp_path, "log", fileHeader="true", inotify="false" if busy else "true")
@@ -273,7 +273,7 @@ def test_copytruncate_under_a_writer_that_does_not_append(
             if down:
                 source = start(tmp_path, byteOffsetHeader="true")
             events = process(source)
-            # NULs that are not the first of their file are bytes of a line.
+            # NULs that are not the first bytes of their file belong to a line.
             assert [body for body, _ in events] == [b"%d" % turn, b"\0\0two"]
             assert events[0][1] == {"byteoffset": str(offset)}
             assert source.metrics.get("NulByteCount") >= offset
@@ -311,12 +311,12 @@ def test_nuls_are_skipped_again_after_a_kill_and_another_truncation(logs: Path, 
     source.close()
 
 
-def test_where_there_are_only_nuls_the_text_may_come_before_them(logs: Path, tmp_path: Path) -> None:
+def test_text_may_be_written_before_nuls(logs: Path, tmp_path: Path) -> None:
     log = logs / "log"
     log.write_bytes(b"\0" * (9 << 20))
     source = start(tmp_path, idleTimeout="200")
     assert bodies(source) == []
-    assert not source._reader.behind, "it is not looked at without a pause"
+    assert not source._reader.unfinished, "it is not looked at without a pause"
     with log.open("r+b") as file:
         file.write(b"first\n")
     assert bodies(source)[0] == b"first"
@@ -325,15 +325,15 @@ def test_where_there_are_only_nuls_the_text_may_come_before_them(logs: Path, tmp
     (logs / "log.2").rename(logs / "old")
     while not source.metrics.get("NulByteCount"):
         assert bodies(source) == []
-    assert source.metrics.get("NulByteCount") == 5000, "nobody writes to it any more"
+    assert source.metrics.get("NulByteCount") == 5000, "no writer has it any more"
     source.close()
 
 
 @pytest.mark.parametrize("why", ["compressed", "unreadable", "forgotten"])
-def test_a_large_file_that_cannot_be_read_is_not_looked_at_without_a_pause(
+def test_a_large_unreadable_file_is_not_polled_without_a_pause(
     logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
-    """It has more than one turn of bytes left, as a file has that is read on at once."""
+    """The file has more than one turn of unread bytes, so the source would poll it at once."""
     log = logs / "log"
     log.write_bytes((b"\x1f\x8b\x08" if why == "compressed" else b"") + b"x" * 1023 + b"\n" * (9 << 20))
     source = start(tmp_path)
@@ -344,12 +344,12 @@ def test_a_large_file_that_cannot_be_read_is_not_looked_at_without_a_pause(
         (tail,) = source._table.tracked
         source._table.forget(tail)
         source._reader.poll_again(tail)
-        source._reader.holding.add(tail)
-        assert source._due_of(tail, None, 0.0) is None
-        assert not source._reader.holding
+        source._reader.buffering.add(tail)
+        assert source._pending_read(tail, None, 0.0) is None
+        assert not source._reader.buffering
     else:
         assert list(source.poll()) == []
-        assert not source._reader.behind
+        assert not source._reader.unfinished
     source.close()
 
 
@@ -385,7 +385,7 @@ def test_positions_hold_when_the_device_number_changes(logs: Path, tmp_path: Pat
     source.close()
 
 
-def test_symbolic_links_and_what_they_point_to(logs: Path, tmp_path: Path) -> None:
+def test_symbolic_links_and_their_targets(logs: Path, tmp_path: Path) -> None:
     data = tmp_path / "data"
     data.mkdir()
     (data / "one").write_bytes(b"1\n")
@@ -437,7 +437,7 @@ def test_a_directory_may_come_later(tmp_path: Path, caplog: pytest.LogCaptureFix
     source.close()
 
 
-def test_positions_are_kept_while_the_directory_is_away(logs: Path, tmp_path: Path) -> None:
+def test_positions_are_kept_while_the_directory_is_missing(logs: Path, tmp_path: Path) -> None:
     (logs / "log").write_bytes(b"1\n")
     source = start(tmp_path, idleTimeout="0")
     assert bodies(source) == [b"1"]

@@ -1,4 +1,4 @@
-"""The source `taildir` against everything that may happen to a log, in any order: each line is numbered.
+"""Source `taildir` under all changes of a log, in any order: each line is numbered.
 
 Two machines: one whose files stay open, one that closes each file as soon as it was read.
 """
@@ -36,18 +36,18 @@ PACKERS: list[tuple[Callable[[bytes], bytes], str]] = [
     (lambda data: pa.compress(data, "zstd", asbytes=True), "zst"),
 ]
 HEAD = b"#" * 1200
-"""Some files begin with the same line, longer than what identifies a file."""
+"""Some files begin with the same line, longer than the head that identifies a file."""
 
 
 @dataclass
 class Log:
-    """A file as its writers know it."""
+    """File as its writers know it."""
 
     path: Path
     known: bool = False
-    """Whether the source has seen something in it and saved that: only then can it follow it wherever it goes."""
+    """True if the source has read and saved some of it: only then can it follow the file everywhere."""
     read: bool = True
-    """Whether all that is written is stored."""
+    """True if all written lines are stored."""
     partial: bool = False
     matches: bool = True
     writer: int = field(default=-1)
@@ -67,7 +67,7 @@ class Machine(RuleBasedStateMachine):
         self.directory = Path(tempfile.mkdtemp())
         (self.directory / "logs").mkdir()
         self.logs: dict[str, Log] = {}
-        """By name, those that still have one."""
+        """Files by name, those that still have one."""
         self.written: Counter[bytes] = Counter()
         self.seen: Counter[bytes] = Counter()
         self.unstored: Counter[bytes] = Counter()
@@ -75,7 +75,7 @@ class Machine(RuleBasedStateMachine):
         self.rotations = 0
         self.source: TaildirSource | None = None
         self.held = False
-        """Whether the source alone holds something that it has not read: stopped now, it would lose it, as anyone."""
+        """True if the source alone holds an unread file: stopped now, any reader would lose it."""
         self.begin()
 
     # --- the source
@@ -97,7 +97,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.source is not None and not self.held)
     @rule(batches=st.integers(0, 3), stored=st.booleans())
     def stop_in_the_middle(self, batches: int, stored: bool) -> None:
-        """SIGKILL: some batches are stored, and another had been offered, or was stored but not acknowledged."""
+        """SIGKILL: some batches are stored, and another had been yielded, or was stored but not acknowledged."""
         source, self.source = self.source, None
         assert source is not None
         with contextlib.closing(source.poll()) as look:
@@ -122,14 +122,14 @@ class Machine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.source is None)
     @rule()
-    def go_on(self) -> None:
+    def resume(self) -> None:
         self.begin()
 
     # --- the writers
 
     def line(self, width: int) -> bytes:
         self.number += 1
-        # Numbered at its end as well: the end of what was read proves a file, beside its head.
+        # Numbered at its end as well: the last read bytes identify a file, beside its head.
         body = b"%06d%s%06d" % (self.number, b"." * width, self.number)
         self.written[body] += 1
         return body
@@ -169,7 +169,7 @@ class Machine(RuleBasedStateMachine):
             log.partial = False
 
     def movable(self, log: Log) -> bool:
-        # Once closed, a file without a newline at its end counts as done as soon as it is renamed.
+        # Once closed, a file without a newline at its end counts as complete as soon as it is renamed.
         return log.known and not (self.closes and log.partial)
 
     @precondition(lambda self: self.logs)
@@ -217,7 +217,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: any(log.known and not log.partial for log in self.logs.values()))
     @rule(data=st.data(), packed=st.booleans())
     def replace_by_copy(self, data: st.DataObject, packed: bool) -> None:
-        """What `compress` of logrotate does, or a rotation onto another disk; read or not."""
+        """Replace a file by its copy like `compress` of logrotate, or a rotation onto another disk; read or not."""
         known = sorted(name for name, log in self.logs.items() if log.known and not log.partial)
         name = data.draw(st.sampled_from(known))
         log = self.logs.pop(name)
@@ -233,7 +233,7 @@ class Machine(RuleBasedStateMachine):
             log.path.unlink()
             log.path.with_name(fresh).write_bytes(content)
 
-    # --- what must hold
+    # --- invariants
 
     @invariant()
     def nothing_comes_twice_that_was_acknowledged(self) -> None:
@@ -256,7 +256,7 @@ class Machine(RuleBasedStateMachine):
 
 
 class ClosingMachine(Machine):
-    """Its files are closed once they are read, and the kernel gives no hints."""
+    """Machine whose files are closed once they are read, without events of the kernel."""
 
     options: ClassVar[dict[str, str]] = {"batchSize": "3", "idleTimeout": "0", "inotify": "false"}
     closes = True

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from flafka.sources.taildir import TaildirConfig, TaildirSource
 from tests.fixtures.examples import examples
-from tests.sources.taildir_running import append, bodies, kill, positions, process, start
+from tests.sources.taildir_running import append, bodies, kill, process, start
 
 TRACE = b"""2024-05-01 10:00:00 ERROR request failed
 java.lang.IllegalStateException: no
@@ -48,41 +48,8 @@ def test_a_stack_trace_is_one_event(log: Path, tmp_path: Path) -> None:
     source.close()
 
 
-def test_carriage_returns_end_lines_inside_an_event_too(log: Path, tmp_path: Path) -> None:
-    log.write_bytes(b"2024-05-01 one\r\n two\r\n2024-05-01 next\r\n")
-    source = multi(tmp_path)
-    assert bodies(source) == [b"2024-05-01 one\n two"]
-    source.close()
-    source = multi(tmp_path, positionFile=f"{tmp_path}/other.json", keepCarriageReturn="true")
-    assert bodies(source) == [b"2024-05-01 one\r\n two\r"]
-    source.close()
-
-
-@pytest.mark.parametrize(
-    ("match", "negate", "pattern", "events"),
-    [
-        ("after", "false", "^b", [b"a", b"a\nb\nb", b"a", b"a\nb"]),
-        ("after", "true", "^a", [b"a", b"a\nb\nb", b"a", b"a\nb"]),
-        ("before", "false", "^b", [b"a", b"a", b"b\nb\na", b"a", b"b"]),
-        ("before", "true", "^a", [b"a", b"a", b"b\nb\na", b"a", b"b"]),
-    ],
-)
-def test_after_before_and_negate_mean_what_filebeat_means(
-    match: str, negate: str, pattern: str, events: list[bytes], log: Path, tmp_path: Path
-) -> None:
-    log.write_bytes(b"a\na\nb\nb\na\na\nb\n")
-    options = {"multiline.pattern": pattern, "multiline.negate": negate, "multiline.match": match}
-    source = multi(tmp_path, **options)
-    assert bodies(source) == events[:-1]
-    source.close()
-    source = multi(tmp_path, **{**options, "multiline.timeout": "1"})
-    assert bodies(source) == events[-1:], "complete after the timeout, also in a process that never saw it grow"
-    assert positions(tmp_path) == {"log": 14}
-    source.close()
-
-
 def test_an_event_is_complete_when_its_file_has_been_quiet(log: Path, tmp_path: Path) -> None:
-    """No look everywhere comes in time: the timeout itself wakes the source."""
+    """No full scan comes in time: the timeout itself wakes the source."""
     log.write_bytes(TRACE + b"\nand unfin")
     source = multi(
         tmp_path, backoffSleepIncrement="3600000", maxBackoffSleep="3600000", **{"multiline.timeout": "300"}
@@ -125,7 +92,7 @@ def test_nothing_is_lost_at_a_restart_in_the_middle_of_an_event(way: str, log: P
 
 
 @pytest.mark.parametrize("fate", ["renamed", "renamed out of the pattern", "deleted", "copytruncate"])
-def test_what_waits_for_its_end_survives_a_rotation(fate: str, log: Path, tmp_path: Path) -> None:
+def test_an_unfinished_event_survives_a_rotation(fate: str, log: Path, tmp_path: Path) -> None:
     log.write_bytes(TRACE + b"\n")
     source = multi(tmp_path, **({} if fate == "copytruncate" else {"multiline.timeout": "300"}))
     assert bodies(source) == []
@@ -143,28 +110,6 @@ def test_what_waits_for_its_end_survives_a_rotation(fate: str, log: Path, tmp_pa
     source.close()
 
 
-@pytest.mark.parametrize("lines", [1, 2, 3, 7, 500])
-def test_an_event_of_too_many_lines_is_cut_and_nothing_is_thrown_away(lines: int, log: Path, tmp_path: Path) -> None:
-    trace = [b"2024-05-01 x", *(b" line %d" % i for i in range(19))]
-    log.write_bytes(b"\n".join([*trace, b"2024-05-01 next", b""]))
-    source = multi(tmp_path, **{"multiline.maxLines": str(lines)})
-    expected = [b"\n".join(trace[i : i + lines]) for i in range(0, 20, lines)]
-    assert bodies(source)[: len(expected)] == expected
-    source.close()
-
-
-def test_an_event_of_too_many_bytes_is_cut_between_lines(log: Path, tmp_path: Path) -> None:
-    trace = [b"2024-05-01 x", *(b" line %d" % i for i in range(10, 30))]
-    log.write_bytes(b"\n".join([*trace, b"2024-05-01 " + b"l" * 200, b"2024-05-01 next", b""]))
-    source = multi(tmp_path, **{"multiline.maxBytes": "40"})
-    found = bodies(source)
-    assert found[-1] == b"2024-05-01 " + b"l" * 200, "a line is never cut"
-    assert all(len(body) < 40 for body in found[:-1])
-    assert b"\n".join(found[:-1]) == b"\n".join(trace)
-    assert len(found) == 7
-    source.close()
-
-
 def test_events_longer_than_a_batch(log: Path, tmp_path: Path) -> None:
     huge = b"2024-05-01 x" + b"\n y" * 300_000
     log.write_bytes(b"\n".join([PLAIN, huge, huge, PLAIN, b""]))
@@ -173,7 +118,7 @@ def test_events_longer_than_a_batch(log: Path, tmp_path: Path) -> None:
     source.close()
 
 
-def test_lines_without_an_end_do_not_wait_for_ever(log: Path, tmp_path: Path) -> None:
+def test_unfinished_lines_do_not_wait_for_ever(log: Path, tmp_path: Path) -> None:
     line = b" " + b"z" * 999 + b"\n"
     log.write_bytes(b"2024-05-01 x\n" + line * 9000)
     options = {"multiline.maxLines": "1000000", "multiline.maxBytes": str(4 << 20)}
@@ -185,7 +130,7 @@ def test_lines_without_an_end_do_not_wait_for_ever(log: Path, tmp_path: Path) ->
 
 
 def expected_events(lines: list[bytes], *, negate: bool, after: bool, most: int) -> list[bytes]:
-    """As Filebeat's documentation says it, line by line."""
+    """Return the events by Filebeat's documentation, line by line."""
     events: list[list[bytes]] = []
     open_ = False
     for line in lines:

@@ -1,4 +1,4 @@
-"""The process of `taildir` that opens files as the kernel names them: killed, stopped, orphaned, or very busy."""
+"""Process of `taildir` that opens files as the kernel names them: killed, stopped, orphaned, or very busy."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Begin = Callable[..., TaildirSource]
 
 
 def opener(source: TaildirSource) -> subprocess.Popen[bytes]:
-    """The process; it reads events once it has been started."""
+    """Return the process; it reads events once it has been started."""
     names = source._watcher._names
     assert names is not None
     until(lambda: names._process is not None)
@@ -36,8 +36,8 @@ def opener(source: TaildirSource) -> subprocess.Popen[bytes]:
     return names._process
 
 
-def news(source: TaildirSource) -> None:
-    """Wait until it has told of a file that comes now."""
+def await_report(source: TaildirSource) -> None:
+    """Wait until it has reported a file that is created now."""
     probe = Path(next(iter(source._discovery.directories)), "log.probe")
     probe.touch()
     until(lambda: any(change.path == str(probe) for change in source._watcher._changes))
@@ -46,14 +46,14 @@ def news(source: TaildirSource) -> None:
 
 
 def opened(source: TaildirSource, path: Path) -> None:
-    """Wait until that file is held open."""
+    """Wait until that file is open."""
     status = path.stat()
     until(lambda: (status.st_dev, status.st_ino) in source._watcher._opened)
 
 
 @pytest.fixture
 def begin() -> Iterator[Begin]:
-    """Starts sources, which are closed at the end."""
+    """Function that starts sources, which are closed at the end."""
     with ExitStack() as started:
 
         def begin(*arguments: Any, **options: str) -> TaildirSource:
@@ -67,7 +67,7 @@ def begin() -> Iterator[Begin]:
 def test_a_file_is_opened_and_can_be_read_after_it_was_deleted(begin: Begin, tmp_path: Path) -> None:
     (tmp_path / "logs").mkdir()
     source = begin(tmp_path)
-    news(source)
+    await_report(source)
     log = tmp_path / "logs" / "log.a"
     log.write_bytes(b"1\n2\n")
     opened(source, log)
@@ -77,13 +77,13 @@ def test_a_file_is_opened_and_can_be_read_after_it_was_deleted(begin: Begin, tmp
     source.close()
 
 
-def test_a_file_that_was_gone_before_it_could_be_opened_is_counted_and_degrades_health(
+def test_a_file_deleted_before_it_could_be_opened_is_counted_and_degrades_health(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = tmp_path / "logs" / "log.a"
     log.parent.mkdir()
     source = begin(tmp_path)
-    news(source)
+    await_report(source)
     process = opener(source)
     os.kill(process.pid, signal.SIGSTOP)
     log.write_bytes(b"1\n")
@@ -96,16 +96,16 @@ def test_a_file_that_was_gone_before_it_could_be_opened_is_counted_and_degrades_
 
     until(missed)
     assert source.metrics.get("FileMissedCount") == 1
-    assert str(log) in source.metrics.degraded()
+    assert str(log) in source.metrics.degradation()
     assert not source.metrics.last_error, "it works: nobody is to end it"
     now = time.monotonic()
     monkeypatch.setattr("flafka.sources.taildir.source.time.monotonic", lambda: now + 601)
-    assert not source.metrics.degraded()
+    assert not source.metrics.degradation()
     monkeypatch.undo()
     source.close()
 
 
-def test_a_change_of_names_costs_no_look_at_the_other_files(
+def test_a_change_of_names_costs_no_scan_of_other_files(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     logs = tmp_path / "logs"
@@ -114,7 +114,7 @@ def test_a_change_of_names_costs_no_look_at_the_other_files(
         append(logs / f"log.{number}", b"old\n")
     source = begin(tmp_path, backoffSleepIncrement="600000", maxBackoffSleep="600000")
     assert len(bodies(source)) == 300
-    news(source)
+    await_report(source)
     calls: list[str] = []
 
     def counted(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -148,12 +148,12 @@ def test_a_change_of_names_costs_no_look_at_the_other_files(
     assert len(saved) == 299, "the deleted one and the one that was moved away are left out"
 
 
-def test_writes_are_told_of_behind_a_link_that_came_while_it_ran(begin: Begin, tmp_path: Path) -> None:
+def test_writes_to_the_target_of_a_new_link_are_reported(begin: Begin, tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
     source = begin(tmp_path, backoffSleepIncrement="600000", maxBackoffSleep="600000")
     assert bodies(source) == []
-    news(source)
+    await_report(source)
     append(logs / "behind", b"1\n")
     (logs / "log.link").symlink_to(logs / "behind")
     found: list[bytes] = []
@@ -162,19 +162,19 @@ def test_writes_are_told_of_behind_a_link_that_came_while_it_ran(begin: Begin, t
     until(lambda: found.extend(bodies(source)) or found == [b"1", b"2"], seconds=60)
 
 
-def test_it_is_started_again_and_what_came_meanwhile_is_found(
+def test_a_killed_opener_is_restarted_and_new_files_are_found(
     begin: Begin, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "logs").mkdir()
     source = begin(tmp_path)
-    news(source)
+    await_report(source)
     first = opener(source)
     first.kill()
     append(tmp_path / "logs" / "log.a", b"1\n")
-    until(lambda: source._watcher._ended)
+    until(lambda: source._watcher._restart_reason)
     assert bodies(source) == [b"1"]
     until(lambda: opener(source).pid != first.pid)
-    news(source)
+    await_report(source)
     log = tmp_path / "logs" / "log.b"
     append(log, b"2\n")
     opened(source, log)
@@ -185,7 +185,7 @@ def test_it_is_started_again_and_what_came_meanwhile_is_found(
     source.close()
 
 
-def test_a_process_that_ends_at_once_degrades_health_and_is_started_less_and_less_often(
+def test_an_opener_that_ends_at_once_degrades_health_and_is_restarted_ever_more_rarely(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:
     broken = tmp_path / "opener.py"
@@ -199,19 +199,19 @@ def test_a_process_that_ends_at_once_degrades_health_and_is_started_less_and_les
     began = time.monotonic()
     until(lambda: bodies(source) or source.metrics.get("WatchRestartCount") >= 5)
     assert time.monotonic() - began > 0.01 * (1 + 2 + 4) * 0.9
-    assert "times (ValueError: it cannot): files that came and went" in source.metrics.degraded()
+    assert "times (ValueError: it cannot): files that were created" in source.metrics.degradation()
     source.close()
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_what_the_kernels_queue_does_not_hold_is_told_and_all_is_looked_at(
+def test_an_overflow_of_the_kernels_queue_is_reported_and_causes_a_full_scan(
     begin: Begin, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
     source = begin(tmp_path, backoffSleepIncrement="3600000", maxBackoffSleep="3600000")
     assert bodies(source) == []
-    news(source)
+    await_report(source)
     assert bodies(source) == []
     process = opener(source)
     os.kill(process.pid, signal.SIGSTOP)
@@ -233,7 +233,7 @@ def test_what_the_kernels_queue_does_not_hold_is_told_and_all_is_looked_at(
 
 
 def watch_names(pid: Connection) -> None:
-    """Until it is ended; tells which process it has started."""
+    """Wait until the process watches names; return its id."""
     names = NameWatcher(on_event=print, on_overflow=print, on_end=print, on_sync=lambda _: None)
     until(lambda: names._process is not None)
     assert names._process is not None
@@ -242,7 +242,7 @@ def watch_names(pid: Connection) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_it_ends_with_the_agent(number: signal.Signals, forked: Forked) -> None:
+def test_the_opener_ends_with_the_agent(number: signal.Signals, forked: Forked) -> None:
     here, there = Pipe(duplex=False)
     with here, there:
         agent = forked.start(watch_names, there)
@@ -268,14 +268,14 @@ def test_hundreds_of_directories(begin: Begin, tmp_path: Path) -> None:
     source = begin(tmp_path, filegroups=" ".join(groups), **options)
     for group in groups:
         (tmp_path / "logs" / group / "log").write_bytes(group.encode() + b"\n")
-    until(lambda: len(source._watcher._opened) >= min(300, source._table.max_waiting))
+    until(lambda: len(source._watcher._opened) >= min(300, source._table.max_untracked_open))
     for group in groups[:200]:
         (tmp_path / "logs" / group / "log").unlink()
     assert sorted(bodies(source)) == sorted(group.encode() for group in groups)
     source.close()
 
 
-def test_a_directory_that_is_made_again_is_watched_again(begin: Begin, tmp_path: Path) -> None:
+def test_a_recreated_directory_is_watched_again(begin: Begin, tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
     source = begin(tmp_path)
@@ -283,7 +283,7 @@ def test_a_directory_that_is_made_again_is_watched_again(begin: Begin, tmp_path:
     logs.rename(tmp_path / "before")
     logs.mkdir()
     assert bodies(source) == []
-    news(source)
+    await_report(source)
     log = logs / "log.a"
     log.write_bytes(b"1\n")
     opened(source, log)
@@ -296,7 +296,7 @@ def test_a_directory_that_is_made_again_is_watched_again(begin: Begin, tmp_path:
 
 
 def rotate(log: Path, count: int) -> None:
-    """As logrotate does with `rotate <count>`, `compress` and `create`."""
+    """Rotate as logrotate does with `rotate <count>`, `compress` and `create`."""
     (log.with_name(f"{log.name}.{count}.gz")).unlink(missing_ok=True)
     for number in range(count - 1, 0, -1):
         with suppress(FileNotFoundError):
@@ -307,7 +307,7 @@ def rotate(log: Path, count: int) -> None:
 
 
 def test_rotation_with_compress_while_it_runs(tmp_path: Path) -> None:
-    for attempt in range(3):  # a busy machine may let a file go before it is opened, which is told
+    for attempt in range(3):  # a busy machine may lose a file before it is opened, which is reported
         directory = tmp_path / str(attempt)
         directory.mkdir()
         log = directory / "logs" / "app.log"
@@ -319,7 +319,7 @@ def test_rotation_with_compress_while_it_runs(tmp_path: Path) -> None:
                     number += 50
                     time.sleep(0.002)
                 rotate(log, 3)
-            found.rest(number)
+            found.await_lines(number)
         assert max(found.lines.values()) == 1
         missed = found.count("FileMissedCount")
         assert files_lost(lost(found.lines, number), 1000) <= missed
@@ -328,10 +328,10 @@ def test_rotation_with_compress_while_it_runs(tmp_path: Path) -> None:
     raise AssertionError("a file was missed each time")
 
 
-def test_a_closed_file_that_was_written_to_and_compressed_unseen_is_read_on_in_its_copy(
+def test_a_closed_file_written_and_compressed_between_scans_is_resumed_in_its_copy(
     begin: Begin, tmp_path: Path
 ) -> None:
-    """Without a restart: it was closed as idle, and nobody looked while it was written to and rotated."""
+    """Without a restart: it was closed as idle, and written and rotated without a scan in between."""
     (tmp_path / "logs").mkdir()
     log = tmp_path / "logs" / "app.log"
     source = begin(tmp_path, "app[.]log", idleTimeout="0", inotify="false")
@@ -347,10 +347,10 @@ def test_a_closed_file_that_was_written_to_and_compressed_unseen_is_read_on_in_i
     source.close()
 
 
-def test_a_compressed_copy_that_could_not_be_unpacked_is_tried_again(
+def test_a_compressed_copy_that_could_not_be_unpacked_is_retried(
     begin: Begin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The disk that is to hold what it holds is full at first."""
+    """The disk for the unpacked copy is full at first."""
     (tmp_path / "logs").mkdir()
     log = tmp_path / "logs" / "app.log"
     source = begin(tmp_path, "app[.]log", idleTimeout="0", inotify="false")
@@ -363,13 +363,13 @@ def test_a_compressed_copy_that_could_not_be_unpacked_is_tried_again(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("flafka.sources.taildir.discovery.unpack", full)
+        patched.setattr("flafka.sources.taildir.discovery.decompress", full)
         source._discovery.idle_seconds = 60.0
         assert bodies(source) == []
         trouble = f"{log}.1.gz cannot be unpacked, it is tried again: No space left on device"
-        assert source._troubles.first() == trouble
+        assert source._file_errors.oldest() == trouble
     assert bodies(source) == [b"2"]
-    assert source._troubles.first() == ""
+    assert source._file_errors.oldest() == ""
     source.close()
 
 

@@ -35,8 +35,8 @@ JOURNAL = (
 )
 
 
-def left(directory: Path, version: int) -> tuple[Path, Path]:
-    """Positions of a source that was killed: two lines of its file are read, of which the position file has one."""
+def write_killed_source(directory: Path, version: int) -> tuple[Path, Path]:
+    """Write positions of a killed source: two lines of its file are read, of which the position file has one."""
     log, home = directory / "logs" / "log", directory / "positions"
     log.parent.mkdir()
     home.mkdir()
@@ -52,16 +52,16 @@ def left(directory: Path, version: int) -> tuple[Path, Path]:
     return home / "taildir.json", home / "taildir.json.journal"
 
 
-def test_a_journal_of_version_2_is_read(tmp_path: Path) -> None:
-    left(tmp_path, 2)
+def test_a_journal_of_version_2_can_be_read(tmp_path: Path) -> None:
+    write_killed_source(tmp_path, 2)
     source = start(tmp_path)
     assert bodies(source) == [b"3"]
     source.close()
 
 
 @pytest.mark.parametrize("version", [1, 3])
-def test_a_journal_of_another_version_is_refused_with_the_way_out(version: int, tmp_path: Path) -> None:
-    index, journal = left(tmp_path, version)
+def test_a_journal_of_another_version_is_refused_with_advice(version: int, tmp_path: Path) -> None:
+    index, journal = write_killed_source(tmp_path, version)
     source = make(tmp_path)
     with pytest.raises(FlafkaError) as refused:
         source.open()
@@ -80,7 +80,7 @@ def test_a_journal_of_another_version_is_refused_with_the_way_out(version: int, 
 
 
 class Written:
-    """Three files, each read in part by a source that was killed, and the rest of them."""
+    """Three files, each read in part by a source that was killed, and their remaining lines."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -98,8 +98,8 @@ class Written:
         self.home = directory / "positions"
         self.state = {path.name: path.read_bytes() for path in self.home.iterdir()}
 
-    def go_on(self, name: str, content: bytes) -> tuple[Counter[bytes], str]:
-        """What is read with that file changed, and what the log says of it."""
+    def resume(self, name: str, content: bytes) -> tuple[Counter[bytes], str]:
+        """Resume with that file changed; return the lines, and the log about it."""
         for path, data in {**self.state, name: content}.items():
             (self.home / path).write_bytes(data)
         told: list[str] = []
@@ -124,11 +124,11 @@ def written() -> Written:
 
 
 def check(written: Written, name: str, content: bytes, *, cut: bool = False) -> None:
-    """Nothing is passed over in silence, and nothing is read again in silence, unless what says so was cut off."""
+    """No line is skipped silently, and none is repeated silently, except after a cut end."""
     try:
-        found, told = written.go_on(name, content)
+        found, told = written.resume(name, content)
     except FlafkaError:
-        return  # it says what is wrong and is not started
+        return  # it names the fault and does not start
     passed_over = written.unread - set(found)
     assert not passed_over or "were not read here" in told or "nothing else proves that it is the same" in told, (
         passed_over
@@ -174,7 +174,7 @@ class TestDamage:
             check(written, name, bytes(flipped))
 
 
-def test_lines_behind_a_damaged_one_count(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_lines_after_a_damaged_one_count(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "log").write_bytes(b"1\n2\n3\n")
     source = start(tmp_path, batchSize="1")
@@ -218,7 +218,9 @@ COPIES = [*itertools.product(["app[.]log", "app.*"], ["app.log.1.{}", "app-20261
 
 
 @pytest.mark.parametrize(("pattern", "name", "suffix"), some(COPIES, 3))  # with each suffix, and both names with both
-def test_a_copy_made_while_it_was_down_is_read_on(pattern: str, name: str, suffix: str, tmp_path: Path) -> None:
+def test_a_copy_made_while_the_source_was_stopped_is_resumed(
+    pattern: str, name: str, suffix: str, tmp_path: Path
+) -> None:
     log = tmp_path / "logs" / "app.log"
     log.parent.mkdir()
     append(log, b"".join(line + b"\n" for line in LONG[:1000]))
@@ -232,7 +234,7 @@ def test_a_copy_made_while_it_was_down_is_read_on(pattern: str, name: str, suffi
     rotate(log, name.format(suffix), suffix)
     append(log, b"".join(line + b"\n" for line in LONG[2000:]))
 
-    # Killed in the middle of it, it goes on where it was.
+    # Killed in the middle of it, it resumes at its offset.
     source = start(tmp_path, pattern, batchSize="300")
     seen: list[bytes] = []
     for batch in source.poll():
@@ -287,7 +289,7 @@ def test_a_file_that_only_begins_the_same_is_not_its_copy(tmp_path: Path, caplog
 
 @pytest.mark.parametrize("down", [True, False])
 @pytest.mark.parametrize("read", [b"1\n2\n", b"half a li"])
-def test_what_copytruncate_copied_while_nobody_looked_is_read_on(read: bytes, down: bool, tmp_path: Path) -> None:
+def test_a_copy_of_copytruncate_between_scans_is_resumed(read: bytes, down: bool, tmp_path: Path) -> None:
     """While the source was down, or while the file was closed as idle: then another may have taken its inode, too."""
     log = tmp_path / "logs" / "log"
     log.parent.mkdir()
@@ -310,7 +312,7 @@ def test_what_copytruncate_copied_while_nobody_looked_is_read_on(read: bytes, do
     source.close()
 
 
-def test_a_deleted_file_leaves_flumes_file_at_once_and_the_journal_later(tmp_path: Path) -> None:
+def test_a_deleted_file_is_removed_from_flumes_file_at_once_and_from_the_journal_later(tmp_path: Path) -> None:
     log = tmp_path / "logs" / "log"
     log.parent.mkdir()
     log.write_bytes(b"1\n2\n")
@@ -327,7 +329,7 @@ def test_a_deleted_file_leaves_flumes_file_at_once_and_the_journal_later(tmp_pat
     source.close()
 
 
-def test_what_flume_read_of_a_file_that_was_empty_proves_no_copy(
+def test_flumes_position_of_an_empty_file_identifies_no_copy(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     log, index = tmp_path / "logs" / "log", tmp_path / "positions" / "taildir.json"
@@ -345,7 +347,7 @@ def test_what_flume_read_of_a_file_that_was_empty_proves_no_copy(
     source.close()
 
 
-def test_the_directory_of_positions_is_made_again_when_it_was_removed(tmp_path: Path) -> None:
+def test_a_removed_directory_of_positions_is_recreated(tmp_path: Path) -> None:
     log = tmp_path / "logs" / "log"
     log.parent.mkdir()
     append(log, b"1\n")

@@ -1,4 +1,4 @@
-"""The positions of `taildir` on a disk whose power fails: lines may come again, none is passed over."""
+"""Positions of `taildir` on a disk with power failures: lines may be repeated, none is skipped."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ import pytest
 from flafka.sources.taildir import TaildirSource
 from flafka.sources.taildir import cursors as cursors_module
 from tests.fixtures.examples import some
-from tests.fixtures.power import Disk, Said, is_needed, losses, survives
+from tests.fixtures.power import Disk, Note, is_needed, losses, survives
 from tests.sources.taildir_running import append, bodies, make, start
 
 SITES = (
-    "append < PositionFile._append",
-    "replace < PositionFile._rewrite",
-    "replace < PositionFile.save",
-    "sync_directory < make_directory < PositionFile._take_directory",
-    "sync_directory < replace < PositionFile._rewrite",
-    "sync_directory < replace < PositionFile.save",
+    "append_to_file < PositionFile._append",
+    "replace_file < PositionFile._rewrite",
+    "replace_file < PositionFile.save",
+    "sync_directory < make_directory < PositionFile._lock_directory",
+    "sync_directory < replace_file < PositionFile._rewrite",
+    "sync_directory < replace_file < PositionFile.save",
 )
 NOT_ALONE = (
-    "replace < PositionFile.save",
-    "sync_directory < replace < PositionFile._rewrite",
-    "sync_directory < replace < PositionFile.save",
+    "replace_file < PositionFile.save",
+    "sync_directory < replace_file < PositionFile._rewrite",
+    "sync_directory < replace_file < PositionFile.save",
 )
 """Without one of these the other, or the journal, has the positions."""
 SEEDS = 5
@@ -33,11 +33,11 @@ SEEDS = 5
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cursors_module, "_SMALL", 200)  # the journal is written anew now and then
+    monkeypatch.setattr(cursors_module, "_MIN_REWRITE_BYTES", 200)  # the journal is rewritten now and then
 
 
 def let_go(source: TaildirSource) -> None:
-    """The end of a process: it saves nothing."""
+    """End like a process: save nothing."""
     source._positions.save = lambda *_, **__: None  # type: ignore[method-assign]
     source.close()
 
@@ -60,16 +60,16 @@ def campaign(directory: Path, seed: int, ignored: str = "") -> None:
                         append(logs / f"log.{chances.randrange(2)}", b"%04d\n" % number)
                     for batch in source.poll():
                         lines = batch.bodies.to_pylist()
-                        disk.say(("in the channel", lines))
+                        disk.record_note(("in the channel", lines))
                         source.stored(batch)
-                        disk.say(("saved", lines))
+                        disk.record_note(("saved", lines))
             let_go(source)
     assert disk.sites.keys() <= {*SITES}
     wanted = {line for path in logs.iterdir() for line in path.read_bytes().splitlines()}
     for count, (tree, done) in enumerate(losses(disk, chances, 0.15)):
         place = directory / f"state-{count}"
         tree.write(place)
-        said = [one.what for one in done if isinstance(one, Said)]
+        said = [one.what for one in done if isinstance(one, Note)]
         seen = {line for what, lines in said if what == "in the channel" for line in lines}
         saved = {line for what, lines in said if what == "saved" for line in lines}
         source = start(directory, **{**options, "positionFile": str(place / "a" / "taildir.json")})
@@ -87,11 +87,11 @@ def test_positions_survive_a_loss_of_power(memory: Path) -> None:
 
 @pytest.mark.parametrize("site", [site for site in SITES if site not in NOT_ALONE])
 def test_each_sync_is_needed(memory: Path, site: str) -> None:
-    is_needed(campaign, memory, site, range(10 * SEEDS))  # the first find it, most times
+    is_needed(campaign, memory, site, range(10 * SEEDS))  # usually the first seeds find it
 
 
 @pytest.mark.parametrize("which", ["", ".journal"])
-def test_a_file_of_zeros_is_told_of(memory: Path, which: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_file_of_zeros_is_reported(memory: Path, which: str, caplog: pytest.LogCaptureFixture) -> None:
     (memory / "logs").mkdir()
     append(memory / "logs" / "log.1", b"1\n2\n")
     source = start(memory)

@@ -1,4 +1,4 @@
-"""The source `taildir`: what it refuses, and Flume's positions before and after it."""
+"""Source `taildir`: its refusals, and Flume's positions before and after it."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ from tests.sources.taildir_running import (
     start,
 )
 
-# --- what cannot be used
+# --- unusable files
 
 
 @pytest.fixture
 def as_nobody() -> Iterator[Path]:
-    """A directory, and a user whom permissions bind."""
+    """Directory, and a user whom permissions bind."""
     directory = Path(tempfile.mkdtemp())
     user = os.geteuid()
     directory.chmod(0o777)
@@ -43,7 +43,7 @@ def as_nobody() -> Iterator[Path]:
     shutil.rmtree(directory)
 
 
-def test_an_unreadable_file_is_told_once_and_tried_again(as_nobody: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreadable_file_is_reported_once_and_retried(as_nobody: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = as_nobody / "logs" / "log"
     path.parent.mkdir()
     path.write_bytes(b"1\n")
@@ -80,7 +80,7 @@ def test_a_read_only_position_file_is_named(obstacle: str, as_nobody: Path) -> N
 
 @pytest.mark.parametrize("content", ["{", '{"inode":1}', '[{"inode":"x"}]', '[{"inode":1,"pos":2}]', "[" * 100_000])
 @pytest.mark.parametrize("suffix", ["", ".journal"])
-def test_a_position_file_that_makes_no_sense_is_named(content: str, suffix: str, tmp_path: Path) -> None:
+def test_an_invalid_position_file_is_named(content: str, suffix: str, tmp_path: Path) -> None:
     path = tmp_path / "positions" / f"taildir.json{suffix}"
     path.parent.mkdir()
     path.write_text(content)
@@ -140,7 +140,7 @@ def test_a_limit_of_the_kernels_reports_is_named(
     assert limit in caplog.text
 
 
-def test_probe_leaves_nothing_behind(tmp_path: Path) -> None:
+def test_a_probe_leaves_no_files(tmp_path: Path) -> None:
     source = make(tmp_path, positionFile=f"{tmp_path}/a/b/c.json")
     assert list(source.check_connectivity()) == []
     assert sorted(path.name for path in tmp_path.iterdir()) == ["logs"]
@@ -163,7 +163,7 @@ def test_a_position_file_has_one_source(tmp_path: Path) -> None:
     second.close()
 
 
-def test_nothing_is_read_on_while_positions_cannot_be_saved(
+def test_nothing_more_is_read_while_positions_cannot_be_saved(
     logs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (logs / "log").write_bytes(b"1\n2\n")
@@ -177,7 +177,7 @@ def test_nothing_is_read_on_while_positions_cannot_be_saved(
             offered.extend(batch.bodies.to_pylist())
             if len(offered) == 1:
                 (tmp_path / "positions").rename(away)
-                (tmp_path / "positions").touch()  # a disk that fails, as far as a write can tell
+                (tmp_path / "positions").touch()  # a disk that fails, as far as a write can detect
             source.stored(batch)
             told.set()
 
@@ -233,7 +233,7 @@ def test_mistakes_in_options_are_named(properties: dict[str, str], problem: str)
         (r"\p{Alpha}+", "abc", "ab1"),
     ],
 )
-def test_patterns_are_javas_and_match_the_whole_name(pattern: str, yes: str, no: str) -> None:
+def test_patterns_have_javas_meaning_and_match_the_whole_name(pattern: str, yes: str, no: str) -> None:
     group = FileGroup.of(f"/var//log/{pattern}", {})
     assert group.directory == "/var/log"
     assert group.pattern.fullmatch(yes)
@@ -251,7 +251,7 @@ def test_a_relative_path_begins_at_the_working_directory_and_is_spelled_as_flume
 # --- Flume before and after
 
 
-def test_flumes_positions_are_taken_over(logs: Path, tmp_path: Path) -> None:
+def test_flumes_positions_are_adopted(logs: Path, tmp_path: Path) -> None:
     for name in ("log.same", "log.renamed", "log.shrunk", "log.middle"):
         (logs / name).write_bytes(b"1\n22\n333\n")
     entries = [
@@ -293,7 +293,7 @@ def test_the_position_file_is_flumes(logs: Path, tmp_path: Path) -> None:
     source = start(tmp_path)
     assert bodies(source) == [b"22"], "an operator's change counts"
     source.close()
-    path.write_text("")  # what Flume leaves where nothing matches
+    path.write_text("")  # Flume leaves this where nothing matches
     source = start(tmp_path)
     assert bodies(source) == [b"1", b"22"]
     source.close()

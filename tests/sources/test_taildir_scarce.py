@@ -1,4 +1,4 @@
-"""The source `taildir` where files cannot be opened or directories cannot be seen, all at once or for a while."""
+"""Source `taildir` where files cannot be opened or directories cannot be read, all at once or for a while."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FILES = 400
 
 @contextmanager
 def limit(more: int) -> Iterator[int]:
-    """The number of files that this process may have open: so many more than now, other tests' among them."""
+    """Limit the open files of this process to this many more than now, other tests included."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = more + len(list(Path("/proc/self/fd").iterdir()))
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
@@ -43,7 +43,9 @@ def test_many_more_files_than_may_be_open(logs: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.timeout(60)
-def test_others_have_most_of_what_may_be_open(logs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_others_have_most_of_the_file_descriptors(
+    logs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     for i in range(FILES):
         (logs / f"log.{i}").write_bytes(b"%d\n" % i)
     with ExitStack() as others:
@@ -62,7 +64,7 @@ def test_others_have_most_of_what_may_be_open(logs: Path, tmp_path: Path, caplog
     assert positions(tmp_path) == {f"log.{i}": len(b"%d\nmore\n" % i) for i in range(FILES)}
 
 
-def test_a_directory_is_away_for_longer_than_files_are_idle(logs: Path, tmp_path: Path) -> None:
+def test_a_directory_is_missing_for_longer_than_files_are_idle(logs: Path, tmp_path: Path) -> None:
     for name in ("log.closed", "log.open"):
         (logs / name).write_bytes(b"1\n")
     source = start(tmp_path, idleTimeout="0")
@@ -82,7 +84,7 @@ def test_a_directory_is_away_for_longer_than_files_are_idle(logs: Path, tmp_path
 def test_a_file_system_fails_for_a_while(
     call: str, restarted: bool, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As NFS does. A file that was renamed in between must be found again by then, too."""
+    """NFS fails like this. A file that was renamed in between must be found again by then, too."""
     (logs / "log.1").write_bytes(b"1\n")
     (logs / "log").write_bytes(b"one\n")
     source = start(tmp_path, idleTimeout="0")
@@ -110,10 +112,8 @@ def test_a_file_system_fails_for_a_while(
     source.close()
 
 
-def test_a_handle_that_has_become_stale_is_let_go(
-    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """As those of NFS do: the file is read on by its name."""
+def test_a_stale_handle_is_closed(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NFS has such handles: the file is then read by its name."""
     (logs / "log").write_bytes(b"one\n")
     source = start(tmp_path, inotify="false")
     assert bodies(source) == [b"one"]

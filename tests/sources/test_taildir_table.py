@@ -1,11 +1,11 @@
-"""Which file `taildir` takes to be under a path, whatever order files come, are renamed and go in."""
+"""File that `taildir` finds under a path, whatever the order in which files are created, renamed and removed."""
 
 from __future__ import annotations
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flafka.sources.taildir.cursors import Mark
+from flafka.sources.taildir.cursors import FileCheckpoint
 from flafka.sources.taildir.table import PathIndex
 from flafka.sources.taildir.tail import FileLocation, Tail
 from tests.fixtures.examples import examples
@@ -18,10 +18,10 @@ CHANGES = st.tuples(
 
 @settings(max_examples=examples(200))
 @given(st.lists(CHANGES, max_size=30))
-def test_a_path_is_that_of_the_file_that_is_there_or_else_was_there_last(
+def test_a_path_leads_to_its_present_or_else_its_last_file(
     changes: list[tuple[int, str, str, bool, str]],
 ) -> None:
-    tails = [Tail("a", id=number, inode=number, device=1, proof=Mark()) for number in range(4)]
+    tails = [Tail("a", id=number, inode=number, device=1, checkpoint=FileCheckpoint()) for number in range(4)]
     paths, order = PathIndex(), list[Tail]()
     for number, path, real, named, what in changes:
         tail = tails[number]
@@ -40,8 +40,8 @@ def test_a_path_is_that_of_the_file_that_is_there_or_else_was_there_last(
             assert all(other.replaced for other in there if other is not present)
 
 
-def test_a_file_that_is_put_anew_is_missing_at_no_moment() -> None:
-    """Other threads ask meanwhile."""
+def test_a_replaced_file_is_missing_at_no_moment() -> None:
+    """Other threads read it meanwhile."""
     paths, seen = PathIndex(), list[Tail | None]()
 
     class Watched(dict[str, list[Tail]]):
@@ -54,7 +54,7 @@ def test_a_file_that_is_put_anew_is_missing_at_no_moment() -> None:
             seen.append(paths.get("a"))
 
     paths._tails = Watched()
-    tail = Tail("a", id=1, inode=1, device=1, proof=Mark())
+    tail = Tail("a", id=1, inode=1, device=1, checkpoint=FileCheckpoint())
     for path in ("b", "c", "b"):
         tail.real = path
         paths.put(tail)

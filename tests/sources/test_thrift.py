@@ -1,4 +1,4 @@
-"""The thrift source, driven over real sockets; thriftpy2 is what clients and servers are compared with."""
+"""Source `thrift`, driven over real sockets; thriftpy2 is the reference for clients and servers."""
 
 import contextlib
 import io
@@ -18,9 +18,9 @@ from thriftpy2.transport import TFramedTransport, TMemoryBuffer, TSocket
 
 from flafka.agent.services.running import until
 from flafka.plugins import Batch, Event
-from flafka.plugins.shared.flumeevent import encode
-from flafka.plugins.shared.rpcevents import RpcBatchBuilder
-from flafka.plugins.shared.thriftrpc import PROTOCOLS, Kind, ThriftFrames, ThriftStatus, frame
+from flafka.plugins.wire.flumeevent import encode
+from flafka.plugins.wire.rpcevents import RpcBatchBuilder
+from flafka.plugins.wire.thriftrpc import PROTOCOLS, MessageKind, ThriftFrameDecoder, ThriftStatus, encode_frame
 from flafka.sources.thrift import ThriftSource, ThriftSourceConfig
 from tests.plugins.certificates import certificate
 from tests.sources import calling
@@ -46,17 +46,17 @@ class Running(calling.Running):
 
 def request(name, *events, serial=1):
     protocol = PROTOCOLS[name]
-    return frame(protocol.call(serial, encode(Batch.of(events), protocol.layout).to_pylist()))
+    return encode_frame(protocol.encode_call(serial, encode(Batch.of(events), protocol.layout).to_pylist()))
 
 
 class Client:
-    """Speaks as flume-ng-sdk does."""
+    """Client like flume-ng-sdk."""
 
     def __init__(self, running, name="compact", tls=None):
         self.socket = socket.create_connection(("127.0.0.1", running.source.port), 20)
         if tls:
             self.socket = tls.wrap_socket(self.socket, server_hostname="localhost")
-        self.name, self.protocol, self.frames = name, PROTOCOLS[name], ThriftFrames(1 << 20)
+        self.name, self.protocol, self.frames = name, PROTOCOLS[name], ThriftFrameDecoder(1 << 20)
         self.arrived = []
         self.serial = 0
 
@@ -76,7 +76,7 @@ class Client:
             assert data, "closed"
             self.arrived += self.frames.feed(data)
         content = self.arrived.pop(0)
-        answer = self.protocol.read_answer(content)
+        answer = self.protocol.read_response(content)
         return answer.serial, self.protocol.read_status(content, answer)
 
     def append(self, *events):
@@ -90,7 +90,7 @@ class Client:
 
 @contextlib.contextmanager
 def library(running, name):
-    """thriftpy2's client."""
+    """Return thriftpy2's client."""
     transport = TFramedTransport(TSocket("127.0.0.1", running.source.port))
     transport.open()
     try:
@@ -112,10 +112,10 @@ def test_events_come_back_as_they_were(name, first, second):
     protocol = PROTOCOLS[name]
     events = RpcBatchBuilder(protocol.scan)
     for some in (first, second):
-        content = protocol.call(1, encode(Batch.of(some), protocol.layout).to_pylist())
+        content = protocol.encode_call(1, encode(Batch.of(some), protocol.layout).to_pylist())
         message = protocol.read_call(content)
-        assert (message.kind, message.name, message.serial) == (Kind.CALL, "appendBatch", 1)
-        events.add(content, message.at, many=True)
+        assert (message.kind, message.name, message.serial) == (MessageKind.CALL, "appendBatch", 1)
+        events.add(content, message.offset, is_batch=True)
     assert list(events.batch()) == first + second
 
 
@@ -127,11 +127,11 @@ def test_the_library_writes_and_reads_the_same(name, events):
     arguments = FLUME.ThriftSourceProtocol.appendBatch_args(events=[theirs(event) for event in events])
     LIBRARY[name](written).write_struct(arguments)
     gathered = RpcBatchBuilder(protocol.scan)
-    gathered.add(written.getvalue(), 0, many=True)
+    gathered.add(written.getvalue(), 0, is_batch=True)
     assert list(gathered.batch()) == events
-    content = protocol.call(7, encode(Batch.of(events), protocol.layout).to_pylist())
+    content = protocol.encode_call(7, encode(Batch.of(events), protocol.layout).to_pylist())
     read = FLUME.ThriftSourceProtocol.appendBatch_args()
-    LIBRARY[name](TMemoryBuffer(content[protocol.read_call(content).at :])).read_struct(read)
+    LIBRARY[name](TMemoryBuffer(content[protocol.read_call(content).offset :])).read_struct(read)
     assert [(one.headers, as_bytes(one.body)) for one in read.events] == [(e.headers, e.body) for e in events]
 
 
@@ -143,20 +143,20 @@ def as_bytes(body):
 @given(st.binary(max_size=200), st.booleans())
 def test_garbage_is_a_value_error(name, data, many):
     with contextlib.suppress(ValueError):
-        RpcBatchBuilder(PROTOCOLS[name].scan).add(data, 0, many=many)
+        RpcBatchBuilder(PROTOCOLS[name].scan).add(data, 0, is_batch=many)
     with contextlib.suppress(ValueError):
         PROTOCOLS[name].read_call(data)
 
 
 @both
 @given(EVENTS, st.data())
-def test_damage_is_told_and_adds_nothing(name, events, data):
+def test_damage_is_reported_and_adds_nothing(name, events, data):
     protocol = PROTOCOLS[name]
-    whole = protocol.call(1, encode(Batch.of(events), protocol.layout).to_pylist())
-    start = protocol.read_call(whole).at
+    whole = protocol.encode_call(1, encode(Batch.of(events), protocol.layout).to_pylist())
+    start = protocol.read_call(whole).offset
     gathered = RpcBatchBuilder(protocol.scan)
     with pytest.raises(ValueError):
-        gathered.add(whole[: data.draw(st.integers(start, len(whole) - 1))], start, many=True)
+        gathered.add(whole[: data.draw(st.integers(start, len(whole) - 1))], start, is_batch=True)
     assert len(gathered.batch()) == 0
 
 
@@ -164,9 +164,9 @@ def test_damage_is_told_and_adds_nothing(name, events, data):
 def test_more_headers_than_columns(name):
     protocol = PROTOCOLS[name]
     events = [Event(b"x", {f"h{i}": str(i) for i in range(70)}), Event(b"", {})]
-    content = protocol.call(1, encode(Batch.of(events), protocol.layout).to_pylist())
+    content = protocol.encode_call(1, encode(Batch.of(events), protocol.layout).to_pylist())
     gathered = RpcBatchBuilder(protocol.scan)
-    gathered.add(content, protocol.read_call(content).at, many=True)
+    gathered.add(content, protocol.read_call(content).offset, is_batch=True)
     assert list(gathered.batch()) == events
 
 
@@ -179,8 +179,8 @@ def test_more_headers_than_columns(name):
         ("compact", b"\x19\x1c\x1b\0\x18\xff\xff\xff\xff\x0f"),  # a body of 4 GiB
         ("compact", b"\x19\x15\2\0"),  # a list of numbers
         ("compact", b"\x19\x1c\x18\1b\0\0"),  # no headers
-        ("compact", b"\x19\x1c\x1b\0\x18\1b\x18\1c\0\0"),  # a field more
-        ("compact", b"\x19\x1c\x1b\0\x18\1b\0\0\0"),  # a byte more
+        ("compact", b"\x19\x1c\x1b\0\x18\1b\x18\1c\0\0"),  # an additional field
+        ("compact", b"\x19\x1c\x1b\0\x18\1b\0\0\0"),  # an additional byte
         ("compact", b"\x2c" * 100_000),  # structs in structs
         ("binary", b"\x0f\0\1\x0c\xff\xff\xff\xff" + bytes(100_000)),
         ("binary", b"\x0f\0\1\x0c\0\0\0\1\x0d\0\1\x0b\x0b\x7f\xff\xff\xff" + bytes(100_000)),
@@ -188,9 +188,9 @@ def test_more_headers_than_columns(name):
         ("binary", b"\x0c\0\2" * 100_000),
     ],
 )
-def test_what_cannot_be_is_refused(name, content):
+def test_impossible_lengths_are_refused(name, content):
     with pytest.raises(ValueError):
-        RpcBatchBuilder(PROTOCOLS[name].scan).add(content, 0, many=True)
+        RpcBatchBuilder(PROTOCOLS[name].scan).add(content, 0, is_batch=True)
 
 
 # --- clients
@@ -226,7 +226,7 @@ def test_a_message_as_before_thrift_0_2():
     old = struct.pack(">I6sBI", 6, b"append", 1, 5)
     event = b"\x0c\0\1\x0d\0\1\x0b\x0b\0\0\0\0\x0b\0\2\0\0\0\1b\0\0"
     with Running(protocol="binary") as running, Client(running, "binary") as client:
-        client.socket.sendall(frame(old + event))
+        client.socket.sendall(encode_frame(old + event))
         assert client.receive() == (5, ThriftStatus.OK)
         assert running.events == [Event(b"b")]
 
@@ -251,11 +251,11 @@ def test_events_that_are_not_stored_in_time_are_answered_failed():
         (request("binary", HELLO), "it speaks the protocol binary: set protocol = binary"),
         (request("compact", HELLO)[4:], "without frames"),
         (b"\1\0\0\0\6GSSAPI", "Kerberos"),
-        (frame(b"\x82\x41\1\6append"), "a message of kind 2 is no call"),
-        (frame(b"\x82\x21\1\x70append"), "a message ends within its name"),
-        (frame(b"\x82\x21"), "a message ends within its head"),
-        (frame(b"\x82\x21\1\6append\x1c\x1b\0\x18\1x\0"), "cannot be read: 0 bytes follow the events"),
-        (frame(b"\x82\x21\1\x0bappendBatch\x19\x1c\x1b"), "cannot be read: the request ends within an event"),
+        (encode_frame(b"\x82\x41\1\6append"), "a message of kind 2 is no call"),
+        (encode_frame(b"\x82\x21\1\x70append"), "a message ends within its name"),
+        (encode_frame(b"\x82\x21"), "a message ends within its head"),
+        (encode_frame(b"\x82\x21\1\6append\x1c\x1b\0\x18\1x\0"), "cannot be read: 0 bytes follow the events"),
+        (encode_frame(b"\x82\x21\1\x0bappendBatch\x19\x1c\x1b"), "cannot be read: the request ends within an event"),
     ],
 )
 def test_garbage_ends_its_connection_only(garbage, reason, caplog):
@@ -285,30 +285,30 @@ def test_mutations_of_a_good_request_never_disturb_others(name, seed):
         found = [event.body for event in running.events if event.body.startswith(b"healthy")]
         assert found == [b"healthy 49", b"healthy 99", b"healthy 149"]
         until(lambda: running.count("OpenConnectionCount") == 1)
-        assert running.source._server.unfinished == 0
-        until(lambda: running.source._server._held == 0)  # a mutation may be a request as good as any
+        assert running.source._server.partial_bytes == 0
+        until(lambda: running.source._server._pending_bytes == 0)  # a mutation may be a valid request
 
 
 def test_slow_and_crowding_clients_are_bounded(monkeypatch, caplog):
     """Frames that begin and do not end, more of them than there is room for, beside a client that works."""
-    monkeypatch.setattr("flafka.sources.rpc.BUDGET", 1 << 20)
+    monkeypatch.setattr("flafka.sources.rpc.MAX_PENDING_BYTES", 1 << 20)
     properties = {"maxRequestBytes": str(1 << 20), "frameTimeout": "2"}
     with Running(**properties) as running, Client(running) as healthy, contextlib.ExitStack() as stack:
         clients = [stack.enter_context(Client(running)) for _ in range(50)]
         for client in clients:
             with contextlib.suppress(OSError):
                 client.socket.sendall(struct.pack(">I", 1 << 20) + bytes(100_000))
-        until(lambda: running.count("EventReadFail") > 10)  # those that began when there was no room
+        until(lambda: running.count("EventReadFail") > 10)  # those that began without room
         assert healthy.append(HELLO) == ThriftStatus.OK
-        # What comes from several at the same moment may be more, until those are closed.
-        until(lambda: running.source._server.unfinished <= (1 << 20) + 256 * 1024)
+        # Concurrent ones may be more, until those are closed.
+        until(lambda: running.source._server.partial_bytes <= (1 << 20) + 256 * 1024)
         for client in clients:
             assert client.closed()
-        running.source._warned.clear()  # each kind is told once a minute
+        running.source._warned.clear()  # each kind is reported once a minute
         slow = stack.enter_context(Client(running))
         slow.socket.sendall(struct.pack(">I", 1 << 20) + bytes(100))
         assert slow.closed()
-        assert running.source._server.unfinished == 0
+        assert running.source._server.partial_bytes == 0
         assert healthy.append(HELLO) == ThriftStatus.OK
     assert "too many large requests have begun at once" in caplog.text
     assert "left a request unfinished for 2 s" in caplog.text
@@ -333,7 +333,7 @@ def test_options_of_flumes_that_have_no_effect():
     flumes = {"threads": "8", "kerberos": "false", "keystore-type": "JKS", "keymanager-type": "SunX509"}
     config, problems = ThriftSourceConfig.parse({"bind": "127.0.0.1", "port": "0"} | flumes)
     assert config is not None
-    assert not [problem for problem in problems if problem.unknown]
+    assert not [problem for problem in problems if problem.is_unknown_option]
 
 
 def test_tls(tmp_path):

@@ -1,4 +1,4 @@
-"""Configurations that people really have, on real servers: what their sources are sent arrives at their sinks."""
+"""Users' real configurations on real servers: what their sources receive arrives at their sinks."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from tests.fixtures.opensearch import OpenSearchCluster
 
 
 class Shared:
-    """The servers of this run's fixtures, each started when the first file needs it."""
+    """Servers of this run's fixtures, each started when the first file needs it."""
 
     def __init__(self, request: pytest.FixtureRequest, collector: Collector) -> None:
         self._request = request
@@ -56,19 +56,19 @@ def shared(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 class Real(NamedTuple):
-    """One agent of a real file that runs here."""
+    """Agent of a real configuration file that can run here."""
 
     id: str
     text: str
     spec: AgentSpec
 
     def run(self, home: Path, shared: Shared, *, mark: str = "", lines: Sequence[bytes] = ()) -> Run:
-        """A run of it, for which its own directory is made below `home`."""
+        """Return a run of this agent; its own directory is created below `home`."""
         return Run(*self, home / f"{self.id}{mark}-{self.spec.name}", shared, lines, mark=mark)
 
 
 def agents() -> list[Real]:
-    """Each agent of each file that runs here."""
+    """Return each agent of each file that can run here."""
     components, found = Components(), []
     with tempfile.TemporaryDirectory() as directory:
         for case in real_files.files():
@@ -82,15 +82,15 @@ def agents() -> list[Real]:
     return found
 
 
-def told_of(runs: Iterable[Run], *, at_once: int = 1) -> dict[str, object]:
-    """Run them, so many at a time; by file and agent, what did not arrive, or why nothing could."""
-    every = list(runs)  # made one by one, as this starts the servers
+def undelivered(runs: Iterable[Run], *, at_once: int = 1) -> dict[str, object]:
+    """Run them, a few at a time. Return by file and agent what did not arrive, or why the agent could not run."""
+    every = list(runs)  # created one by one, as this starts the servers
     with ThreadPoolExecutor(at_once) as pool:
-        found = pool.map(_told, every)
+        found = pool.map(_undelivered, every)
         return {f"{run.place} {run.spec.name}": told for run, told in zip(every, found, strict=True) if told}
 
 
-def _told(run: Run) -> object:
+def _undelivered(run: Run) -> object:
     try:
         run.execute()
         return run.differences() or (run.altered() if run.lines else [])

@@ -1,4 +1,4 @@
-"""A campaign: numbered lines flow through a whole agent while everything in it and around it is killed."""
+"""Campaign: numbered lines flow through a whole agent while its processes and servers are killed."""
 
 import json
 import os
@@ -23,12 +23,12 @@ from tests.system.kafka_running import abort_transaction
 from tests.system.proc import command_of, family_of, marked
 from tests.system.writing import Writer
 
-PATIENCE = 240.0
-"""Seconds, for what takes a few on an idle machine."""
-MOMENT = 0.02
-"""Seconds between two looks at files that are on HDFS for a moment before they are committed."""
+TIMEOUT_SECONDS = 240.0
+"""Timeout of operations that take a few seconds on an idle machine."""
+POLL_SECONDS = 0.02
+"""Seconds between two checks for files that are on HDFS for a moment before they are committed."""
 MARK = "FLAFKA_CAMPAIGN"
-"""The environment variable by which every process that an agent left behind is found."""
+"""Environment variable that identifies every process that an agent leaves behind."""
 
 CONFIGURATION = r"""
 t.sources = files
@@ -68,21 +68,21 @@ t.monitoring.port = 0
 
 @dataclass(frozen=True)
 class Phase:
-    """What is killed, and how often, while one runner delivers."""
+    """Faults during the delivery of one runner, with their numbers."""
 
     runner: str
     agent: int = 0
     stop: int = 0
-    """Not a kill: SIGTERM, and a new start."""
+    """Number of restarts by SIGTERM, which is not a kill."""
     leader: int = 0
     namenode: int = 0
     driver: int = 0
     jvm: int = 0
     end: signal.Signals = signal.SIGTERM
-    """What the agent gets at last; SIGKILL counts as one more kill of it."""
+    """Signal that ends the agent last; SIGKILL counts as one more kill of it."""
 
     def faults(self, chance: random.Random) -> list[str]:
-        """All of them, in a random order."""
+        """Return all faults in a random order."""
         names = ("agent", "stop", "leader", "namenode", "driver", "jvm")
         faults = [name for name in names for _ in range(getattr(self, name))]
         chance.shuffle(faults)
@@ -90,23 +90,23 @@ class Phase:
 
     @property
     def count(self) -> int:
-        """How many faults."""
+        """Return the number of faults."""
         return len(self.faults(random.Random()))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """At least so many lines, so many of them a second at most, and what happens meanwhile."""
+    """Least number of lines, most lines a second, and the phases of the campaign."""
 
     lines: int
     rate: int
     phases: tuple[Phase, ...]
     drain: str = "local"
-    """The runner that delivers what is left at last."""
+    """Runner that delivers the remaining lines."""
 
 
 class Campaign:
-    """Runs a plan and gathers the evidence. The servers are left running, whatever happened."""
+    """Run of a plan that gathers the evidence. The servers are running afterwards in every case."""
 
     def __init__(self, plan: Plan, kafka: KafkaCluster, hdfs: HdfsCluster, directory: Path, seed: int) -> None:
         self.plan, self.kafka, self.hdfs, self.directory = plan, kafka, hdfs, directory
@@ -122,7 +122,7 @@ class Campaign:
         self.writer = Writer(directory / "logs", seed, plan.rate)
 
     def run(self) -> Evidence:
-        """All phases; then everything is delivered and stopped."""
+        """Run all phases; then deliver everything and stop."""
         began = time.monotonic()
         try:
             self.writer.start()
@@ -132,12 +132,12 @@ class Campaign:
                 if phase is self.plan.phases[-1]:
                     self.writer.finish(self.plan.lines)
                     self._await(self._all_stored, "the last lines in the channel")
-                    # What a drain has to find the end of the channel behind.
-                    abort_transaction(self.kafka, self.topic, PATIENCE)
+                    # A drain has to find the end of the channel after these records.
+                    abort_transaction(self.kafka, self.topic, TIMEOUT_SECONDS)
                 (self._kill if phase.end is signal.SIGKILL else self._stop)()
             self._drain(self.plan.drain)
             self.seconds = time.monotonic() - began
-            self._drain("local")  # a start sweeps up what was left of ranges that were delivered before it
+            self._drain("local")  # a start removes what remains of ranges that were delivered before it
             self._await(lambda: not self._processes(), "the end of all processes")
         finally:
             self._clean_up()
@@ -146,7 +146,7 @@ class Campaign:
         return Evidence(self.seed, self.writer.written, records, Snapshot.of(self.reader, self.root), self.root)
 
     def describe(self, evidence: Evidence) -> str:
-        """The figures, in one line."""
+        """Return the figures in one line."""
         kills = ", ".join(f"{name} {count}" for name, count in sorted(self.kills.items()))
         events, batches = evidence.repeated()
         return (
@@ -173,15 +173,15 @@ class Campaign:
         )
         self.temporary.mkdir(exist_ok=True)
         environment = {MARK: self.topic, "TMPDIR": str(self.temporary)}
-        self._say(f"{runner} {' '.join(arguments)}")
+        self._log_end(f"{runner} {' '.join(arguments)}")
         agent = RunningAgent(
             self.directory, configuration, "-c", str(configuration), *arguments, environment=environment
         )
-        self.agent = agent.__enter__()  # and _clean_up leaves it
+        self.agent = agent.__enter__()  # _clean_up ends it
 
     def _kill(self) -> None:
         assert self.agent is not None
-        self._note("agent")
+        self._log_event("agent")
         self.agent.__exit__()
 
     def _restart(self, runner: str) -> None:
@@ -200,19 +200,19 @@ class Campaign:
 
     def _ends_well(self, when: str) -> None:
         assert self.agent is not None
-        code = self.agent.ended(PATIENCE)
+        code = self.agent.wait_for_exit(TIMEOUT_SECONDS)
         if code != 0:
             raise self._failure(f"the agent ended with code {code} {when}")
 
     def _count(self, component: str, name: str) -> int:
-        """A counter of the present process; 0 while it does not answer."""
+        """Return a counter of the present process; 0 while it does not answer."""
         return self.agent.count(component, name) if self.agent else 0
 
     def _delivered(self) -> int:
         return self._count("SINK.hdfs", "EventDrainSuccessCount")
 
     def _all_stored(self) -> bool:
-        """Whether the writer is done, and the position file at the end of every file."""
+        """Return True if the writer has ended and the positions are at the end of every file."""
         if self.writer.is_alive():
             return False
         with suppress(OSError, ValueError):
@@ -225,7 +225,7 @@ class Campaign:
     # --- faults
 
     def _phase(self, phase: Phase, share: int) -> None:
-        """One run of lines for each fault, and one for the end."""
+        """Write one share of the lines for each fault, and one for the end."""
         self._begin(phase.runner)
         faults = phase.faults(self.chance)
         while faults:
@@ -250,11 +250,11 @@ class Campaign:
             (self._leader if fault == "leader" else self._namenode)(restart)
         self.writer.wanted += share
         self._await_delivery()
-        abort_transaction(self.kafka, self.topic, PATIENCE)
+        abort_transaction(self.kafka, self.topic, TIMEOUT_SECONDS)
         self._await_batch()
 
     def _leader(self, restart: str | None) -> None:
-        """A broker that leads a partition dies; the two others have to do until it is back."""
+        """Kill a broker that leads a partition; the two others continue until it is back."""
         leaders: list[int] = []
         with KafkaAdminClient(bootstrap_servers=self.kafka.bootstrap_servers) as admin:
 
@@ -267,7 +267,7 @@ class Campaign:
             self._await(led, "leaders of the topic")
         name = f"broker-{self.chance.choice(leaders)}"
         try:
-            self._note("leader")
+            self._log_event("leader")
             self.kafka.kill(name)
             if restart:
                 time.sleep(self.chance.uniform(0, 2))
@@ -278,9 +278,9 @@ class Campaign:
         self._await(lambda: not self.kafka.status().under_replicated, "all replicas in sync")
 
     def _namenode(self, restart: str | None) -> None:
-        """HDFS goes; the channel takes lines all the same, and their delivery goes on when HDFS is back."""
+        """Kill the NameNode. The channel takes lines meanwhile, and delivery resumes when HDFS is back."""
         try:
-            self._note("namenode")
+            self._log_event("namenode")
             self.hdfs.kill(NAMENODE)
             time.sleep(self.chance.uniform(0, 2))
             if restart:
@@ -292,19 +292,19 @@ class Campaign:
         self._await_delivery()
 
     def _kill_spark(self, what: str) -> None:
-        """The driver, or its JVM; the agent lives on, all that belonged to them goes, and both are started again."""
+        """Kill the driver or its JVM. The agent keeps running, their processes end, and both are started again."""
         assert self.agent is not None
         (driver,) = (pid for pid in self._processes() if "flafka.agent.runner.spark.driver" in command_of(pid))
         family = family_of(driver)
         (victim,) = [pid for pid in family if "SparkSubmit" in command_of(pid)] if what == "jvm" else [driver]
-        self._note(what)
+        self._log_event(what)
         os.kill(victim, signal.SIGKILL)
         self._await(lambda: not family & set(self._processes()), f"the end of all that belonged to the {what}")
 
     # --- moments
 
     def _await_moment(self, runner: str) -> None:
-        """Any: while the agent starts, while it is at work, or between the two halves of a commit."""
+        """Wait for a moment at random: during the start, during work, or between the two halves of a commit."""
         kind = self.chance.choices(("starting", "working", "committing"), (2, 3, 5))[0]
         if kind == "committing":
             self._await_batch()
@@ -318,34 +318,34 @@ class Campaign:
         self._await(lambda: self._delivered() > before, "a delivery")
 
     def _await_batch(self) -> None:
-        """Until the agent, or its Spark, has uploaded files and not yet committed them."""
+        """Wait until the agent, or its Spark, has uploaded files that are not yet committed."""
         before = self._staged()
-        self._await(lambda: bool(self._staged() - before), "files on their way to HDFS", MOMENT)
+        self._await(lambda: bool(self._staged() - before), "files on their way to HDFS", POLL_SECONDS)
         time.sleep(self.chance.uniform(0, 0.05))
 
     def _staged(self) -> set[str]:
-        with suppress(Exception):  # HDFS may be away
+        with suppress(Exception):  # HDFS may be unavailable
             return {str(Path(path).parent) for path in self.reader.walk(f"{self.root}/.flafka/tmp")}
         return set()
 
     def _await(self, condition: Callable[[], bool], what: str, pause: float = 0.1) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while not condition():
             code = self.agent.process.poll() if self.agent else None
             if code:
                 raise self._failure(f"the agent ended by itself, with code {code}")
             if time.monotonic() > deadline:
-                raise self._failure(f"waited {PATIENCE:.0f} s in vain for {what}")
+                raise self._failure(f"waited {TIMEOUT_SECONDS:.0f} s in vain for {what}")
             time.sleep(pause)
 
     # --- ends
 
-    def _note(self, what: str) -> None:
+    def _log_event(self, what: str) -> None:
         self.kills[what] += 1
-        self._say(f"kill {what}, at line {self.writer.written}")
+        self._log_end(f"kill {what}, at line {self.writer.written}")
 
-    def _say(self, what: str) -> None:
-        """Where the agent says what it does."""
+    def _log_end(self, what: str) -> None:
+        """End of the agent's log, for the message of a failure."""
         with self.log.open("a") as log:
             log.write(f"--- {time.strftime('%H:%M:%S')} {what}\n")
 
@@ -354,7 +354,7 @@ class Campaign:
         return AssertionError("\n".join([f"seed {self.seed}: {text}; {self.log} ends:", *tail]))
 
     def _processes(self) -> list[int]:
-        """All that still run of what the agents started, and they themselves."""
+        """Return all processes of the agents that still run, the agents included."""
         return marked(MARK, self.topic)
 
     def _clean_up(self) -> None:

@@ -1,4 +1,4 @@
-"""What tests on real servers share: they all need servers, and some a Kafka channel of their own."""
+"""Fixtures of tests on real servers; some of them need a Kafka channel."""
 
 from collections.abc import Iterator
 
@@ -12,27 +12,27 @@ from tests.system.running import unique
 
 @pytest.fixture(autouse=True, scope="session")
 def real(servers: None) -> None:
-    """Asks for servers, for every test in this folder: an agent that runs as a process is a server as well."""
+    """Request servers for every test in this folder: an agent that runs as a process is a server as well."""
 
 
 @pytest.fixture(autouse=True)
-def looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have `until` look at a condition that is late ten times a second rather than twenty.
+def slow_polls(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have `until` check a late condition ten times a second rather than twenty.
 
-    A look at an agent's figures or at a topic takes a processor for up to 30 ms, from servers that tests wait for.
+    Reading an agent's figures or a topic takes up to 30 ms of a processor that the servers under test need.
     """
-    monkeypatch.setattr("flafka.agent.services.running.LONGEST_PAUSE", 0.1)
+    monkeypatch.setattr("flafka.agent.services.running.MAX_PAUSE_SECONDS", 0.1)
 
 
 @pytest.fixture
 def topic() -> str:
-    """A topic, and group, of its own."""
+    """Name of a new topic, and of its group."""
     return unique("test")
 
 
 @pytest.fixture
 def channel(kafka_cluster: KafkaCluster, topic: str) -> Iterator[KafkaChannel]:
-    """An open channel on a topic and a group of its own."""
+    """Open channel on a new topic with a new group."""
     opened = open_channel(kafka_cluster, topic)
     yield opened
     opened.close()

@@ -1,4 +1,4 @@
-"""Batches for a sink that is used without an agent, and what it rejects of them."""
+"""Batches for a sink without an agent, and the events that it rejects."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ import numpy as np
 
 from flafka.plugins import Batch, Event, Origin, Rejected, Sink
 
-TIME = 1_700_000_000_000
-"""When the first record came."""
+TIME_MS = 1_700_000_000_000
+"""Time of the first record, in milliseconds."""
 
 
 def batch(*events: Event, offset: int = 0) -> Batch:
-    """One record for each event, each a millisecond later."""
+    """Return one record for each event, each a millisecond after the one before."""
     numbers = np.arange(offset, offset + len(events))
-    return Batch.of(events, Origin("app", 0, numbers, np.zeros(len(events), np.int32), TIME + numbers))
+    return Batch.of(events, Origin("app", 0, numbers, np.zeros(len(events), np.int32), TIME_MS + numbers))
 
 
 def deliver(sink: Sink[Any], *batches: Batch) -> dict[str, str]:
-    """Write and flush; what was rejected, by id."""
+    """Write and flush; return the rejected events by id."""
     rejected: dict[str, str] = {}
 
     @contextlib.contextmanager

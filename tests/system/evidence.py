@@ -1,4 +1,4 @@
-"""Numbered lines, and what became of each: in the files, in the channel, on HDFS."""
+"""Numbered lines, and their state in the files, in the channel and on HDFS."""
 
 import hashlib
 from collections import Counter
@@ -12,7 +12,7 @@ _WITHIN_A_LINE = bytes.maketrans(b"\r\n", b"rn")
 
 
 def line(seed: int, number: int) -> bytes:
-    """Line `number`: 9 to 20,000 bytes, a fifth of them not UTF-8; the same each time it is asked for."""
+    """Return line `number`: 9 to 20,000 bytes, always the same; a fifth of the lines are not UTF-8."""
     digest = hashlib.blake2b(b"%d %d" % (seed, number), digest_size=32).digest()
     length = 20_000 if number % 997 == 0 else digest[0]
     text = digest.translate(_WITHIN_A_LINE) if number % 5 == 0 else digest.hex().encode()
@@ -20,7 +20,7 @@ def line(seed: int, number: int) -> bytes:
 
 
 class Snapshot(HdfsReader):
-    """All files below a directory as they were: can be audited as often as one likes, and tampered with."""
+    """Copy of all files below a directory, which can be audited repeatedly and tampered with."""
 
     def __init__(self, files: dict[str, bytes]) -> None:
         self.files = files
@@ -38,32 +38,32 @@ class Snapshot(HdfsReader):
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that is left when a campaign is over, and how many lines were written."""
+    """Channel, files and positions at the end of a campaign, and the number of lines written."""
 
     seed: int
     written: int
     records: dict[int, list[PolledBatch]]
-    """The channel, by partition."""
+    """Events of the channel by partition."""
     hdfs: Snapshot
     root: str
 
     def with_files(self, changes: dict[str, bytes | None]) -> "Evidence":
-        """The same with some files changed, or gone."""
+        """Return this evidence with some files changed or removed."""
         files = {path: data for path, data in {**self.hdfs.files, **changes}.items() if data is not None}
         return replace(self, hdfs=Snapshot(files))
 
     @property
     def bodies(self) -> list[bytes]:
-        """Every event of the channel."""
+        """Return every event of the channel."""
         return [body for polled in self.records.values() for one in polled for body in one.batch.bodies.to_pylist()]
 
     def differences(self) -> list[str]:
-        """Everything that is not as promised, in words."""
+        """Return a sentence for each broken promise."""
         books = reconcile(self.records, self.hdfs, self.root)
         found = list(books.differences)
         if books.channel_events != books.delivered_events:
             found.append(f"the channel holds {books.channel_events} events, {books.delivered_events} were delivered")
-        # The audit trusts the commit record to say which file holds what. This one looks at nothing but the lines.
+        # The audit trusts the commit log about the contents of files. This check reads only the lines.
         channel = Counter(self.bodies)
         delivered = Counter(row for path in self.hdfs.visible(self.root) for row in lines(self.hdfs.read(path)))
         found += [f"in the channel and not on HDFS: {body[:40]!r}" for body in channel - delivered]
@@ -79,7 +79,7 @@ class Evidence:
         return number < self.written and body == line(self.seed, number)
 
     def repeated(self) -> tuple[int, int]:
-        """Events that the channel holds once more than needed, and batches that a later one repeats in part."""
+        """Return the number of repeated events in the channel, and of batches that a later one repeats in part."""
         batches = [one.batch for polled in self.records.values() for one in polled]
         batches.sort(key=lambda batch: int(batch.origin.timestamps[0]) if batch.origin else 0)
         last: dict[bytes, int] = {}

@@ -1,4 +1,4 @@
-"""The Kafka channel without an agent, on real brokers: it is opened, filled and read."""
+"""Kafka channel without an agent, on real brokers: open it, fill it and read it."""
 
 from __future__ import annotations
 
@@ -17,22 +17,22 @@ from flafka.plugins import Assignment, Batch, Event, PolledBatch, Reader
 
 
 class RebalanceListener:
-    """Follows its reader's partitions; starts where the group stands."""
+    """Listener that follows its reader's partitions and starts at the committed offsets."""
 
     def __init__(self) -> None:
         self.assignments: dict[int, Assignment] = {}
-        """By partition, with the committed offset that it came with."""
+        """Assignment and committed offset by partition."""
 
     def assigned(self, committed: Sequence[Assignment]) -> Sequence[Assignment]:
         self.assignments.update({assignment.partition: assignment for assignment in committed})
         return committed
 
-    def ends(self, polled: list[PolledBatch]) -> list[Assignment]:
-        """Assignment of each partition, at the offset after the last batch."""
+    def next_assignments(self, polled: list[PolledBatch]) -> list[Assignment]:
+        """Return the assignment of each partition, and the offset after the last batch."""
         ends: dict[int, int] = {}
         for one in polled:
             ends[one.assignment.partition] = max(ends.get(one.assignment.partition, 0), one.offsets.end)
-        return [self.assignments[partition].at(end) for partition, end in ends.items()]
+        return [self.assignments[partition].with_offset(end) for partition, end in ends.items()]
 
     def revoked(self, partitions: set[int]) -> None:
         for partition in partitions:
@@ -59,7 +59,7 @@ def open_channel(kafka_cluster: KafkaCluster, topic: str, **properties: str) -> 
 
 
 def alter(kafka_cluster: KafkaCluster, topic: str, **settings: str) -> None:
-    """Change settings of a topic, and return when each broker has heard of it."""
+    """Change settings of a topic, and return when each broker has them."""
     resource = ConfigResource(
         ResourceType.TOPIC,
         topic,
@@ -74,11 +74,11 @@ def alter(kafka_cluster: KafkaCluster, topic: str, **settings: str) -> None:
         broker = AdminClient({"bootstrap.servers": server})
         asked = ConfigResource(ResourceType.TOPIC, topic)
 
-        def heard(broker: AdminClient = broker, asked: ConfigResource = asked) -> bool:
+        def has_setting(broker: AdminClient = broker, asked: ConfigResource = asked) -> bool:
             found = broker.describe_configs([asked])[asked].result(30)
             return all(found[name.replace("_", ".")].value == value for name, value in settings.items())
 
-        until(heard, "a broker to know the settings", 20)
+        until(has_setting, "a broker to know the settings", 20)
 
 
 def events(*numbers: int) -> Batch:
@@ -86,7 +86,7 @@ def events(*numbers: int) -> Batch:
 
 
 def take(reader: Reader, count: int, seconds: float = 60) -> list[PolledBatch]:
-    """So many events' takes, or fail."""
+    """Take this many events, or fail."""
     deadline, taken = time.monotonic() + seconds, list[PolledBatch]()
     while sum(len(t.batch) for t in taken) < count:
         assert time.monotonic() < deadline, f"only {sum(len(t.batch) for t in taken)} of {count} events came"
@@ -100,7 +100,7 @@ def contents(taken: list[PolledBatch]) -> list[tuple[Any, ...]]:
 
 
 def abort_transaction(kafka: KafkaCluster, topic: str, patience: float) -> None:
-    """Somebody else's, on three partitions: it leaves records that nobody may see, and offsets without one."""
+    """Abort a foreign transaction on three partitions, which leaves invisible records and empty offsets."""
     producer = Producer(
         {
             "bootstrap.servers": kafka.bootstrap_servers,

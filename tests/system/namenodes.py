@@ -1,4 +1,4 @@
-"""HDFS with two NameNodes, of which one is active and the other, the standby, answers reads that are seconds old."""
+"""HDFS with two NameNodes: one is active; the other, the standby, answers reads that are seconds old."""
 
 from __future__ import annotations
 
@@ -20,28 +20,27 @@ SERVICE = "pair"
 
 class PairedHdfs(HdfsCluster):
     """Servers `namenode`, `namenode-2` and `datanode-1`. The NameNodes share their edits by a local directory, and
-    none is active until `activate`.
-    """
+    none is active until `activate`."""
 
     stale_seconds = 4
-    """What the standby answers is up to so old."""
+    """Greatest age of the standby's answers."""
 
     def names(self) -> list[str]:
-        """The NameNodes come first."""
+        """Return the servers, the NameNodes first."""
         return [*NAMENODES, *self._datanodes]
 
     def default_ports(self) -> Mapping[str, int]:
-        """Those of the second NameNode as well."""
+        """Return the default ports, including the second NameNode's."""
         return {**super().default_ports(), SECOND: 18021, f"{SECOND}-http": 19871}
 
     @property
     def both(self) -> str:
-        """Both, as hdfs.webhdfs takes them."""
+        """Return both addresses as the option `hdfs.webhdfs` takes them."""
         return ",".join(f"{HOST}:{self.ports[f'{name}-http']}" for name in NAMENODES)
 
     @property
     def webhdfs(self) -> str:
-        """The active one's; the first one's where none is."""
+        """Return the address of the active NameNode, or of the first one if none is active."""
         return f"{HOST}:{self.ports[f'{self.active() or NAMENODE}-http']}"
 
     def _core_site(self) -> dict[str, str]:
@@ -63,7 +62,7 @@ class PairedHdfs(HdfsCluster):
             "dfs.ha.allow.stale.reads": "true",
             "dfs.ha.log-roll.period": f"{self.stale_seconds}s",
             "dfs.ha.tail-edits.period": "500ms",
-            # Else the DataNodes' clients hold on to a NameNode that has gone for minutes.
+            # Otherwise clients of the DataNodes wait for minutes for a NameNode that has ended.
             "dfs.client.failover.sleep.base.millis": "200",
             "dfs.client.failover.sleep.max.millis": "1000",
             "ipc.client.connect.max.retries": "1",
@@ -78,21 +77,21 @@ class PairedHdfs(HdfsCluster):
         return site
 
     def prepare(self, java: Java, lib: Path) -> None:
-        """The second starts with a copy of what the first was formatted with."""
+        """Have the second NameNode start with a copy of the formatted directory of the first."""
         super().prepare(java, lib)
         first, second = (self.directory / "data" / name for name in NAMENODES)
         if not (second / "current" / "VERSION").exists():
             shutil.copytree(first, second, dirs_exist_ok=True)
 
     def command(self, name: str, java: Java, lib: Path) -> list[str]:
-        """As the first."""
+        """Return the command; `namenode-2` has that of a NameNode."""
         command = super().command(name, java, lib)
         if name == SECOND:
             command[-1] = command[-1].replace("datanode.DataNode", "namenode.NameNode")
         return command
 
-    def waiting_for(self) -> str | None:
-        """Ready is: both NameNodes answer, out of safe mode, and know the DataNode."""
+    def unready_reason(self) -> str | None:
+        """Return None once both NameNodes answer, are out of safe mode and know the DataNode."""
         for name in NAMENODES:
             info = _jmx(self.ports[f"{name}-http"], "NameNode", "FSNamesystemState")
             if info is None or info["FSState"] != "Operational" or not info["NumLiveDataNodes"]:
@@ -100,15 +99,15 @@ class PairedHdfs(HdfsCluster):
         return None
 
     def state_of(self, name: str) -> str:
-        """`active`, `standby`, or `down`."""
+        """Return `active`, `standby`, or `down`."""
         return str((_jmx(self.ports[f"{name}-http"], "NameNode", "NameNodeStatus") or {}).get("State", "down"))
 
     def active(self) -> str | None:
-        """The active one, if there is one."""
+        """Return the active NameNode, or None."""
         return next((name for name in NAMENODES if self.state_of(name) == "active"), None)
 
     def haadmin(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Hadoop's own command, begun."""
+        """Start Hadoop's own command."""
         lib, java = ensure(self.service), find_java()
         options = [f"-Dflafka.log={self.server('shell').log}"]
         classpath, main = [lib / "*", self._conf(NAMENODE)], "org.apache.hadoop.hdfs.tools.DFSHAAdmin"
@@ -118,11 +117,11 @@ class PairedHdfs(HdfsCluster):
         )
 
     def activate(self, name: str) -> None:
-        """Make it the active one, once the other is not."""
-        self._transition("Active", name, "--forceactive")  # which is needed when the other cannot be asked
+        """Make this NameNode the active one, after the other has become a standby."""
+        self._transition("Active", name, "--forceactive")  # needed when the other does not answer
 
     def stand_by(self, name: str) -> None:
-        """Make it a standby."""
+        """Make this NameNode a standby."""
         self._transition("Standby", name)
 
     def _transition(self, to: str, name: str, *options: str) -> None:

@@ -1,4 +1,4 @@
-"""For tests of agents on YARN: their configurations, and the ResourceManager as other users of it see it."""
+"""Configurations of agents on YARN, and the ResourceManager as other users see it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from flafka.agent.jvm.spark import spark_home
 from flafka.agent.services.yarn import YarnCluster
 
 QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""For JVMs that live for seconds."""
+"""Options for JVMs that live for seconds."""
 
 
-def small(*more: str) -> str:
-    """Lines for containers that leave room on a small machine, and for a cluster that has Spark."""
+def small_containers(*more: str) -> str:
+    """Return lines for containers that fit on a small machine, and for a cluster that has Spark."""
     return "\n".join(
         [
             "a1.runner = spark",
@@ -35,23 +35,23 @@ def small(*more: str) -> str:
 
 
 def applications(cluster: YarnCluster) -> list[dict[str, Any]]:
-    """Those that YARN knows, in the order of their beginnings."""
-    told = cluster.ask("apps")
+    """Return the applications of YARN in the order of their starts."""
+    told = cluster.fetch("apps")
     return sorted(((told or {}).get("apps") or {}).get("app", []), key=lambda one: one["id"])
 
 
 def live(cluster: YarnCluster) -> list[str]:
-    """The ids of those that are not over."""
+    """Return the ids of applications that have not ended."""
     return [one["id"] for one in applications(cluster) if one["state"] not in ("FINISHED", "FAILED", "KILLED")]
 
 
 def state(cluster: YarnCluster, id: str) -> str:
-    """Of one application."""
+    """Return the state of one application."""
     return str(_told(cluster, id)["state"])
 
 
 def running(cluster: YarnCluster, id: str) -> bool:
-    """Whether an application has a container."""
+    """Return True if an application has a container."""
     return int(_told(cluster, id)["runningContainers"]) > 0
 
 
@@ -60,7 +60,7 @@ def _told(cluster: YarnCluster, id: str) -> dict[str, Any]:
 
 
 def submit(cluster: YarnCluster, command: str, *, memory: int = 128) -> str:
-    """An application of someone else's, that is nothing but that command; its id."""
+    """Submit an application of another user that only runs that command; return its id."""
     id = str(_send(cluster, "apps/new-application", {})["application-id"])
     application = {
         "application-id": id,
@@ -74,12 +74,12 @@ def submit(cluster: YarnCluster, command: str, *, memory: int = 128) -> str:
 
 
 def kill(cluster: YarnCluster, id: str) -> None:
-    """As `yarn application -kill` does."""
+    """Kill an application as `yarn application -kill` does."""
     _send(cluster, f"apps/{id}/state", {"state": "KILLED"}, "PUT")
 
 
 def _send(cluster: YarnCluster, path: str, told: object, method: str = "POST") -> dict[str, Any]:
-    """To the ResourceManager, as who runs the tests."""
+    """Send a request to the ResourceManager as the user who runs the tests."""
     asked = urllib.request.Request(
         f"{cluster.address}/ws/v1/cluster/{path}?user.name={os.environ.get('USER', 'root')}",
         json.dumps(told).encode(),

@@ -1,4 +1,4 @@
-"""Kafka is away for a while, under a real JVM that sends and logs: nobody hangs, nothing acknowledged is lost.
+"""Outage of Kafka under a real JVM that sends and logs: no call hangs, and no acknowledged event is lost.
 
 The short version is in test_proofs_brokers.py, ten minutes in tests/soak.
 """
@@ -25,7 +25,7 @@ COUNT = 100
 
 @contextlib.contextmanager
 def all_brokers_silent(kafka: KafkaCluster) -> Iterator[None]:
-    """They keep their connections and answer nothing: what clients find hardest to tell."""
+    """Stop all brokers with SIGSTOP: connections stay open silently, the failure that clients detect last."""
     try:
         for name in kafka.names():
             kafka.server(name).signal(signal.SIGSTOP)
@@ -36,7 +36,7 @@ def all_brokers_silent(kafka: KafkaCluster) -> Iterator[None]:
 
 
 def outage(directory: Path, kafka: KafkaCluster, seconds: float) -> str:
-    """Let it happen for so long at least, and check every event; returns the figures of it."""
+    """Cause an outage of at least this many seconds and check every event; return its figures."""
     topic = unique("applications")
     avro, lines = free_ports(2)
     # The other snippets send to the avro source, from the same JVM with the same properties.
@@ -69,9 +69,10 @@ a1.sources.lines.channels = c1
     refused: list[str] = []
 
     def send() -> bool:
-        """Through flume-ng-sdk with its defaults, until it fails; what it was told is kept. Whether all went well."""
+        """Send through flume-ng-sdk with its defaults until it fails, and keep its error. Return True without
+        failures."""
         tag = unique("rpc")
-        answer = application.tell(f"rpc {COUNT} {tag} hosts=h1 hosts.h1=127.0.0.1:{avro}")
+        answer = application.request(f"rpc {COUNT} {tag} hosts=h1 hosts.h1=127.0.0.1:{avro}")
         stored = int(answer.removeprefix("stored "))
         acknowledged.extend(f"{tag}-rpc-{number}" for number in range(stored))
         if stored < COUNT:
@@ -79,7 +80,7 @@ a1.sources.lines.channels = c1
         return stored == COUNT
 
     def log(tag: str, application: Application = application) -> None:
-        assert application.tell(f"log {COUNT} {tag}") == "logged"
+        assert application.request(f"log {COUNT} {tag}") == "logged"
 
     def logged(tag: str) -> set[str]:
         return {f"{tag}-{api}-{number}" for api in APIS for number in range(COUNT)}
@@ -88,7 +89,7 @@ a1.sources.lines.channels = c1
         return {event.body.decode() for event in in_topic(kafka, topic)}
 
     with RunningAgent(directory, configuration) as agent:
-        agent.healthy()
+        agent.wait_until_healthy()
         with ThreadPoolExecutor(1) as pool, application, another:
             log("before")
             assert send()
@@ -98,18 +99,18 @@ a1.sources.lines.channels = c1
                 log("ending", another)
                 ending = pool.submit(another.end)
                 while time.monotonic() < began + seconds:
-                    log("meanwhile")  # the application goes on: this returns while no broker answers
+                    log("meanwhile")  # the application keeps running: this returns while no broker answers
                     assert not send()
-                ending.result()  # an application can end, too
+                ending.result()  # an application can end as well
                 away = time.monotonic() - began
-            agent.healthy()
+            agent.wait_until_healthy()
             agent.until(send, "clients to be served again")
             log("after")
             agent.until(lambda: logged("after") <= stored(), "what was logged afterwards", seconds=600)
             application.end()
         assert agent.stop() == 0
         assert "Traceback" not in agent.log
-    for tag in refused:  # told by the agent, rather than given up by themselves
+    for tag in refused:  # refused by the agent, not abandoned by the clients
         assert re.search(rf"^{tag}: .*FAILED", application.log, re.MULTILINE), application.log[-3000:]
     lost = set(acknowledged) - stored()
     assert not lost, f"{len(lost)} acknowledged events are not stored, such as {sorted(lost)[:3]}"

@@ -1,4 +1,4 @@
-"""Brokers are killed under load, and an agent with an overflow amid their absence: sources go on, nothing is lost.
+"""Agent with a disk overflow under load while brokers are killed: sources continue, and nothing is lost.
 
 The short version is in test_proofs_brokers.py, ten minutes in tests/soak.
 """
@@ -17,20 +17,20 @@ from flafka.agent.services.kafka import KafkaCluster
 from flafka.agent.services.running import RunningAgent, free_ports, until
 from tests.system.running import in_topic, kafka_channel, unique
 
-PATIENCE_SECONDS = 3
-"""Of the channel with its brokers."""
+OVERFLOW_TIMEOUT_SECONDS = 3
+"""Time that the channel waits for its brokers."""
 SLOW_SECONDS = 2.0
-"""99 of 100 puts take less, the time without brokers included; the others wait for the overflow to begin."""
+"""Latency of 99 of 100 puts, outages included; the others wait until the overflow begins."""
 
 
 class Sender:
-    """Sends numbered lines over one connection, each when the one before was acknowledged, and none twice."""
+    """Client that sends numbered lines over one connection, each once, after the acknowledgement of the last."""
 
     def __init__(self, name: str, port: int) -> None:
         self.name, self._port = name, port
         self.acknowledged: list[int] = []
         self.seconds: list[float] = []
-        """How long each of them took."""
+        """Latency of each line."""
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run)
 
@@ -55,7 +55,7 @@ class Sender:
         return self
 
     def end(self) -> None:
-        """Send no more."""
+        """Stop sending."""
         self._over.set()
         self._thread.join()
 
@@ -64,14 +64,14 @@ class Sender:
 
 
 def overflow(directory: Path, kafka: KafkaCluster, seconds: float) -> str:
-    """Have no brokers for so long at least, and check every event; returns the figures of it."""
+    """Stop the brokers for at least this many seconds and check every event; return the figures."""
     topic, ports = unique("overflow"), free_ports(2)
     configuration = f"""
 a1.sources = s1 s2
 a1.channels = c1 c2
 {kafka_channel(kafka.bootstrap_servers, topic, partitions=1)}
 a1.channels.c1.overflow = c2
-a1.channels.c1.overflowTimeout = {PATIENCE_SECONDS}
+a1.channels.c1.overflowTimeout = {OVERFLOW_TIMEOUT_SECONDS}
 a1.channels.c2.type = file
 a1.channels.c2.checkpointDir = {directory}/checkpoint
 a1.channels.c2.dataDirs = {directory}/data
@@ -85,35 +85,35 @@ a1.sources.s{number}.channels = c1
 """
     senders = [Sender(f"s{number}", port) for number, port in enumerate(ports, 1)]
 
-    def go_on(agent: RunningAgent, events: int) -> None:
+    def await_events(agent: RunningAgent, events: int) -> None:
         before = [len(sender.acknowledged) for sender in senders]
         agent.until(
             lambda: all(len(s.acknowledged) > n + events for s, n in zip(senders, before, strict=True)), "events"
         )
 
     def straight(agent: RunningAgent) -> int:
-        """How many events it has put into Kafka without the overflow."""
+        """Return the number of events that were put into Kafka without the overflow."""
         accepted = sum(agent.count(f"SOURCE.{sender.name}", "EventAcceptedCount") for sender in senders)
         return accepted - agent.count("CHANNEL.c1", "OverflowEventCount")
 
     with contextlib.ExitStack() as sending:
         with RunningAgent(directory, configuration) as agent:
-            agent.healthy()
+            agent.wait_until_healthy()
             for sender in senders:
                 sending.enter_context(sender)
-            go_on(agent, 100)
+            await_events(agent, 100)
             for name in kafka.names():
                 kafka.kill(name)
             away = time.monotonic()
             agent.until(lambda: agent.count("CHANNEL.c1", "Overflowing"), "the overflow")
-            go_on(agent, 100)
+            await_events(agent, 100)
             assert agent.failing() == {}
             assert agent.degraded()["CHANNEL.c1"].startswith("overflows into a1.channels.c2 for ")
             until(lambda: time.monotonic() - away > seconds / 2, "half of the outage")
             agent.process.kill()
-            agent.ended()
+            agent.wait_for_exit()
         with RunningAgent(directory, configuration) as agent:
-            go_on(agent, 100)  # it listens though there are no brokers
+            await_events(agent, 100)  # it listens without brokers
             assert "holds" in agent.degraded()["CHANNEL.c1"]
             until(lambda: time.monotonic() - away > seconds, "the outage to be long enough")
             held = agent.count("CHANNEL.c1", "OverflowSize")
@@ -122,7 +122,7 @@ a1.sources.s{number}.channels = c1
             agent.until(lambda: agent.count("CHANNEL.c1", "OverflowForwardedCount"), "events to be forwarded")
             repeated = agent.count("CHANNEL.c1", "OverflowRepeatedCount")
             agent.process.kill()
-            agent.ended()
+            agent.wait_for_exit()
         with RunningAgent(directory, configuration) as agent:
             agent.until(lambda: straight(agent) > 100, "the overflow to be over")
             agent.until(lambda: not agent.degraded() and not agent.failing(), "the agent to be well")

@@ -1,11 +1,11 @@
-"""Processes of this host as /proc tells of them: by their environment, by who started them, by their command."""
+"""Processes of this host from /proc: by environment, by parent, by command."""
 
 from contextlib import suppress
 from pathlib import Path
 
 
 def marked(variable: str, value: str) -> list[int]:
-    """All that run with that variable in their environment."""
+    """Return the ids of all processes with that variable in their environment."""
     mark = f"{variable}={value}".encode()
     found = []
     for directory in Path("/proc").glob("[0-9]*"):
@@ -16,10 +16,10 @@ def marked(variable: str, value: str) -> list[int]:
 
 
 def family_of(pid: int) -> set[int]:
-    """That process, and all that it and they have started."""
+    """Return that process and all its descendants."""
     parents = {}
     for status in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # the process has ended
             parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
     family = {pid}
     while more := {child for child, parent in parents.items() if parent in family} - family:
@@ -28,7 +28,7 @@ def family_of(pid: int) -> set[int]:
 
 
 def command_of(pid: int) -> str:
-    """Its command line; empty where it has ended."""
+    """Return the command line; empty for a process that has ended."""
     with suppress(OSError):
         return Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " ")
     return ""

@@ -1,4 +1,4 @@
-"""For tests of real agents: their configurations, other commands, and what came of it."""
+"""Configurations of real agents, other commands, and delivered events."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def agent_command(*arguments: str, environment: Mapping[str, str] | None = None)
 
 
 def processes(cluster: Cluster, kind: str) -> list[int]:
-    """The JVMs of that kind in the directory of a cluster that starts them itself: executors, containers."""
+    """Return the JVMs of that kind in the directory of a cluster that starts them itself: executors, containers."""
     found = []
     for directory in Path("/proc").glob("[0-9]*"):
         try:
@@ -57,12 +57,12 @@ def processes(cluster: Cluster, kind: str) -> list[int]:
 
 
 def unique(name: str) -> str:
-    """A name for a topic or a directory that no other test has."""
+    """Return a name for a topic or a directory that no other test has."""
     return f"{name}-{uuid.uuid4().hex[:8]}"
 
 
 def syslog_sources() -> str:
-    """Lines of the sources `tcp` and `udp` of agent `a1`, on ports of their own, into channel `c1`."""
+    """Return lines of the sources `tcp` and `udp` of agent `a1`, on free ports, into channel `c1`."""
     return """
 a1.sources = tcp udp
 a1.sources.tcp.type = syslogtcp
@@ -77,9 +77,9 @@ a1.sources.udp.channels = c1
 
 
 def kafka_channel(servers: str, topic: str, *, name: str = "c1", partitions: int = 3) -> str:
-    """Lines of a Kafka channel of agent `a1`, with a group of its own.
+    """Return lines of a Kafka channel of agent `a1`, with its own group.
 
-    Its members are missed within six seconds, the shortest time that brokers allow: that much is waited after a kill.
+    Brokers remove dead members after six seconds, the shortest session timeout that they allow.
     """
     return f"""
 a1.channels.{name}.type = kafka
@@ -93,7 +93,7 @@ a1.channels.{name}.partitions = {partitions}
 
 
 def hdfs_sink(webhdfs: str, path: str, *, name: str = "k1", channel: str = "c1", roll_seconds: int = 1) -> str:
-    """Lines of an HDFS sink of agent `a1`, text, rolled by age alone."""
+    """Return lines of an HDFS sink of agent `a1`: text, rolled by age alone."""
     return f"""
 a1.sinks.{name}.type = hdfs
 a1.sinks.{name}.channel = {channel}
@@ -105,13 +105,13 @@ a1.sinks.{name}.hdfs.rollCount = 0
 """
 
 
-# --- what came of it
+# --- delivered events
 
 
 def in_topic(kafka: KafkaCluster, topic: str) -> list[Event]:
-    """Every event that a topic of the Kafka channel holds; in the order of each partition.
+    """Return every event in a topic of the Kafka channel, in the order of each partition.
 
-    Brokers that have not yet heard of a topic that was just made are asked again.
+    A broker without metadata of a new topic is asked repeatedly.
     """
     deadline = time.monotonic() + 60
     while True:
@@ -126,25 +126,25 @@ def in_topic(kafka: KafkaCluster, topic: str) -> list[Event]:
 
 
 def in_hdfs(hdfs: HdfsCluster, root: str) -> list[bytes]:
-    """Every line of the files that a reader of that directory sees; files in the order of their names."""
+    """Return every line of the visible files below that directory; files in the order of their names."""
     reader = HdfsReader(hdfs.webhdfs)
     return [line for path in sorted(reader.visible(root)) for line in lines(reader.read(path))]
 
 
 def reconciliation(kafka: KafkaCluster, topic: str, hdfs: HdfsCluster, root: str) -> Reconciliation:
-    """The audit: what the topic holds against what lies below that directory."""
+    """Return the audit of a topic against the files below that directory."""
     return reconcile(read_topic(kafka.bootstrap_servers, topic, KAFKA), HdfsReader(hdfs.webhdfs), root)
 
 
 @contextlib.contextmanager
 def connected(port: int) -> Iterator[socket.socket]:
-    """A TCP connection to a port of this machine."""
+    """Return a TCP connection to a port of this machine."""
     with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         yield connection
 
 
 def send(port: int, data: bytes) -> None:
-    """Send that over one TCP connection, and close it."""
+    """Send data over one TCP connection, and close it."""
     with connected(port) as connection:
         connection.sendall(data)
 
@@ -154,7 +154,7 @@ def send(port: int, data: bytes) -> None:
 
 @contextlib.contextmanager
 def small_disk(path: Path, megabytes: int) -> Iterator[Path]:
-    """A file system of that size, empty, at that path. Skips the test where this user may not mount one."""
+    """Mount an empty file system of that size at that path. Skip the test where this user may not mount one."""
     path.mkdir(parents=True, exist_ok=True)
     _mount("-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(path))
     try:
@@ -165,7 +165,7 @@ def small_disk(path: Path, megabytes: int) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def read_only(path: Path) -> Iterator[None]:
-    """Nothing can be written below that directory meanwhile, not even by root. Skips like `small_disk`."""
+    """Make that directory read-only meanwhile, also for root. Skip like `small_disk`."""
     _mount("-t", "tmpfs", "-o", "ro", "tmpfs", str(path))
     try:
         yield
@@ -174,7 +174,7 @@ def read_only(path: Path) -> Iterator[None]:
 
 
 def fill(path: Path) -> Path:
-    """Write a file there until the disk is full; returns it."""
+    """Write a file there until the disk is full; return the file."""
     filler = path / "filler"
     with filler.open("wb", buffering=0) as file:
         for size in (1 << 20, 1 << 12, 1):

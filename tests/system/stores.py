@@ -1,4 +1,4 @@
-"""HBase and Solr behind a real agent; and a campaign: clients send numbered events while everything is killed."""
+"""HBase and Solr behind a real agent, and a campaign: clients send numbered events while servers are killed."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from pathlib import Path
 
 import happybase
 
-from flafka.agent.audit.reconciliation import differences, hbase_rows, read_topic, solr_documents
-from flafka.agent.audit.reconciliation import stored as by_id
+from flafka.agent.audit.reconciliation import bodies_by_id, differences, hbase_rows, read_topic, solr_documents
 from flafka.agent.services.cluster import Cluster
 from flafka.agent.services.hbase import MASTER, THRIFT, HBaseCluster
 from flafka.agent.services.kafka import KafkaCluster
@@ -28,16 +27,16 @@ from flafka.sinks.avro import AvroSink, AvroSinkConfig
 from tests.fixtures.cores import create_core
 from tests.system.running import KAFKA, kafka_channel, unique
 
-PATIENCE = 600.0
-"""Seconds, for what takes a few on an idle machine."""
+TIMEOUT_SECONDS = 600.0
+"""Timeout of operations that take a few seconds on an idle machine."""
 HUNDRED = 100
 """Events in a request."""
 SAMPLE = 500
-"""Rows of which every version is looked at."""
+"""Rows of which every version is read."""
 
 
 def hbase_sink(hbase: HBaseCluster, table: str, *options: str) -> str:
-    """Lines of a sink `k1` of agent `a1`, with a group of its own."""
+    """Return lines of a sink `k1` of agent `a1`, with its own group."""
     return "\n".join(
         f"a1.sinks.k1.{line}"
         for line in (
@@ -53,7 +52,7 @@ def hbase_sink(hbase: HBaseCluster, table: str, *options: str) -> str:
 
 
 def solr_sink(url: str, topic: str, *options: str) -> str:
-    """Lines of a sink `k2` of agent `a1`, with a group of its own."""
+    """Return lines of a sink `k2` of agent `a1`, with its own group."""
     lines = ("type = solr", "channel = c1", f"group = {topic}-solr", f"url = {url}", "commitWithin = 60000", *options)
     return "\n".join(f"a1.sinks.k2.{line}" for line in lines)
 
@@ -66,29 +65,29 @@ def table_of(hbase: HBaseCluster, name: str) -> Iterator[happybase.Table]:
 
 
 def stored(kafka: KafkaCluster, topic: str) -> dict[str, bytes]:
-    """What the channel holds: bodies by event id."""
-    return by_id(read_topic(kafka.bootstrap_servers, topic, KAFKA))
+    """Return the bodies in the channel by event id."""
+    return bodies_by_id(read_topic(kafka.bootstrap_servers, topic, KAFKA))
 
 
 @dataclass(frozen=True)
 class Plan:
-    """So many events at least are acknowledged, and what is killed meanwhile, how often."""
+    """Least number of acknowledged events, and the number of each fault meanwhile."""
 
     events: int
     rate: int
-    """Events a second that each of the two clients sends at most."""
+    """Most events a second that each of the two clients sends."""
     agent: int = 0
     broker: int = 0
     thrift: int = 0
     hbase: int = 0
     solr: int = 0
     everything: int = 0
-    """All servers at once, and the agent."""
+    """Number of kills of all servers and the agent at once."""
     seconds: float = 0
-    """How long a Thrift server that was killed stays away at least."""
+    """Least number of seconds before a killed Thrift server is started again."""
 
     def faults(self, chance: random.Random) -> list[str]:
-        """All of them, in a random order."""
+        """Return all faults in a random order."""
         names = ("agent", "broker", "thrift", "hbase", "solr", "everything")
         faults = [name for name in names for _ in range(getattr(self, name))]
         chance.shuffle(faults)
@@ -96,24 +95,25 @@ class Plan:
 
 
 class Client(threading.Thread):
-    """Sends numbered events, a hundred in a request, and each request again until it is acknowledged."""
+    """Client that sends numbered events, a hundred in a request, each request until it is acknowledged."""
 
     def __init__(self, port: int, rate: int) -> None:
         super().__init__(daemon=True)
         self.acknowledged = 0
         self.wanted = 0
-        """So many go at full rate, and more one request a second: something is always under way."""
+        """Number of events to send at full rate; then one request follows each second, so that one is always in
+        flight."""
         self.attempts: list[int] = []
-        """How often each request was sent."""
+        """Number of sends of each request."""
         self.enough = threading.Event()
         self._port, self._pause = port, HUNDRED / rate
 
     def body(self, number: int) -> bytes:
-        """Of that event."""
+        """Return the body of that event."""
         return f"{type(self).__name__} {number}".encode()
 
     def send(self, bodies: list[bytes]) -> None:
-        """Return once they are acknowledged."""
+        """Return once the events are acknowledged."""
         raise NotImplementedError
 
     def run(self) -> None:
@@ -128,7 +128,7 @@ class Client(threading.Thread):
 
 
 class Avro(Client):
-    """Through Flume's RPC; for each request a connection, as a failure leaves one without use."""
+    """Client of Flume's RPC; each request has a new connection, as a failure makes a connection unusable."""
 
     def send(self, bodies: list[bytes]) -> None:
         config, _ = AvroSinkConfig.parse({"hostname": "127.0.0.1", "port": str(self._port)})
@@ -143,7 +143,7 @@ class Avro(Client):
 
 
 class Http(Client):
-    """Through Flume's JSON."""
+    """Client of Flume's JSON."""
 
     def send(self, bodies: list[bytes]) -> None:
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", self._port, timeout=30)) as connection:
@@ -155,17 +155,17 @@ class Http(Client):
 
 @dataclass
 class Evidence:
-    """What is left when a campaign is over."""
+    """Contents of both stores and the channel at the end of a campaign."""
 
     clients: list[Client]
     channel: dict[str, bytes]
     hbase: dict[str, bytes]
     solr: dict[str, bytes]
     versions: dict[str, int]
-    """How many versions the rows of a sample have."""
+    """Number of versions of the rows of a sample."""
 
     def problems(self) -> list[str]:
-        """Everything that is not as promised, in words."""
+        """Return a sentence for each broken promise."""
         found = [f"HBase: {text}" for text in differences(self.channel, self.hbase)]
         found += [f"Solr: {text}" for text in differences(self.channel, self.solr)]
         found += [f"HBase: {id} was written {count} times" for id, count in self.versions.items() if count != 1]
@@ -182,7 +182,7 @@ class Evidence:
 
 
 class Campaign:
-    """Runs a plan and gathers the evidence. The servers are left running, whatever happened."""
+    """Run of a plan that gathers the evidence. The servers are running afterwards in every case."""
 
     def __init__(
         self, plan: Plan, kafka: KafkaCluster, hbase: HBaseCluster, solr: SolrCluster, directory: Path, seed: int
@@ -194,7 +194,7 @@ class Campaign:
         self.topic = unique("stores")
         self.url = create_core(solr, self.topic)
         with table_of(hbase, self.topic) as table:
-            # So that a second write would be seen.
+            # More versions make a second write visible.
             table.connection.create_table(self.topic, {"f": {"max_versions": 10}})
         avro, web = free_ports(2)
         self.clients = [Avro(avro, plan.rate), Http(web, plan.rate)]
@@ -219,7 +219,7 @@ a1.sources.http.channels = c1
         self.agent = self._agent()
 
     def run(self) -> Evidence:
-        """All faults; then everything is delivered and stopped."""
+        """Inject all faults; then deliver everything and stop."""
         began = time.monotonic()
         faults = self.plan.faults(self.chance)
         share = self.plan.events // len(self.clients) // (len(faults) + 1)
@@ -237,23 +237,23 @@ a1.sources.http.channels = c1
                     )
                     if with_agent:
                         faults.remove("agent")
-                    self._say(f"kill {fault}{' and the agent' if with_agent else ''}")
+                    self._log_end(f"kill {fault}{' and the agent' if with_agent else ''}")
                     getattr(self, f"_kill_{fault}")(with_agent)
                     self.kills[fault] += 1
                     if with_agent:
                         self.kills["agent"] += 1
                 self._flow(self.plan.events // len(self.clients) - self.clients[0].wanted, to=1)
-            self.agent.healthy()  # what was killed last may be away for a sink yet
+            self.agent.wait_until_healthy()  # the last killed server may be unavailable to a sink for a moment
             assert self.agent.stop() == 0
             with self._agent("--drain") as drain:
-                assert drain.ended(PATIENCE) == 0, drain.log[-4000:]
+                assert drain.wait_for_exit(TIMEOUT_SECONDS) == 0, drain.log[-4000:]
         finally:
             self.agent.__exit__()
         self.seconds = time.monotonic() - began
         return self._evidence()
 
     def describe(self, evidence: Evidence) -> str:
-        """The figures, in one line."""
+        """Return the figures in one line."""
         kills = ", ".join(f"{name} {count}" for name, count in sorted(self.kills.items()))
         acknowledged = sum(client.acknowledged for client in self.clients)
         repeats = len(evidence.channel) - len(set(evidence.channel.values()))
@@ -288,7 +288,7 @@ a1.sources.http.channels = c1
         self.agent.__enter__()
 
     def _flow(self, count: int, to: float) -> None:
-        """Let clients send so many more, and wait until that part of them is acknowledged."""
+        """Let clients send this many more, and wait until that part of them is acknowledged."""
         marks = []
         for client in self.clients:
             marks.append(client.wanted + int(count * to))
@@ -299,7 +299,7 @@ a1.sources.http.channels = c1
         )
 
     def _delivers(self) -> None:
-        """Wait until both stores get events of the present agent."""
+        """Wait until both stores have events of the present agent."""
         before = {sink: self.agent.count(sink, "EventDrainSuccessCount") for sink in ("SINK.k1", "SINK.k2")}
         self._await(
             lambda: all(self.agent.count(sink, "EventDrainSuccessCount") > n for sink, n in before.items()),
@@ -307,7 +307,7 @@ a1.sources.http.channels = c1
         )
 
     def _await(self, condition: object, what: str) -> None:
-        self.agent.until(condition, what, PATIENCE)
+        self.agent.until(condition, what, TIMEOUT_SECONDS)
 
     # --- faults
 
@@ -345,7 +345,7 @@ a1.sources.http.channels = c1
         for server in servers:
             server.signal(signal.SIGKILL)
         for server in servers:
-            server.wait(PATIENCE)
+            server.wait(TIMEOUT_SECONDS)
         self._kill_agent()
         self.chance.shuffle(clusters)
         for cluster in clusters:
@@ -354,8 +354,8 @@ a1.sources.http.channels = c1
 
     # --- ends
 
-    def _say(self, what: str) -> None:
-        """Where the agent says what it does."""
+    def _log_end(self, what: str) -> None:
+        """End of the agent's log, for the message of a failure."""
         with (self.directory / "agent.log").open("a") as log:
             log.write(f"--- {time.strftime('%H:%M:%S')} {what}\n")
 

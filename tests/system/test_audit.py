@@ -1,4 +1,4 @@
-"""The audit of agents that are killed: what is delivered again is in the audit once, on both runners."""
+"""Audit of killed agents: repeated deliveries count once, on both runners."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ a1.sinks.committing.kafka.topic = {topic}-copy
 {channel}"""
 
     def audit() -> tuple[int, dict[str, int], set[str | None]]:
-        """Exit code, events by stage, and what is said of them."""
+        """Return exit code, events by stage, and messages."""
         done = agent_command("audit", "-c", str(tmp_path / "out/agent.conf"), "--grace", "0", "--json")
         events: dict[str, int] = {}
         rows = json.loads(done.stdout)
@@ -62,6 +62,6 @@ a1.sinks.committing.kafka.topic = {topic}-copy
     drain = sinks + "a1.runner = spark\na1.spark.triggerInterval = 1\na1.sinks.committing.runner = local\n"
     arguments = "-c", str(tmp_path / "out/agent.conf"), "--drain"
     with RunningAgent(tmp_path / "out", drain, *arguments) as out:
-        assert out.ended() == 0, out.log[-4000:]
+        assert out.wait_for_exit() == 0, out.log[-4000:]
     stages = ("put", topic, f"{topic}-committing")
     assert audit() == (0, dict.fromkeys(stages, sent), {None})

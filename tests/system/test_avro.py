@@ -1,4 +1,4 @@
-"""Sources of RPCs of a real agent on a real Kafka channel: what was answered OK is stored, whatever is killed."""
+"""RPC sources of a real agent on a real Kafka channel: an acknowledged event is stored, whatever is killed."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ KILLS = 2
 
 
 class Sender(threading.Thread):
-    """An application that goes on sending, and knows what was acknowledged."""
+    """Application that sends continuously and keeps the acknowledged events."""
 
     def __init__(self, name: str, port: int, kind: str) -> None:
         super().__init__(name=name, daemon=True)
@@ -58,7 +58,7 @@ class Sender(threading.Thread):
 
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("kind", ["avro", "thrift"])
-def test_what_was_answered_ok_survives_a_kill(tmp_path: Path, kafka_cluster: KafkaCluster, kind: str) -> None:
+def test_acknowledged_events_survive_a_kill(tmp_path: Path, kafka_cluster: KafkaCluster, kind: str) -> None:
     topic, port = unique(kind), free_port()
     configuration = f"""
 a1.sources = s1
@@ -92,7 +92,7 @@ a1.sinks.k1.channel = c1
         for sender in senders:
             sender.join(30)
         assert agent.stop() == 0
-    assert all(sender.failures for sender in senders), "nobody noticed the kills"
+    assert all(sender.failures for sender in senders), "a sender did not notice the kills"
     stored = {event.body for event in in_topic(kafka_cluster, topic)}
     missing = {body for sender in senders for body in sender.acknowledged} - stored
     assert not missing, f"{len(missing)} acknowledged events are not stored, such as {sorted(missing)[:3]}"

@@ -1,4 +1,4 @@
-"""Smoke runs of the benchmarks: servers, peers and the checks of contents do their work; no figure is judged.
+"""Smoke runs of the benchmarks: servers, peers and checks of contents work; no figure is judged.
 
 Every run takes one of them, by its seed, as each starts several programs; `./dev soak` takes all.
 """
@@ -33,7 +33,7 @@ with Bench("spark", smoke=True, kafka=KafkaCluster(sys.argv[2]), hdfs=HdfsCluste
     spark.run(bench)
     print(bench.rows[0].ratio)
 """
-"""Spark's session is one of the whole process."""
+"""Program of a process of its own, as a Spark session belongs to its process."""
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`agent check` as a user meets it: all mistakes at once, and what the servers say."""
+"""`agent check` as users run it: all mistakes at once, and the answers of the servers."""
 
 import json
 import socket
@@ -35,7 +35,7 @@ TOLD = """\
 5 errors, 1 warning"""
 
 
-def test_all_mistakes_are_told_at_once(tmp_path: Path) -> None:
+def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
     file, out = tmp_path / "agent.conf", tmp_path / "out"
     file.write_text(MISTAKEN.format(directory=out))
     checked = agent_command("check", "-c", str(file))

@@ -1,4 +1,4 @@
-"""The time of day of an agent's host jumps, by minutes and by years: nothing is lost, and nothing comes twice."""
+"""Clock of an agent's host that jumps by minutes and by years: nothing is lost or delivered twice."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ JUMPS = (70 * MINUTE, -3 * 60 * MINUTE, 400 * DAY, -400 * DAY, 0)
 
 
 class Clock:
-    """The time of day of the agents that have its environment."""
+    """Clock of the agents that run in its environment."""
 
     def __init__(self, directory: Path) -> None:
         library, file = directory / "clock.so", directory / "ahead"
@@ -47,7 +47,7 @@ class Clock:
         self.environment = {"LD_PRELOAD": str(library), "CLOCK_FILE": str(file)}
 
     def jump(self, seconds: int) -> None:
-        """Now it is so far ahead of the system's."""
+        """Set the clock this many seconds ahead of the system's."""
         self._page[:] = struct.pack("q", seconds)
 
 
@@ -77,18 +77,18 @@ a1.sinks = k1
 
     def arrive(agent: RunningAgent) -> None:
         agent.until(lambda: len(in_hdfs(hdfs_cluster, root)) >= len(expected), "all events on HDFS")
-        agent.healthy()
+        agent.wait_until_healthy()
 
     drawn = random.Random(seed).sample(JUMPS, 2)
     for begin, jumps in (0, JUMPS), (-DAY, drawn):  # the second agent starts in the past, behind the first one
         clock.jump(begin)
         with RunningAgent(tmp_path / "a", configuration, environment=clock.environment) as agent:
             for ahead in jumps:
-                take(agent)  # on its way meanwhile
+                take(agent)  # still in flight
                 clock.jump(ahead)
                 take(agent)
                 arrive(agent)
-            clock.jump(-2 * DAY)  # Kafka's client stands still then, as nothing comes
+            clock.jump(-2 * DAY)  # Kafka's client is idle now, as nothing arrives
             assert agent.stop() == 0
     assert Counter(event.body for event in in_topic(kafka_cluster, topic)) == Counter(expected)
     found = reconciliation(kafka_cluster, topic, hdfs_cluster, root)

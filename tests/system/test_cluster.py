@@ -1,4 +1,4 @@
-"""The project's own Kafka and HDFS, as real servers."""
+"""Kafka and HDFS of the project as real servers."""
 
 import json
 import signal
@@ -22,7 +22,7 @@ def create_topic(cluster: KafkaCluster, name: str, **options: object) -> None:
 
 
 def produce(cluster: KafkaCluster, topic: str, values: list[bytes]) -> None:
-    """Returns when all replicas in sync have them."""
+    """Produce; return when all in-sync replicas have the records."""
     failures: list[object] = []
     producer = Producer({"bootstrap.servers": cluster.bootstrap_servers, "enable.idempotence": True})
     for value in values:
@@ -95,7 +95,7 @@ def test_records_survive_a_killed_broker_and_start_brings_it_back(kafka_cluster:
     others = [pid for pid in pids(kafka_cluster) if pid != kafka_cluster.server(f"broker-{leader}").pid]
     try:
         kafka_cluster.kill(f"broker-{leader}")
-        assert not kafka_cluster.running()
+        assert not kafka_cluster.is_running()
         assert [broker.node for broker in kafka_cluster.status().brokers if broker.state == "down"] == [leader]
         produce(kafka_cluster, "survivor", values[50:])  # min ISR 2 of 3 still holds
     finally:
@@ -172,8 +172,8 @@ def test_one_hdfs_server_is_restarted_alone(hdfs_cluster: HdfsCluster) -> None:
 def test_a_suspended_server_is_alive_but_not_ready(hdfs_cluster: HdfsCluster) -> None:
     hdfs_cluster.kill("namenode", signal.SIGSTOP)
     try:
-        assert hdfs_cluster.running()
-        assert hdfs_cluster.waiting_for() == "the NameNode is down"
+        assert hdfs_cluster.is_running()
+        assert hdfs_cluster.unready_reason() == "the NameNode is down"
     finally:
         hdfs_cluster.kill("namenode", signal.SIGCONT)
     hdfs_cluster.start()

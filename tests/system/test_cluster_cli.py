@@ -27,16 +27,16 @@ from flafka.plugins import Generation
 from flafka.plugins.kafka.offsets import OffsetMetadata
 
 agent = click.Group(commands=[cluster, topic, group])
-SOON = 0.05
-"""After so many seconds a reset looks whether it stands."""
+REVIEW_SECONDS = 0.05
+"""Seconds after which a reset verifies the committed offsets."""
 Run = Callable[..., Result]
 
 
 @pytest.fixture
 def run(kafka_cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a command line, `run("topic list")`, with the test's cluster as the user's own."""
+    """Run a command line, `run("topic list")`, with the test's cluster as the default."""
     monkeypatch.setenv("FLAFKA_CLUSTER_DIR", str(kafka_cluster.directory))
-    monkeypatch.setattr("flafka.agent.cli.group.OUTSIDE_SECONDS", SOON)
+    monkeypatch.setattr("flafka.agent.cli.group.MEMBERLESS_COMMIT_SECONDS", REVIEW_SECONDS)
 
     def run(line: str, code: int = 0) -> Result:
         result = CliRunner().invoke(agent, shlex.split(line))
@@ -49,7 +49,8 @@ def run(kafka_cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 @pytest.fixture
 def log(run: Run, kafka_cluster: KafkaCluster, request: pytest.FixtureRequest) -> str:
-    """A topic of two partitions; partition 0 holds records of the times 1000, 2000 … 10000 ms, partition 1 three."""
+    """Return a topic of two partitions; partition 0 has records of the times 1000, 2000 … 10000 ms, partition 1
+    three."""
     name = re.sub(r"[^\w-]", "-", f"log-{request.node.name}")
     run(f"topic create {name} --partitions 2")
     producer = Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers})
@@ -63,7 +64,7 @@ def log(run: Run, kafka_cluster: KafkaCluster, request: pytest.FixtureRequest) -
 
 @contextmanager
 def reading(kafka_cluster: KafkaCluster, name: str, topic: str) -> Iterator[Consumer]:
-    """A live member of group `name`."""
+    """Have a live member in group `name`."""
     settings = {"bootstrap.servers": kafka_cluster.bootstrap_servers, "group.id": name, "client.id": "a-reader"}
     consumer = Consumer({**settings, "auto.offset.reset": "earliest", "enable.auto.commit": False})
     consumer.subscribe([topic])
@@ -84,25 +85,27 @@ def commit(kafka_cluster: KafkaCluster, name: str, topic: str, *offsets: int, me
         try:
             consumer.commit(offsets=positions, asynchronous=False)
             break
-        except Exception:  # the first commit of a cluster's life waits for the offsets topic to be made
+        except Exception:  # the first commit on a cluster waits until the offsets topic is created
             if time.monotonic() > deadline:
                 raise
     consumer.close()
 
 
 def committed(kafka_cluster: KafkaCluster, name: str) -> list[tuple[int, str]]:
-    """Offset and metadata per partition."""
+    """Return offset and metadata per partition."""
     with KafkaAdminClient(bootstrap_servers=kafka_cluster.bootstrap_servers) as admin:
-        return [(found.offset, found.metadata) for _, found in sorted(admin.list_group_offsets(name)[name].items())]
+        return [
+            (stored.offset, stored.metadata) for _, stored in sorted(admin.list_group_offsets(name)[name].items())
+        ]
 
 
-def said(kafka_cluster: KafkaCluster, name: str) -> list[tuple[int, OffsetMetadata]]:
-    """What was committed, understood."""
+def committed_metadata(kafka_cluster: KafkaCluster, name: str) -> list[tuple[int, OffsetMetadata]]:
+    """Return the committed offsets with their decoded metadata."""
     return [(offset, OffsetMetadata.parse(metadata)) for offset, metadata in committed(kafka_cluster, name)]
 
 
 def id_of(kafka_cluster: KafkaCluster, topic: str) -> str:
-    """A topic's id, as channels know it."""
+    """Return a topic's id as channels use it."""
     admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
     return str(admin.describe_topics(TopicCollection([topic]))[topic].result(60).topic_id)
 
@@ -111,7 +114,7 @@ def rows(result: Result) -> list[list[str]]:
     return [line.split("\t") for line in result.stdout.splitlines()[1:]]
 
 
-def found(result: Result) -> Any:
+def parsed(result: Result) -> Any:
     return json.loads(result.stdout)
 
 
@@ -120,11 +123,11 @@ def test_cluster_start_finds_it_running_and_status_shows_it(run: Run, kafka_clus
     started = rows(run("cluster start"))
     assert [row[:2] for row in started] == [["1", "up"], ["2", "up"], ["3", "up"]]
     assert [int(row[3]) for row in started] == before
-    status = found(run("cluster status --json"))
+    status = parsed(run("cluster status --json"))
     assert status["bootstrap_servers"] == kafka_cluster.bootstrap_servers
     assert status["under_replicated"] == []
     assert sum(row[5] == "yes" for row in started) == 1
-    again = found(run("cluster start --json"))
+    again = parsed(run("cluster start --json"))
     assert [broker["pid"] for broker in again["brokers"]] == before
 
 
@@ -148,12 +151,12 @@ def test_cluster_stop_and_start_again(run: Run, kafka_cluster: KafkaCluster) -> 
 def test_topic_commands(run: Run) -> None:
     run("topic create made --partitions 2 --config retention.ms=3600000")
     assert ["made", "2", "3"] in rows(run("topic list"))
-    assert {"topic": "made", "partitions": 2, "replicas": 3} in found(run("topic list --json"))
+    assert {"topic": "made", "partitions": 2, "replicas": 3} in parsed(run("topic list --json"))
     described = run("topic describe made")
     assert [row[0] for row in rows(described)] == ["0", "1"]
     assert sorted(rows(described)[0][2].split(",")) == ["1", "2", "3"]
     assert "retention.ms=3600000" in described.stderr
-    assert found(run("topic describe made --json"))["configs"] == {"retention.ms": "3600000"}
+    assert parsed(run("topic describe made --json"))["configs"] == {"retention.ms": "3600000"}
 
     assert run("topic create made", code=1).stderr == "Error: topic made: Topic 'made' already exists.\n"
     run("topic create made --if-not-exists")
@@ -168,34 +171,33 @@ def test_topic_commands(run: Run) -> None:
 
 @pytest.mark.parametrize("command", ["topic describe", "topic create", "topic delete --yes", "group reset g --topic"])
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "problem"),
     [
         ("a b/ü", "'a b/ü' must consist of A-Z, a-z, 0-9, '.', '_' and '-', and has ' '"),
-        ("..", "must not be '..', which Kafka does not take as a name"),
+        ("..", "must not be '..', which Kafka does not accept as a name"),
         ("", "must not be empty"),
         ("a" * 250, "must have at most 249 characters, not 250"),
     ],
 )
-def test_a_name_that_no_topic_can_have_is_refused_in_words(run: Run, command: str, name: str, said: str) -> None:
+def test_an_invalid_topic_name_is_refused(run: Run, command: str, name: str, problem: str) -> None:
     more = " --to earliest --yes" if command.startswith("group") else ""
     stderr = run(f"{command} {shlex.quote(name)}{more}", code=1).stderr
-    assert stderr == f"Error: the topic's name {said}\n"
+    assert stderr == f"Error: the topic's name {problem}\n"
 
 
 def test_group_describe_shows_lag_and_who_reads(run: Run, kafka_cluster: KafkaCluster, log: str) -> None:
     with reading(kafka_cluster, "described", log) as consumer:
         consumer.commit(offsets=[TopicPartition(log, 0, 4)], asynchronous=False)
-        first, second = found(run("group describe described --json"))
+        first, second = parsed(run("group describe described --json"))
         assert (first["current_offset"], first["log_end_offset"], first["lag"]) == (4, 10, 6)
         assert (second["current_offset"], second["lag"]) == (None, None)
         assert first["consumer_id"].startswith("a-reader")
         assert ["described", "Stable", "classic"] in rows(run("group list"))
-        listed = {row["group"]: row["state"] for row in found(run("group list --json"))}
+        listed = {row["group"]: row["state"] for row in parsed(run("group list --json"))}
         assert listed["described"] == "Stable"
     assert rows(run("group describe described"))[0][2:] == ["4", "10", "6", "-", "-", "-"]
     assert (
-        run("group describe nobody", code=1).stderr
-        == "Error: no group nobody: `agent group list` shows those there are\n"
+        run("group describe nobody", code=1).stderr == "Error: no group nobody: `agent group list` shows all groups\n"
     )
 
 
@@ -215,8 +217,8 @@ def test_group_reset_by_offset_opens_an_epoch(run: Run, kafka_cluster: KafkaClus
     assert "nothing was changed" in asked.stderr
     assert committed(kafka_cluster, "by-offset") == [(4, ""), (1, "")]
 
-    assert [row["new_offset"] for row in found(run("group reset by-offset --to 2 --yes --json"))] == [2, 2]
-    (at, first), (also_at, second) = said(kafka_cluster, "by-offset")
+    assert [row["new_offset"] for row in parsed(run("group reset by-offset --to 2 --yes --json"))] == [2, 2]
+    (at, first), (also_at, second) = committed_metadata(kafka_cluster, "by-offset")
     assert (at, also_at) == (2, 2)
     assert (
         before
@@ -226,7 +228,7 @@ def test_group_reset_by_offset_opens_an_epoch(run: Run, kafka_cluster: KafkaClus
     )
     assert first == OffsetMetadata(Generation(first.generation.epoch), id_of(kafka_cluster, log))
     run(f"group reset by-offset --to earliest --topic {log}:1 --yes")
-    (_, untouched), (at, third) = said(kafka_cluster, "by-offset")
+    (_, untouched), (at, third) = committed_metadata(kafka_cluster, "by-offset")
     assert (untouched, at) == (first, 0)
     assert third.generation.epoch > second.generation.epoch, "no epoch is used twice"
     assert [row[5] for row in rows(run("group describe by-offset"))] == [
@@ -235,7 +237,7 @@ def test_group_reset_by_offset_opens_an_epoch(run: Run, kafka_cluster: KafkaClus
     ]
     run(f"group reset by-offset --topic {log}:1 --to 1 --new-ids --yes")
     run("group reset by-offset --to 0 --yes")
-    (_, first), (_, fourth) = said(kafka_cluster, "by-offset")
+    (_, first), (_, fourth) = committed_metadata(kafka_cluster, "by-offset")
     assert first.generation.id_scheme == 2
     assert third.generation.epoch < fourth.generation.id_scheme < fourth.generation.epoch, (
         "a later reset does not give them the ids from before"
@@ -251,7 +253,7 @@ def test_group_reset_resolves_an_offset_of_another_version(
     metadata = later if version else "epoch=7"
     commit(kafka_cluster, name, log, 4, 1, metadata=metadata)
     run(f"group reset {name} --to current --yes")
-    (at, first), (also_at, _) = said(kafka_cluster, name)
+    (at, first), (also_at, _) = committed_metadata(kafka_cluster, name)
     assert (at, also_at) == (4, 1)
     assert first == OffsetMetadata(Generation(first.generation.epoch), id_of(kafka_cluster, log))
     assert first.generation.epoch > 7
@@ -269,17 +271,22 @@ def test_group_reset_by_time(run: Run, kafka_cluster: KafkaCluster, log: str) ->
     local = datetime.fromtimestamp(6.5, UTC).astimezone().replace(tzinfo=None).isoformat()
     run(f"group reset by-time --to {local} --topic {log}:0 --yes")
     assert [offset for offset, _ in committed(kafka_cluster, "by-time")] == [6, 0]
-    run("group reset by-time --to 2999-01-01 --yes")  # nothing is that new: the end
+    run("group reset by-time --to 2999-01-01 --yes")  # no record is that new: the end
     assert [offset for offset, _ in committed(kafka_cluster, "by-time")] == [10, 3]
 
 
 def test_group_reset_of_a_group_that_has_committed_nothing(run: Run, kafka_cluster: KafkaCluster, log: str) -> None:
     assert "name a --topic" in run("group reset fresh --to latest --yes", code=1).stderr
     run(f"group reset fresh --to latest --topic {log} --yes")
-    assert [(at, found.generation.epoch > 0) for at, found in said(kafka_cluster, "fresh")] == [(10, True), (3, True)]
+    assert [
+        (offset, metadata.generation.epoch > 0) for offset, metadata in committed_metadata(kafka_cluster, "fresh")
+    ] == [
+        (10, True),
+        (3, True),
+    ]
 
 
-def test_group_reset_refuses_what_cannot_be_meant(run: Run, kafka_cluster: KafkaCluster, log: str) -> None:
+def test_group_reset_refuses_invalid_targets(run: Run, kafka_cluster: KafkaCluster, log: str) -> None:
     commit(kafka_cluster, "strict", log, 4, 1)
     outside = run("group reset strict --to 7 --yes", code=1)
     assert outside.stderr == f"Error: {log}-1 holds offsets 0 to 3, not 7\n"
@@ -295,11 +302,16 @@ def test_group_reset_refuses_while_somebody_reads(run: Run, kafka_cluster: Kafka
         refused = run("group reset busy --to earliest --yes", code=1)
         assert "group busy is being read by a-reader on 127.0.0.1" in refused.stderr
     run("group reset busy --to earliest --yes")
-    assert [(at, found.generation.epoch > 0) for at, found in said(kafka_cluster, "busy")] == [(0, True), (0, True)]
+    assert [
+        (offset, metadata.generation.epoch > 0) for offset, metadata in committed_metadata(kafka_cluster, "busy")
+    ] == [
+        (0, True),
+        (0, True),
+    ]
 
 
 @pytest.mark.parametrize("often", [1, 1000])
-def test_group_reset_stands_though_a_commit_from_outside_was_under_way(
+def test_group_reset_survives_a_memberless_commit_in_flight(
     run: Run, kafka_cluster: KafkaCluster, log: str, monkeypatch: pytest.MonkeyPatch, often: int
 ) -> None:
     name, sleep = f"outside-{often}", time.sleep
@@ -307,8 +319,8 @@ def test_group_reset_stands_though_a_commit_from_outside_was_under_way(
     late = iter(range(often))
 
     def driver(seconds: float) -> None:
-        """It has looked at the group before the reset."""
-        if seconds != SOON:
+        """Commit as a driver that read the group before the reset."""
+        if seconds != REVIEW_SECONDS:
             sleep(seconds)
         elif next(late, None) is not None:
             commit(kafka_cluster, name, log, 5, 2, metadata=before)
@@ -316,12 +328,12 @@ def test_group_reset_stands_though_a_commit_from_outside_was_under_way(
     commit(kafka_cluster, name, log, 4, 1, metadata=before)
     monkeypatch.setattr("flafka.agent.cli.group.time.sleep", driver)
     done = run(f"group reset {name} --to 0 --topic {log}:0 --yes", code=int(often > 1))
-    assert f"a commit that was under way has undone this for {log}-0" in done.stderr
-    (first, _), untouched = said(kafka_cluster, name)
+    assert f"a concurrent commit has overwritten the reset of {log}-0" in done.stderr
+    (first, _), untouched = committed_metadata(kafka_cluster, name)
     assert (first, untouched[0]) == (0 if often == 1 else 5, 2)
 
 
-def test_group_reset_stands_no_more_where_somebody_reads_meanwhile(
+def test_group_reset_reports_a_new_member_that_overwrites_it(
     run: Run, kafka_cluster: KafkaCluster, log: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sleep = time.sleep
@@ -330,7 +342,7 @@ def test_group_reset_stands_no_more_where_somebody_reads_meanwhile(
     with contextlib.ExitStack() as stack:
 
         def driver(seconds: float) -> None:
-            if seconds == SOON:
+            if seconds == REVIEW_SECONDS:
                 commit(kafka_cluster, "joined", log, 0, 0, metadata=before)
                 stack.enter_context(reading(kafka_cluster, "joined", log))
             else:
@@ -338,7 +350,10 @@ def test_group_reset_stands_no_more_where_somebody_reads_meanwhile(
 
         monkeypatch.setattr("flafka.agent.cli.group.time.sleep", driver)
         done = run("group reset joined --to latest --yes", code=1)
-        assert f"has undone this for {log}-0, {log}-1, and group joined is being read by a-reader" in done.stderr
+        assert (
+            f"has overwritten the reset of {log}-0, {log}-1, and group joined is being read by a-reader"
+            in done.stderr
+        )
 
 
 def test_a_command_config_names_the_cluster(run: Run, kafka_cluster: KafkaCluster, tmp_path: Path, log: str) -> None:

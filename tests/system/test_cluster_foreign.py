@@ -1,4 +1,4 @@
-"""Another user's cluster at the addresses of one's own: the session's brokers play it."""
+"""Foreign cluster at the addresses of the default cluster, played by the session's brokers."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ from flafka.agent.services.running import RunningAgent
 from tests.system.running import agent_command, kafka_channel, unique
 
 IDLE = [sys.executable, "-c", "import signal; signal.pause()"]
-"""A broker of ours that does not listen yet, or that is about to find its port taken."""
+"""Command that stands for a broker of ours that does not listen yet, or is about to find its port taken."""
 
 
 @pytest.fixture
 def own(tmp_path: Path, kafka_cluster: KafkaCluster) -> Iterator[KafkaCluster]:
-    """One's own cluster, with three processes, and others' brokers on its ports."""
+    """Default cluster with three processes, and foreign brokers on its ports."""
     directory = tmp_path / "own"
     directory.mkdir()
     (directory / "cluster.json").write_text(json.dumps({"ports": kafka_cluster.ports}))
@@ -39,14 +39,16 @@ def own(tmp_path: Path, kafka_cluster: KafkaCluster) -> Iterator[KafkaCluster]:
             cluster.kill(name)
 
 
-def test_it_is_neither_ready_nor_up_and_is_not_stopped(own: KafkaCluster, kafka_cluster: KafkaCluster) -> None:
-    missing = own.waiting_for()
+def test_a_foreign_cluster_is_neither_ready_nor_up_and_is_not_stopped(
+    own: KafkaCluster, kafka_cluster: KafkaCluster
+) -> None:
+    missing = own.unready_reason()
     assert missing is not None
     assert missing.startswith(f"at {own.bootstrap_servers} answers the Kafka cluster {kafka_cluster.cluster_id}, not")
     status = own.status()
     assert [broker.state for broker in status.brokers] == ["starting"] * 3
-    assert (status.controller, status.stranger) == (None, missing)
-    assert own.foreign_answer() == missing
+    assert (status.controller, status.foreign_listener) == (None, missing)
+    assert own.find_foreign_cluster() == missing
 
     port = own.ports["broker-1"]
     taken = f"port {port}, which this cluster uses for broker-1, is taken by the Kafka cluster"
@@ -55,7 +57,7 @@ def test_it_is_neither_ready_nor_up_and_is_not_stopped(own: KafkaCluster, kafka_
 
     here = ("--dir", str(own.directory))
     assert agent_command("cluster", "stop", *here).returncode == 0
-    assert not own.running()
+    assert not own.is_running()
     assert kafka_cluster.status().up
     shown = agent_command("cluster", "status", *here)
     assert shown.returncode == 1
@@ -73,17 +75,17 @@ def test_of_three_hosts_only_those_of_the_cluster_are_up(
     hosts = kafka_cluster.bootstrap_servers.split(",")
     state = {"node": 1, "hosts": hosts, "ports": {"broker-1": kafka_cluster.ports["broker-1"]}}
     (tmp_path / "cluster.json").write_text(json.dumps({**state, "cluster_id": kafka_cluster.cluster_id}))
-    # This host's broker does not run, whatever the others believe for a while.
+    # The broker of this host does not run, although the others believe so for a while.
     assert [broker.state for broker in KafkaCluster(tmp_path).status().brokers] == ["down", "up", "up"]
     (tmp_path / "cluster.json").write_text(json.dumps({**state, "cluster_id": "another"}))
     status = KafkaCluster(tmp_path).status()
     assert [broker.state for broker in status.brokers] == ["down"] * 3
     monkeypatch.setattr(kafka, "listening", lambda *_: True)  # the controllers' ports are not three above here
     with pytest.raises(ServiceError, match=f"answers the Kafka cluster {kafka_cluster.cluster_id}, not .* another"):
-        KafkaCluster(tmp_path).waiting_for()
+        KafkaCluster(tmp_path).unready_reason()
 
 
-def test_commands_refuse_it_unless_it_is_named(
+def test_commands_refuse_a_foreign_cluster_unless_it_is_named(
     own: KafkaCluster, kafka_cluster: KafkaCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FLAFKA_CLUSTER_DIR", str(own.directory))
@@ -113,7 +115,7 @@ def test_commands_refuse_it_unless_it_is_named(
         assert "Traceback" not in done.stderr
 
 
-def test_an_agent_refuses_it_unless_it_is_named(
+def test_an_agent_refuses_a_foreign_cluster_unless_it_is_named(
     own: KafkaCluster, kafka_cluster: KafkaCluster, tmp_path: Path
 ) -> None:
     name = unique("foreign")

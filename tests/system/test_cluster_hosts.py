@@ -1,4 +1,4 @@
-"""`agent cluster start --node`: one broker on each of three hosts, which here are three addresses of this machine."""
+"""`agent cluster start --node`: one broker on each of three hosts, here three addresses of this machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from kafka import KafkaAdminClient
 
 from flafka.agent.services import ServiceError
-from flafka.agent.services.cluster import listening
+from flafka.agent.services.cluster import is_listening
 from flafka.agent.services.kafka import KafkaCluster
 from flafka.agent.services.running import until
 from tests.system.running import agent_command
@@ -21,12 +21,12 @@ from tests.system.test_cluster import consume, create_topic, produce
 
 @contextlib.contextmanager
 def three_hosts(directory: Path) -> Iterator[str]:
-    """Their `--nodes`; whatever runs is ended afterwards."""
+    """Yield the value of `--nodes` for three hosts; end their processes afterwards."""
     hosts = [f"127.0.0.{number}" for number in (1, 2, 3)]
     free = (
         p
         for p in random.sample(range(20_000, 32_000), 100)
-        if not any(listening(p + n, h) for n in (0, 3) for h in hosts)
+        if not any(is_listening(p + n, h) for n in (0, 3) for h in hosts)
     )
     port = next(free)
     try:
@@ -45,7 +45,7 @@ def test_what_three_hosts_hold_survives_the_loss_of_any_one(tmp_path: Path) -> N
             assert done.returncode == 0, done.stderr
             return done.stdout + done.stderr
 
-        assert "the brokers serve when a second host has been started" in start(1)
+        assert "no controller yet: start a second host" in start(1)
         for number in (2, 3):
             assert "no controller" not in start(number)
         clusters = [KafkaCluster(tmp_path / f"host-{number}") for number in (1, 2, 3)]
@@ -62,14 +62,15 @@ def test_what_three_hosts_hold_survives_the_loss_of_any_one(tmp_path: Path) -> N
 
         controller = clusters[0].status().controller
         assert controller is not None
-        lost = clusters[controller - 1]  # the hardest one to lose
+        lost = clusters[controller - 1]  # the hardest broker to lose
         lost.kill(lost.names()[0], signal.SIGKILL)
         left = clusters[controller % 3]
         until(lambda: left.status().controller not in (None, controller), "another controller")
         assert consume(left, "kept", len(values)) == values
         produce(left, "kept", [b"later"])
 
-        again = agent_command("cluster", "start", "--dir", str(lost.directory))  # node and hosts are remembered
+        # the command remembers node and hosts
+        again = agent_command("cluster", "start", "--dir", str(lost.directory))
         assert again.returncode == 0, again.stderr
         until(lambda: lost.status().up and not lost.status().under_replicated, "the host to catch up")
 

@@ -1,4 +1,4 @@
-"""As many connections as a fleet opens: a real agent, its limits as they come, and its end amid a burst."""
+"""Connections of a whole fleet: a real agent, its connection limits, and its stop during a burst."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from tests.system.running import connected, send
 
 FLEET = 12_000
 ADDRESSES = 8
-"""Loopback addresses that they come from: one has too few ports where others' are not free again yet."""
+"""Loopback addresses of the clients: one address has too few ports while others are in TIME_WAIT."""
 
 
 @pytest.fixture
 def files() -> Iterator[None]:
-    """This process may have them all open."""
+    """Raise the limit of open files of this process."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if hard != resource.RLIM_INFINITY and hard * 7 // 8 < FLEET + 100:
         pytest.skip(f"a process may have {hard} files open here (`ulimit -Hn`)")
@@ -61,7 +61,7 @@ def line(text: str) -> bytes:
 
 
 @pytest.mark.usefixtures("files")
-def test_a_fleet_is_heard(tmp_path: Path) -> None:
+def test_every_connection_of_a_fleet_delivers(tmp_path: Path) -> None:
     command = ("sh", "-c", 'ulimit -Sn 1024; exec "$@"', "sh", sys.executable, "-m", "flafka", "start")
     (tmp_path / "out").mkdir()
     with (
@@ -88,7 +88,7 @@ def test_a_fleet_is_heard(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("logger") is None, reason="no logger (util-linux)")
-def test_the_limit_is_seen_and_logger_is_heard_at_it(tmp_path: Path) -> None:
+def test_the_limit_is_reported_and_logger_delivers_at_it(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     with RunningAgent(tmp_path / "a", configured(tmp_path, "maxConnections = 100")) as agent:
         port = agent.port("tcp")
@@ -102,7 +102,7 @@ def test_the_limit_is_seen_and_logger_is_heard_at_it(tmp_path: Path) -> None:
             subprocess.run(["logger", *to, "--tag", "t", "among the idle"], check=True, timeout=60)
             agent.until(lambda: agent.count("SINK.out", "EventDrainSuccessCount") == 1, "what logger sent")
             assert agent.count("SOURCE.tcp", "ConnectionEvictedCount") == 1
-        agent.healthy()
+        agent.wait_until_healthy()
         status, exposition = agent.get("/metrics/prometheus")
         assert status == 200
         assert b'flafka_open_connection_limit{agent="a1",kind="source",name="tcp"} 100.0' in exposition
@@ -110,7 +110,7 @@ def test_the_limit_is_seen_and_logger_is_heard_at_it(tmp_path: Path) -> None:
     assert delivered(tmp_path) == ["t: among the idle"]
 
 
-def test_a_burst_right_before_the_end_is_kept(tmp_path: Path) -> None:
+def test_a_burst_right_before_the_end_is_delivered(tmp_path: Path) -> None:
     (tmp_path / "out").mkdir()
     with RunningAgent(tmp_path / "a", configured(tmp_path)) as agent:
         port = agent.port("tcp")

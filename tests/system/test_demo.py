@@ -1,4 +1,4 @@
-"""A demo that is ended half way. That it works when it is left alone is shown by every run of CI."""
+"""Demo that is ended half way. Every run of CI shows that it works otherwise."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_a_demo_that_is_ended_leaves_nothing_behind(tmp_path: Path) -> None:
 
 
 def running_in(directory: Path) -> list[str]:
-    """Command lines of the processes whose files are below that directory."""
+    """Return the command lines of the processes whose files are below that directory."""
     found = []
     for process in Path("/proc").glob("[0-9]*"):
         try:

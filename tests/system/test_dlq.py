@@ -1,4 +1,4 @@
-"""`agent dlq` on what real dead letters lie in: a topic, and a file."""
+"""`agent dlq` on a topic and on a file with dead letters."""
 
 import base64
 import json
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from flafka.agent.runner.deadletters.letters import PART_BYTES, DeadLetter, FileDeadLetters, KafkaDeadLetters
+from flafka.agent.runner.deadletters.store import PART_BYTES, DeadLetter, FileDeadLetterStore, KafkaDeadLetterStore
 from flafka.agent.services.kafka import KafkaCluster
 from flafka.plugins import Event, EventId, KafkaStream
 from tests.system.running import agent_command, kafka_channel, unique
@@ -21,16 +21,16 @@ LETTERS = [
 
 
 @pytest.mark.parametrize("kind", ["file", "topic"])
-def test_letters_are_counted_and_shown_whole(kafka_cluster: KafkaCluster, tmp_path: Path, kind: str) -> None:
+def test_dead_letters_are_counted_and_shown_whole(kafka_cluster: KafkaCluster, tmp_path: Path, kind: str) -> None:
     file = tmp_path / "agent.conf"
-    letters: FileDeadLetters | KafkaDeadLetters
+    letters: FileDeadLetterStore | KafkaDeadLetterStore
     if kind == "topic":
         topic, servers = unique("dlq"), kafka_cluster.bootstrap_servers
         file.write_text(CONFIGURATION + "a1.sinks.k1.group = g\n" + kafka_channel(servers, topic))
-        letters = KafkaDeadLetters(KafkaStream(servers, topic, topic), f"{topic}.deadletters", 3)
+        letters = KafkaDeadLetterStore(KafkaStream(servers, topic, topic), f"{topic}.deadletters", 3)
     else:
         file.write_text(CONFIGURATION + f"a1.channels.c1.type = memory\na1.deadletters.directory = {tmp_path}\n")
-        letters = FileDeadLetters(tmp_path / "a1.c1.deadletters.jsonl")
+        letters = FileDeadLetterStore(tmp_path / "a1.c1.deadletters.jsonl")
     assert json.loads(agent_command("dlq", "list", "-c", str(file), "--json").stdout) == []
     letters.put(LETTERS)
     listed = json.loads(agent_command("dlq", "list", "-c", str(file), "--json").stdout)

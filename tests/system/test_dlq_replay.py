@@ -1,4 +1,4 @@
-"""A sink that pauses, and `agent dlq replay`: letters come back to their sink, once, whatever is killed."""
+"""Sink that pauses, and `agent dlq replay`: its sink gets each dead letter once, whatever is killed."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from confluent_kafka import Producer
 
 from flafka.agent.config import load
 from flafka.agent.runner.deadletterreplay import replayer_of
-from flafka.agent.runner.deadletters.letters import DeadLetter, FileDeadLetters, KafkaDeadLetters
-from flafka.agent.runner.deadletters.stored import StoredDeadLetter, read
+from flafka.agent.runner.deadletters.reading import StoredDeadLetter, read_dead_letters
+from flafka.agent.runner.deadletters.store import DeadLetter, FileDeadLetterStore, KafkaDeadLetterStore
 from flafka.agent.services.kafka import KafkaCluster
 from flafka.agent.services.running import RunningAgent
 from flafka.agent.services.solr import SolrCluster
@@ -38,13 +38,13 @@ from flafka.agent.cli import main
 
 servers, topic = sys.argv.pop(1), sys.argv.pop(1)
 marker, calls = replay.marker, itertools.count(1)
-replay.LOT = 50
+replay.REPLAY_BATCH_EVENTS = 50
 
 def third():
     onlooker = Consumer({"bootstrap.servers": servers, "group.id": "looks", "isolation.level": "read_uncommitted"})
     onlooker.assign([TopicPartition(topic, partition, 0) for partition in range(3)])
     replayed = 0
-    while replayed <= 2 * replay.LOT:  # until brokers have some of the third lot
+    while replayed <= 2 * replay.REPLAY_BATCH_EVENTS:  # until brokers have some of the third lot
         message = onlooker.poll(1)
         if message is not None and message.error() is None:
             replayed += dict(message.headers())["flafka.format"].endswith(b" replayed")
@@ -53,7 +53,7 @@ def dying(letters):
     if next(calls) == 3:
         third()
         os.kill(os.getpid(), signal.SIGKILL)
-    return marker(letters)
+    return replay_record(letters)
 
 replay.marker = dying
 main()
@@ -70,11 +70,11 @@ def taken_and_rejected(agent: RunningAgent) -> tuple[int, int]:
 
 
 def overtaken(file: Path, servers: str, topic: str) -> None:
-    """Replay two lots of a letter each; before the second one another replay begins."""
+    """Replay two batches of one dead letter each; before the second one another replay begins."""
     spec, found = load(file, components=Components())
     assert spec is not None, found
     replayer = replayer_of(spec, spec.channels[0])
-    kept = [letter for letter in read(replayer.letters) if letter.component == "a1.sinks.k2"]
+    kept = [letter for letter in read_dead_letters(replayer.store) if letter.component == "a1.sinks.k2"]
 
     def lots() -> Iterator[list[StoredDeadLetter]]:
         yield kept[:1]
@@ -85,7 +85,7 @@ def overtaken(file: Path, servers: str, topic: str) -> None:
     replayer.replay(lots())
 
 
-def test_a_wrong_schema_pauses_the_sink_and_once_it_is_mended_letters_are_replayed(
+def test_a_wrong_schema_pauses_the_sink_and_dead_letters_are_replayed_after_the_repair(
     tmp_path: Path, kafka_cluster: KafkaCluster, solr_cluster: SolrCluster
 ) -> None:
     topic, servers = unique("mended"), kafka_cluster.bootstrap_servers
@@ -110,7 +110,7 @@ a1.sinks.k1.sink.directory = {tmp_path}/all
     with RunningAgent(tmp_path / "a", configuration) as agent:
         agent.until(lambda: agent.count("SINK.k2", "EventRejectedCount") == 301, "Solr to refuse a half")
         agent.until(lambda: agent.count("SINK.k2", "EventDrainSuccessCount") == 300, "Solr to have the other half")
-        agent.healthy()
+        agent.wait_until_healthy()
         with (tmp_path / "bad.log").open("ab") as log:
             log.write(b"".join(b"more %d\n" % n for n in range(900)))
         why = re.compile(r"paused: .* more than errors.tolerance = 50 .*'colour'")
@@ -124,18 +124,18 @@ a1.sinks.k1.sink.directory = {tmp_path}/all
         mended = urllib.request.Request(f"{url}/schema", json.dumps(field).encode(), {"Content-Type": "text/json"})
         urllib.request.urlopen(mended, timeout=60).close()
         agent.until(lambda: sum(taken_and_rejected(agent)) == 1501, "the sink to go on by itself")
-        agent.healthy()
+        agent.wait_until_healthy()
         listed = json.loads(agent_command("dlq", "list", "-c", str(agent.file), "--json").stdout)
         letters = sum(row["events"] for row in listed)
         taken = 1501 - letters
         agent.until(lambda: taken_and_rejected(agent) == (taken, letters), "each event to be one or the other")
         written = stored(kafka_cluster, topic)
-        kept = KafkaDeadLetters(KafkaStream(servers, topic, topic), f"{topic}.deadletters", 3)
+        kept = KafkaDeadLetterStore(KafkaStream(servers, topic, topic), f"{topic}.deadletters", 3)
         kept.put([DeadLetter("a1.sources.c1files", None, Event(b"late"), "too large")])
         kept.put([DeadLetter("a1.sinks.gone", EventId(topic, 0, 0, 0), Event(b"gone"), "why")])
 
         dry = replay(agent.file, "--component", "a1.sinks.k2", "--dry-run", "--json")
-        assert f"{letters} letters would be replayed" in dry.stderr, dry.stderr
+        assert f"{letters} dead letters would be replayed" in dry.stderr, dry.stderr
         assert {row["to"] for row in json.loads(dry.stdout)} == {f"group {topic}-solr"}
         command = [sys.executable, "-c", DIES_IN_THE_THIRD_LOT, servers, topic]
         killed = subprocess.run(
@@ -147,14 +147,14 @@ a1.sinks.k1.sink.directory = {tmp_path}/all
         )
         assert killed.returncode == -signal.SIGKILL, killed.stderr
         rest = replay(agent.file, "--yes")
-        left = letters - 2 * 50 + 1  # two lots had come about; and the source's letter
-        assert f"{left} letters replayed" in rest.stderr, rest.stderr
+        left = letters - 2 * 50 + 1  # two batches of dead letters, and the one of the source
+        assert f"{left} dead letters replayed" in rest.stderr, rest.stderr
         assert "a1.sinks.gone is not in this configuration" in rest.stderr
         assert "nothing to replay" in replay(agent.file, "--yes").stderr
         agent.until(lambda: agent.count("SINK.k2", "EventDrainSuccessCount") == 1502, "Solr to have the rest")
         agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount") == 1502, "files to have the source's")
         again = replay(agent.file, "--yes", "--again", "--limit", "1", "--component", "a1.sinks.k2")
-        assert "1 letters replayed" in again.stderr, again.stderr
+        assert "1 dead letters replayed" in again.stderr, again.stderr
         agent.until(lambda: agent.count("SINK.k2", "EventDrainSuccessCount") == 1503, "Solr to have one once more")
         with pytest.raises(Retry, match="another replay of these dead letters began"):
             overtaken(agent.file, servers, topic)
@@ -175,8 +175,8 @@ a1.sinks.k1.sink.directory = {tmp_path}/all
     assert [text for id, text in found.items() if id not in written] == ["late"]
 
 
-def test_letters_of_a_channel_in_memory_go_to_their_sink(tmp_path: Path) -> None:
-    file, letters = tmp_path / "agent.conf", FileDeadLetters(tmp_path / "letters/a1.c1.deadletters.jsonl")
+def test_dead_letters_of_a_memory_channel_are_replayed_to_their_sink(tmp_path: Path) -> None:
+    file, letters = tmp_path / "agent.conf", FileDeadLetterStore(tmp_path / "letters/a1.c1.deadletters.jsonl")
     for sink in ("k1", "k2"):
         (tmp_path / sink).mkdir()
     file.write_text(
@@ -201,9 +201,9 @@ a1.deadletters.directory = {tmp_path}/letters
     with letters.path.open("ab") as cut_off:
         cut_off.write(b'{"letter": "')
     done = replay(file, "--yes", "--reason", "k1 was")
-    assert "700 letters replayed" in done.stderr, done.stderr
+    assert "700 dead letters replayed" in done.stderr, done.stderr
     done = replay(file, "--yes")
-    assert "700 letters replayed" in done.stderr, done.stderr
+    assert "700 dead letters replayed" in done.stderr, done.stderr
     assert "nothing to replay" in replay(file, "--yes").stderr
     for sink, some in bodies.items():
         lines = [line for each in (tmp_path / sink).iterdir() for line in each.read_bytes().splitlines()]

@@ -23,7 +23,7 @@ EVENTS = [b"event %03d" % number for number in range(300)]
 
 
 def configuration(servers: str, topic: str, out: Path, *, name: str = "a1") -> str:
-    """An agent with one sink on that topic; all of them in one group."""
+    """Return an agent with one sink on that topic; all agents share one group."""
     text = f"""
 a1.channels = c1
 {kafka_channel(servers, topic, partitions=2)}
@@ -44,7 +44,7 @@ def create(kafka: KafkaCluster, topic: str, partitions: int) -> None:
 
 
 def put(kafka: KafkaCluster, topic: str, bodies: list[bytes], *partitions: int, **properties: str) -> Producer:
-    """Put them, in turn, into these partitions."""
+    """Put the bodies into these partitions in turn."""
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers, **properties})
     if properties:
         producer.init_transactions(60)
@@ -56,14 +56,14 @@ def put(kafka: KafkaCluster, topic: str, bodies: list[bytes], *partitions: int, 
 
 
 def delivered(*directories: Path) -> Counter[bytes]:
-    """Every line of their files."""
+    """Return every line of the sinks' files."""
     files = [file for directory in directories for file in directory.glob("*")]
     return Counter(line for file in files for line in file.read_bytes().splitlines())
 
 
 @contextmanager
-def both(directory: Path, first: str, second: str) -> Iterator[tuple[RunningAgent, RunningAgent]]:
-    """Agents a1 and a2, once each has a partition of the two."""
+def two_agents(directory: Path, first: str, second: str) -> Iterator[tuple[RunningAgent, RunningAgent]]:
+    """Start agents a1 and a2, and wait until each has one of the two partitions."""
     file = str(directory / "2/agent.conf")
     with (
         RunningAgent(directory / "1", first) as one,
@@ -78,26 +78,26 @@ def both(directory: Path, first: str, second: str) -> Iterator[tuple[RunningAgen
 
 @pytest.fixture
 def topic(kafka_cluster: KafkaCluster) -> str:
-    """A topic of two partitions, and the group of that name."""
+    """Topic of two partitions, and the group of that name."""
     name = unique("drain")
     create(kafka_cluster, name, 2)
     return name
 
 
-def test_what_another_members_session_still_holds_is_delivered(
+def test_a_drain_delivers_partitions_that_another_members_session_still_holds(
     tmp_path: Path, kafka_cluster: KafkaCluster, topic: str
 ) -> None:
     servers, out = kafka_cluster.bootstrap_servers, tmp_path / "out"
     first, second = (configuration(servers, topic, out / name, name=name) for name in ("a1", "a2"))
-    with both(tmp_path, first, second) as (one, other):
+    with two_agents(tmp_path, first, second) as (one, other):
         assert (one.stop(), other.stop(signal.SIGKILL)) == (0, -signal.SIGKILL)
     put(kafka_cluster, topic, EVENTS, 0, 1)
     with RunningAgent(tmp_path / "1", first, "-c", str(tmp_path / "1/agent.conf"), "--drain") as agent:
-        assert agent.ended() == 0, agent.log
+        assert agent.wait_for_exit() == 0, agent.log
     assert delivered(out / "a1", out / "a2") == Counter(EVENTS)
 
 
-def test_the_ends_of_transactions_what_was_aborted_and_empty_partitions_are_nothing_to_wait_for(
+def test_a_drain_waits_for_no_control_records_aborted_records_or_empty_partitions(
     tmp_path: Path, kafka_cluster: KafkaCluster
 ) -> None:
     topic = unique("drain")
@@ -107,15 +107,15 @@ def test_the_ends_of_transactions_what_was_aborted_and_empty_partitions_are_noth
     committed = put(kafka_cluster, topic, EVENTS, 1, 2, **{"transactional.id": f"{topic}-2"})
     committed.commit_transaction(60)
     file = configuration(kafka_cluster.bootstrap_servers, topic, tmp_path / "out")
-    for _ in range(2):  # there may be positions, or none yet
+    for _ in range(2):  # with and without committed offsets
         with RunningAgent(tmp_path / "a", file, "-c", str(tmp_path / "a/agent.conf"), "--drain") as agent:
-            assert agent.ended() == 0, agent.log
+            assert agent.wait_for_exit() == 0, agent.log
         assert delivered(tmp_path / "out") == Counter(EVENTS)
 
 
 @pytest.fixture
 def handlers() -> Iterator[None]:
-    """Signals are as before afterwards."""
+    """Restore the signal handlers afterwards."""
     kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield
     for number, handler in kept.items():
@@ -123,21 +123,21 @@ def handlers() -> Iterator[None]:
 
 
 @pytest.mark.usefixtures("handlers")
-def test_it_ends_with_1_and_names_who_holds_what_is_left(
+def test_a_drain_exits_with_1_and_names_the_member_that_holds_the_rest(
     tmp_path: Path,
     kafka_cluster: KafkaCluster,
     topic: str,
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(drain, "DRAIN_STUCK_SECONDS", 5.0)
+    monkeypatch.setattr(drain, "DRAIN_STALL_SECONDS", 5.0)
     servers, out = kafka_cluster.bootstrap_servers, tmp_path / "out"
     first, second = (configuration(servers, topic, out / name, name=name) for name in ("a1", "a2"))
     second = second.replace("session.timeout.ms = 6000", "session.timeout.ms = 300000")
     assert "300000" in second
-    with both(tmp_path, first, second) as (one, other):
+    with two_agents(tmp_path, first, second) as (one, other):
         assert one.stop() == 0
-        other.process.send_signal(signal.SIGSTOP)  # it goes on having its partition
+        other.process.send_signal(signal.SIGSTOP)  # the stopped member keeps its partition
         theirs = int(other.log.rpartition("has partitions [")[2][0])
         put(kafka_cluster, topic, EVENTS, 0, 1)
         spec, diagnostics = load(one.file, None, components=Components())
@@ -146,6 +146,6 @@ def test_it_ends_with_1_and_names_who_holds_what_is_left(
     (told,) = [record.message for record in caplog.records if "not drained" in record.message]
     assert told == (
         f"not drained, and nothing was delivered for 5 s: partition {theirs} of a1.channels.c1 is delivered up to 0 "
-        f"of 150 in group {topic}, and held by {member_id('a2', 'k1')}.{topic} on 127.0.0.1"
+        f"of 150 in group {topic}, and assigned to {member_id('a2', 'k1')}.{topic} on 127.0.0.1"
     )
     assert delivered(out / "a1") == Counter(EVENTS[1 - theirs :: 2])

@@ -1,4 +1,4 @@
-"""conf/edge.conf as it is: a host without Java, Kafka and HDFS elsewhere."""
+"""Unchanged conf/edge.conf on a host without Java; Kafka and HDFS are elsewhere."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_a_small_host_delivers_without_java(
     tools = tmp_path / "tools"
     tools.mkdir()
     environment = {
-        "PATH": str(tools),  # where there is no Java
+        "PATH": str(tools),  # a path without Java
         "JAVA_HOME": str(tools),
         "FLAFKA_KAFKA": kafka_cluster.bootstrap_servers,
         "FLAFKA_HDFS": hdfs_cluster.webhdfs,
@@ -33,7 +33,7 @@ def test_a_small_host_delivers_without_java(
         agent.port("tcp")
         send(syslog, b"<13>1 - web-1 app - - - card 4111 1111 1111 1111\n")
         agent.until(lambda: agent.count("SINK.archive", "EventDrainSuccessCount") == 3, "three events on HDFS")
-        agent.healthy()
+        agent.wait_until_healthy()
         children = Path(f"/proc/{agent.process.pid}/task/{agent.process.pid}/children").read_text()
         assert children == ""
         assert agent.stop() == 0

@@ -1,4 +1,4 @@
-"""The Elasticsearch sink on a real OpenSearch: documents, what is refused, a server that is killed."""
+"""Elasticsearch sink on a real OpenSearch: documents, rejected documents, and a killed server."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def ask(cluster: OpenSearchCluster, method: str, path: str, body: Any = None) ->
 
 
 def documents(cluster: OpenSearchCluster, index: str) -> dict[str, dict[str, Any]]:
-    """All there are, by id; those of several indexes, where the name has a star."""
+    """Return all documents by id; a star in the name selects several indexes."""
     ask(cluster, "POST", f"{index}/_refresh")
     found = ask(cluster, "POST", f"{index}/_search", {"size": 10_000, "track_total_hits": True})["hits"]
     assert len(found["hits"]) == found["total"]["value"]
@@ -78,7 +78,7 @@ def test_documents_and_a_redelivery(opensearch_cluster: OpenSearchCluster) -> No
         sink = opened(opensearch_cluster, index)
         assert list(sink.check_connectivity()) == []
         sink.open()
-        # Of one type in each index: OpenSearch takes a field as text or as an object.
+        # Values of one type in each index: OpenSearch maps a field as text or as an object.
         assert deliver(sink, batch(events[0])) == {}
         assert deliver(sink, batch(events[2], offset=1)) == {}
         sink.close()
@@ -110,7 +110,7 @@ def test_documents_and_a_redelivery(opensearch_cluster: OpenSearchCluster) -> No
 
 
 def test_a_data_stream_has_each_document_once(opensearch_cluster: OpenSearchCluster) -> None:
-    """Servers have templates for such names, and refuse the action `index` there."""
+    """Templates apply to names of data streams, which refuse the action `index`."""
     name = unique("logs-s")
     template = {"index_patterns": [f"{name}*"], "data_stream": {}, "priority": 500}
     properties = {"n": {"type": "integer"}}
@@ -124,7 +124,8 @@ def test_a_data_stream_has_each_document_once(opensearch_cluster: OpenSearchClus
         assert deliver(sink, events) == {
             "app-0-2-0": "Elasticsearch refuses its document: failed to parse field [n] of type [integer]"
         }
-        assert deliver(sink, events).keys() == {"app-0-2-0"}  # what was delivered is there, and no dead letter
+        # the delivered documents are present, without a dead letter
+        assert deliver(sink, events).keys() == {"app-0-2-0"}
         sink.close()
     found = documents(opensearch_cluster, name)
     assert {id: (one["n"], one["@timestamp"]) for id, one in found.items()} == {
@@ -137,7 +138,7 @@ def test_a_data_stream_has_each_document_once(opensearch_cluster: OpenSearchClus
     assert opened(opensearch_cluster, unique("plain")).duplicate_risk(committed) == ""
 
 
-def test_what_is_refused_is_found_among_the_rest(opensearch_cluster: OpenSearchCluster) -> None:
+def test_only_refused_documents_are_rejected(opensearch_cluster: OpenSearchCluster) -> None:
     index = unique("r")
     ask(opensearch_cluster, "PUT", f"{index}-{DAY}", {"mappings": {"properties": {"n": {"type": "integer"}}}})
     wrong = {3: "no number", 500: "1e99", 1499: '{"x":5}'}
@@ -278,7 +279,7 @@ a1.sinks.k1.batchSize = 20
                 )
                 if kill:
                     agent.process.kill()
-                    agent.ended()
+                    agent.wait_for_exit()
                     continue
                 sender.end()
                 agent.until(lambda: not agent.count("CHANNEL.c1", "ChannelSize"), "all events to be stored")

@@ -1,6 +1,6 @@
-"""One agent that has every kind of source, channel and sink, and every command that asks a running agent.
+"""One agent with every kind of source, channel and sink, and every command that queries a running agent.
 
-Each command is run with the brokers up and with all of them down. Its answer is compared with what was sent: ids,
+Each command is run with the brokers up and with all of them down. Its answer is compared with the sent events: ids,
 counts, units and names of components. A new command needs an entry in `ASKED` with tests here, or in `NOT_ASKED`.
 """
 
@@ -41,7 +41,7 @@ from tests.system.stores import stored, table_of
 from tests.system.test_kafka_ends import create
 from tests.system.test_solr_sink import documents
 
-pytestmark = pytest.mark.timeout(1200)  # a machine that is busy elsewhere takes ten times as long as an idle one
+pytestmark = pytest.mark.timeout(1200)  # a busy machine takes ten times as long as an idle one
 
 ASKED = {
     *("top", "tap", "trace", "replay", "audit", "graph", "reload", "check", "explain"),
@@ -67,7 +67,7 @@ NOT_ASKED = {
 GROUPS_NOT_ASKED = {"cluster": "it starts and stops servers", "sandbox": "it starts and stops servers"}
 
 EACH = 3
-"""Events that each source of `SOURCES` takes in."""
+"""Events for each source of `SOURCES`."""
 SOURCES = {
     "tcp": "syslogtcp",
     "udp": "syslogudp",
@@ -85,17 +85,17 @@ SOURCES = {
     "from-thrift": "thrift",
     "from-topic": "kafka",
 }
-"""By name, the type of each source. The last three get what `text`, `java` and `files` took in, by way of the
-channels `m`, `s` and `f` and the sinks that stand on these."""
+"""Type of each source, by name. The last three receive the events of `text`, `java` and `files` through the channels
+`m`, `s` and `f` and their sinks."""
 INTO_K = [name for name in SOURCES if name not in ("text", "java", "files")]
 """Sources of the Kafka channel."""
 ALL = EACH * len(INTO_K)
 """Events in the Kafka channel."""
 REPLICATED = {"archive": "hdfs", "rows": "hbase2", "index": "solr", "copy": "kafka", "directory": "file_roll"}
 WELL = {**REPLICATED, "nothing": "null", "lines": "logger"}
-"""Sinks that deliver each event of the Kafka channel, but for one that Solr refuses."""
+"""Sinks that deliver each event of the Kafka channel, except for one event that Solr refuses."""
 AWAY = {"search": "elasticsearch", "hook": "http"}
-"""Sinks whose servers are away."""
+"""Sinks whose servers are unavailable."""
 ON_SPARK = {"processed": "spark"}
 FORWARDING = {"to-avro": "avro", "to-thrift": "thrift", "to-topic": "kafka"}
 SINKS = {**WELL, **AWAY, **ON_SPARK, **FORWARDING}
@@ -104,7 +104,7 @@ CHANNELS = {"k": "kafka", "m": "memory", "s": "SPILLABLEMEMORY", "f": "file"}
 
 @dataclass
 class Scene:
-    """The agent, its servers, and what was sent to it."""
+    """Agent, its servers, and the sent events."""
 
     agent: RunningAgent
     topic: str
@@ -115,36 +115,36 @@ class Scene:
     state: Path
     taps: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     bodies: dict[str, bytes] = field(default_factory=dict)
-    """Of all events of the Kafka channel, by id."""
+    """Bodies of all events of the Kafka channel, by id."""
     began: str = ""
     ended: str = ""
 
     @property
     def records(self) -> int:
-        """Records of the Kafka channel's topic."""
+        """Return the records of the Kafka channel's topic."""
         return len({id.rsplit("-", 1)[0] for id in self.bodies})
 
     def run(self, *words: str, configured: bool = True) -> Result:
-        """An `agent` command with the agent's configuration."""
+        """Run an `agent` command with the agent's configuration."""
         named = ["-c", str(self.agent.file)] if configured else []
         return CliRunner(env={"XDG_STATE_HOME": str(self.state)}).invoke(main, [*words, *named])
 
-    def told(self, *words: str, configured: bool = True, code: int | None = 0) -> Any:
-        """Its answer in JSON."""
+    def answer(self, *words: str, configured: bool = True, code: int | None = 0) -> Any:
+        """Return the answer of a command as JSON."""
         done = self.run(*words, "--json", configured=configured)
         assert code in (None, done.exit_code), done.output
         return json.loads(done.stdout)
 
-    def kafka_told(self, *words: str) -> Any:
-        """The answer, in JSON, of a command that is told the brokers rather than a configuration."""
-        return self.told(*words, "--bootstrap-server", self.kafka.bootstrap_servers, configured=False)
+    def kafka_answer(self, *words: str) -> Any:
+        """Return the answer, as JSON, of a command that takes the brokers rather than a configuration."""
+        return self.answer(*words, "--bootstrap-server", self.kafka.bootstrap_servers, configured=False)
 
     def group(self, sink: str) -> str:
-        """The consumer group of a sink on the Kafka channel."""
+        """Return the consumer group of a sink on the Kafka channel."""
         return f"{self.topic}-{sink}"
 
     def path(self, name: str) -> str:
-        """A component's path behind the agent's name."""
+        """Return a component's path after the agent's name."""
         return f"{'sources' if name in SOURCES else 'channels' if name in CHANNELS else 'sinks'}.{name}"
 
     def id(self, body: bytes) -> str:
@@ -152,8 +152,8 @@ class Scene:
         return found
 
     def top(self) -> dict[str, dict[str, Any]]:
-        """What `agent top` tells of each component, by kind and name."""
-        return {f"{one['kind']} {one['name']}": one for one in self.told("top")["components"]}
+        """Return the figures of `agent top` by kind and name of component."""
+        return {f"{one['kind']} {one['name']}": one for one in self.answer("top")["components"]}
 
 
 def configuration(
@@ -223,7 +223,7 @@ def configuration(
 
 
 def send_everything(scene: Scene, directory: Path) -> None:
-    """Three events to each source that does not make them itself."""
+    """Send three events to each source that does not generate them."""
     agent = scene.agent
     syslog = [f"<13>1 - web-1 app - - - {{}} {n}\n".encode() for n in range(EACH)]
     for name in ("tcp", "ports"):
@@ -247,7 +247,7 @@ def send_everything(scene: Scene, directory: Path) -> None:
 
 
 def sent() -> Counter[bytes]:
-    """Bodies of the Kafka channel."""
+    """Return the bodies of the Kafka channel."""
     names = ["drop ", "datagrams ", "web ", "text ", "java ", "files ", "command_"]
     named = [b"%s%d" % (name.encode(), n) for name in names for n in range(EACH)]
     syslog = [b"app - - - %s %d" % (name, n) for name in (b"tcp", b"udp", b"ports") for n in range(EACH)]
@@ -287,7 +287,7 @@ def scene(
             )
         one.taps = {name: tap.events() for name, tap in taps.items()}
         one.bodies = stored(kafka_cluster, topic)
-        time.sleep(0.002)  # the span of a replay ends behind the millisecond in which the last of them came
+        time.sleep(0.002)  # the time range of a replay ends after the millisecond of the last event
         one.ended = now()
         agent.until(lambda: all(figure(one, s, "Lag") == 0 for s in (*WELL, *ON_SPARK)), "all to be committed")
         agent.until(lambda: all(figure(one, s, "LagSeconds") for s in AWAY), "the age of what is not")
@@ -304,7 +304,7 @@ def figure(scene: Scene, sink: str, name: str) -> float | None:
 
 
 class Tap:
-    """`agent tap` of a component, which waits for its events."""
+    """Process of `agent tap` for a component."""
 
     def __init__(self, scene: Scene, component: str) -> None:
         words = ["tap", component, "-c", str(scene.agent.file), "--json", "--limit", str(EACH)]
@@ -316,7 +316,7 @@ class Tap:
             text=True,
         )
         assert self._process.stderr is not None
-        said = self._process.stderr.readline()  # which comes once the agent hands over what passes
+        said = self._process.stderr.readline()  # which appears once the agent passes events to it
         assert said.startswith(f"waiting for events at a1.{scene.path(component)};"), said
 
     def events(self) -> list[dict[str, Any]]:
@@ -336,7 +336,7 @@ def leaves(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[str]:
         yield " ".join(path)
 
 
-def test_every_command_is_run_here_or_asks_no_running_agent() -> None:
+def test_every_command_is_run_here_or_needs_no_running_agent() -> None:
     every = {name for name in leaves(main) if name.partition(" ")[0] not in GROUPS_NOT_ASKED}
     assert every == ASKED | NOT_ASKED.keys()
 
@@ -351,10 +351,10 @@ def test_the_agent_has_every_kind_of_source_channel_and_sink() -> None:
         }
 
 
-# --- with all servers that are to be there
+# --- with all servers
 
 
-def test_top_tells_what_each_component_did_and_has_still_to_do(scene: Scene) -> None:
+def test_top_shows_the_deliveries_and_the_lag_of_each_component(scene: Scene) -> None:
     found = scene.top()
     for name, kind in SOURCES.items():
         one = found[f"source {name}"]
@@ -374,7 +374,7 @@ def test_top_tells_what_each_component_did_and_has_still_to_do(scene: Scene) -> 
         assert one["state"] == ("failing" if name in AWAY else "degraded" if name == "index" else "ok")
     seconds = {name: found[f"sink {name}"]["lag_seconds"] for name in SINKS}
     assert {name for name, value in seconds.items() if value != 0} == set(AWAY), seconds
-    problems = {one["component"]: one["reason"] for one in scene.told("top")["problems"]}
+    problems = {one["component"]: one["reason"] for one in scene.answer("top")["problems"]}
     assert problems.keys() == {"SINK.search", "SINK.hook", "SINK.index"}
     lines = {line.split()[0]: line for line in scene.run("top").stdout.splitlines()}
     assert f"{scene.records} records" in lines["search"]
@@ -408,7 +408,7 @@ def test_the_pages_have_the_figures_of_top(scene: Scene) -> None:
 
 
 def test_graph_and_explain_name_the_components(scene: Scene) -> None:
-    drawn = scene.told("graph")
+    drawn = scene.answer("graph")
     nodes = {node["id"]: node["type"] for node in drawn["nodes"]}
     named = [("sources", SOURCES), ("channels", CHANNELS), ("sinks", SINKS)]
     components = Components()
@@ -424,8 +424,8 @@ def test_graph_and_explain_name_the_components(scene: Scene) -> None:
     assert f"k → seven (static) → index (solr, group {scene.group('index')})" in scene.run("graph").stdout
     for path, text in types.items():
         kind = path.split(".")[1].removesuffix("s")
-        told = scene.told("explain", kind, text, configured=False)
-        assert (told["kind"], told["type"]) == (kind, text)
+        answer = scene.answer("explain", kind, text, configured=False)
+        assert (answer["kind"], answer["type"]) == (kind, text)
 
 
 def test_tap_shows_the_events_that_passed(scene: Scene) -> None:
@@ -433,24 +433,24 @@ def test_tap_shows_the_events_that_passed(scene: Scene) -> None:
         assert [one["body"] for one in seen] == [f"text {n}" for n in range(EACH)], name
 
 
-def test_check_asks_every_server_and_finds_nothing_wrong_with_what_the_agent_has(scene: Scene) -> None:
-    told = scene.told("check", "--connect", code=None)
-    assert {(one["component"], one["severity"]) for one in told["diagnostics"]} == {
+def test_check_connects_to_every_server_and_finds_no_mistake(scene: Scene) -> None:
+    answer = scene.answer("check", "--connect", code=None)
+    assert {(one["component"], one["severity"]) for one in answer["diagnostics"]} == {
         (f"a1.sinks.{name}", "error") for name in AWAY
     }, "the ports and directories that the agent has are its own"
 
 
 def test_trace_finds_an_event_in_each_store(scene: Scene) -> None:
     id = scene.id(b"text 1")
-    told = scene.told("trace", id)
-    assert (told["id"], told["channel"], base64.b64decode(told["body"])) == (id, "a1.channels.k", b"text 1")
-    states = {one["sink"].removeprefix("a1.sinks."): one for one in told["sinks"]}
+    answer = scene.answer("trace", id)
+    assert (answer["id"], answer["channel"], base64.b64decode(answer["body"])) == (id, "a1.channels.k", b"text 1")
+    states = {one["sink"].removeprefix("a1.sinks."): one for one in answer["sinks"]}
     waiting = {name for name, one in states.items() if one["state"] == "waiting"}
     delivered = {name for name, one in states.items() if one["state"] == "delivered"}
     assert (waiting, delivered) == (set(AWAY), {"archive", "rows", "index"})
     (document,), (row,) = states["index"]["places"], states["rows"]["places"]
     assert (document["id"], row["row"], row["cells"]) == (id, id, {"f:pCol": "text 1"})
-    refused = scene.told("trace", scene.id(b"web 0"))
+    refused = scene.answer("trace", scene.id(b"web 0"))
     assert {one["sink"] for one in refused["sinks"] if one["state"] == "dead letter"} == {"a1.sinks.index"}
 
 
@@ -463,19 +463,19 @@ def test_the_stores_have_what_was_sent(scene: Scene) -> None:
     assert documents(scene.solr).keys() == scene.bodies.keys() - {scene.id(b"web 0")}
 
 
-def test_groups_and_topics_have_the_offsets_that_the_lags_tell(scene: Scene) -> None:
-    groups = {one["group"] for one in scene.kafka_told("group", "list")}
+def test_offsets_of_groups_and_topics_agree_with_the_lags(scene: Scene) -> None:
+    groups = {one["group"] for one in scene.kafka_answer("group", "list")}
     assert {scene.group(name) for name in (*WELL, *ON_SPARK)} <= groups
-    described = scene.kafka_told("topic", "describe", scene.topic)["partitions"]
+    described = scene.kafka_answer("topic", "describe", scene.topic)["partitions"]
     ends = {one["partition"]: one["log_end_offset"] for one in described}
     assert sum(ends.values()) == scene.records
     for name in (*WELL, *ON_SPARK):
-        rows = scene.kafka_told("group", "describe", scene.group(name))
+        rows = scene.kafka_answer("group", "describe", scene.group(name))
         assert {row["topic"] for row in rows} == {scene.topic}
         assert {row["partition"]: row["current_offset"] for row in rows} == ends, name
         assert sum(row["lag"] for row in rows) == figure(scene, name, "Lag") == 0
         assert all(f".a1.{name}." in row["consumer_id"] for row in rows if name in WELL)
-    names = {one["topic"] for one in scene.kafka_told("topic", "list")}
+    names = {one["topic"] for one in scene.kafka_answer("topic", "list")}
     assert {scene.topic, f"{scene.topic}.audit", f"{scene.topic}.deadletters", f"{scene.topic}-copy"} <= names
     reset = scene.run(
         *("group", "reset", scene.group("archive"), "--to", "latest", "--yes"),
@@ -487,7 +487,7 @@ def test_groups_and_topics_have_the_offsets_that_the_lags_tell(scene: Scene) -> 
 
 
 def test_the_audit_counts_every_event_at_every_sink(scene: Scene) -> None:
-    rows = scene.told("audit", "--all", "--grace", "0", code=1)
+    rows = scene.answer("audit", "--all", "--grace", "0", code=1)
     events: Counter[str] = Counter()
     for row in rows:
         events[row["stage"]] += row["events"]
@@ -505,25 +505,25 @@ def test_a_replay_counts_the_events_of_its_span(scene: Scene) -> None:
 
 def test_dead_letters_are_listed_shown_and_replayed_once_the_reason_is_gone(scene: Scene) -> None:
     id = scene.id(b"web 0")
-    (lot,) = scene.told("dlq", "list")
+    (lot,) = scene.answer("dlq", "list")
     assert (lot["channel"], lot["component"], lot["events"], lot["replayed"]) == ("k", "a1.sinks.index", 1, 0)
-    (letter,) = scene.told("dlq", "show")
+    (letter,) = scene.answer("dlq", "show")
     assert (letter["id"], base64.b64decode(letter["body"])) == (id, b"web 0")
     assert letter["headers"]["number"] == "seven"
-    (planned,) = scene.told("dlq", "replay", "--dry-run")
+    (planned,) = scene.answer("dlq", "replay", "--dry-run")
     assert (planned["component"], planned["to"], planned["events"]) == (
         *("a1.sinks.index", f"group {scene.group('index')}"),
         1,
     )
     text = scene.agent.file.read_text()
     scene.agent.file.write_text(text.replace("a1.sinks.index.field.number_i = %{number}\n", ""))
-    told = scene.told("reload")
-    assert (told["ok"], told["processes"]) == (True, [scene.agent.process.pid])
-    assert told["told"] == "sinks index"
-    assert "1 letters replayed" in scene.run("dlq", "replay", "--yes").stderr
+    answer = scene.answer("reload")
+    assert (answer["ok"], answer["processes"]) == (True, [scene.agent.process.pid])
+    assert answer["told"] == "sinks index"
+    assert "1 dead letters replayed" in scene.run("dlq", "replay", "--yes").stderr
     scene.agent.until(lambda: id in documents(scene.solr), "the document")
-    assert scene.told("dlq", "list")[0]["replayed"] == 1
-    assert scene.told("reload")["told"] == "nothing"
+    assert scene.answer("dlq", "list")[0]["replayed"] == 1
+    assert scene.answer("reload")["told"] == "nothing"
 
 
 # --- without brokers
@@ -542,12 +542,12 @@ REFUSED = {
     "topic describe": ("topic", "describe", "{topic}", "{brokers}"),
     "check": ("check", "--connect", "--json"),
 }
-"""Commands that ask the brokers."""
+"""Commands that query the brokers."""
 
 
 @pytest.fixture(scope="module")
-def away(scene: Scene) -> Iterator[dict[str, subprocess.CompletedProcess[str]]]:
-    """What those commands answer while all brokers are down, run at once, as each waits ten seconds for an answer."""
+def answers_without_brokers(scene: Scene) -> Iterator[dict[str, subprocess.CompletedProcess[str]]]:
+    """Answers of those commands while all brokers are down; they run at once, as each waits ten seconds."""
     values = {"id": scene.id(b"text 1"), "began": scene.began, "ended": scene.ended}
     values |= {"group": scene.group("archive"), "topic": scene.topic}
 
@@ -582,10 +582,10 @@ def away(scene: Scene) -> Iterator[dict[str, subprocess.CompletedProcess[str]]]:
 
 
 @pytest.mark.parametrize("name", sorted(REFUSED.keys() - {"check"}))
-def test_without_brokers_a_command_says_which_are_away(
-    away: dict[str, subprocess.CompletedProcess[str]], scene: Scene, name: str
+def test_without_brokers_a_command_names_the_unavailable_ones(
+    answers_without_brokers: dict[str, subprocess.CompletedProcess[str]], scene: Scene, name: str
 ) -> None:
-    done = away[name]
+    done = answers_without_brokers[name]
     assert (done.returncode, done.stdout) == (1, ""), done.stderr
     (line,) = done.stderr.strip().splitlines()
     assert line.lower().startswith("error: ")
@@ -594,8 +594,8 @@ def test_without_brokers_a_command_says_which_are_away(
     assert "Connection refused" in line
 
 
-def test_without_brokers_top_knows_no_lag_of_their_sinks(
-    away: dict[str, subprocess.CompletedProcess[str]], scene: Scene
+def test_without_brokers_top_shows_no_lag_of_their_sinks(
+    answers_without_brokers: dict[str, subprocess.CompletedProcess[str]], scene: Scene
 ) -> None:
     agent = scene.agent
     agent.until(lambda: all(figure(scene, name, "Lag") is None for name in SINKS if name not in FORWARDING), "no lag")
@@ -611,24 +611,24 @@ def test_without_brokers_top_knows_no_lag_of_their_sinks(
     lines = {line.split()[0]: line for line in scene.run("top").stdout.splitlines()}
     assert lines["archive"].split()[4:6] == ["unknown", "unknown"]
     assert "3 events" in lines["to-avro"]
-    problems = [one["reason"] for one in scene.told("top")["problems"] if one["component"] == "CHANNEL.k"]
+    problems = [one["reason"] for one in scene.answer("top")["problems"] if one["component"] == "CHANNEL.k"]
     assert any(all(one in text for one in scene.kafka.bootstrap_servers.split(",")) for text in problems)
     agent.until(lambda: "CHANNEL.k" in agent.failing(), "the channel to fail")
     assert agent.get("/readyz")[0] == 200
 
 
-def test_without_brokers_tap_graph_and_reload_answer_as_ever(
-    away: dict[str, subprocess.CompletedProcess[str]], scene: Scene
+def test_without_brokers_tap_graph_and_reload_answer_as_before(
+    answers_without_brokers: dict[str, subprocess.CompletedProcess[str]], scene: Scene
 ) -> None:
     assert [one["body"] for one in scene.taps["late"]] == [f"late {n}" for n in range(EACH)]
-    assert len(scene.told("graph")["nodes"]) == len(SOURCES) + len(CHANNELS) + len(SINKS)
-    assert scene.told("reload")["told"] == "nothing"
+    assert len(scene.answer("graph")["nodes"]) == len(SOURCES) + len(CHANNELS) + len(SINKS)
+    assert scene.answer("reload")["told"] == "nothing"
 
 
 def test_without_brokers_check_names_each_component_that_needs_them(
-    away: dict[str, subprocess.CompletedProcess[str]], scene: Scene
+    answers_without_brokers: dict[str, subprocess.CompletedProcess[str]], scene: Scene
 ) -> None:
-    found = json.loads(away["check"].stdout)["diagnostics"]
+    found = json.loads(answers_without_brokers["check"].stdout)["diagnostics"]
     needing = {"a1.channels.k", "a1.sources.from-topic", "a1.sinks.copy", "a1.sinks.to-topic"}
     assert {one["component"] for one in found} == needing | {f"a1.sinks.{name}" for name in AWAY}
     for one in found:
@@ -636,8 +636,8 @@ def test_without_brokers_check_names_each_component_that_needs_them(
             assert scene.kafka.bootstrap_servers in one["message"]
 
 
-def test_what_came_meanwhile_is_delivered_once_the_brokers_are_back(scene: Scene) -> None:
-    """The last one: the brokers are started again by then."""
+def test_events_of_the_outage_are_delivered_once_the_brokers_are_back(scene: Scene) -> None:
+    """Last test: the brokers are started again by then."""
     late = {b"late %d" % n for n in range(EACH)}
     scene.kafka.start()
     scene.agent.until(lambda: late <= set(in_hdfs(scene.hdfs, f"/{scene.topic}")), "the events on HDFS")

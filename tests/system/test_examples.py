@@ -1,4 +1,4 @@
-"""The examples of conf/examples as they are shipped, on real servers.
+"""Shipped examples of conf/examples on real servers.
 
 Every run takes one of them, by its seed, as each starts Spark; `./dev soak` takes all.
 """
@@ -37,7 +37,7 @@ pytestmark = pytest.mark.drawn(1, of="examples")
 
 
 def listed(directory: Path) -> set[str]:
-    """What a file of alerts says."""
+    """Return the alerts of a file."""
     rows = [json.loads(line) for file in directory.glob("*") for line in file.read_text().splitlines()]
     return {row.get("reason") or row["difference"] for row in rows}
 
@@ -101,7 +101,7 @@ def test_the_game(tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: Hdf
         return {(row["user"], row["reason"]) for row in rows}
 
     def archived(kind: str) -> list[tuple[str, Any]]:
-        """Days and users of what lies on HDFS."""
+        """Return days and users of the files on HDFS."""
         reader = HdfsReader(hdfs_cluster.webhdfs)
         return sorted(
             (path.split("/")[3], json.loads(body)["user"])
@@ -118,7 +118,7 @@ def test_the_game(tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: Hdf
         act("trades", "eve", 1, "Lima")
         for _ in range(3):
             act("trades", "amy", 2, "Rome")
-        act("trades", "bob", 120, "Bonn")  # the time goes on, so that windows close
+        act("trades", "bob", 120, "Bonn")  # event time advances, so that windows close
         suspicious = {
             ("eve", "a trade from Lima after a login from Oslo"),
             ("amy", "3 trades within 10 seconds"),
@@ -133,7 +133,7 @@ def test_the_game(tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: Hdf
 
 
 def test_the_audit(tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster) -> None:
-    """Between the agent that puts and the agent that takes, someone deletes, repeats and alters events."""
+    """Someone deletes, repeats and alters events between the agent that puts and the agent that takes."""
     port = free_port()
     file = EXAMPLES / "audit/audit.conf"
     environment = {

@@ -1,4 +1,4 @@
-"""One open, write, fork or mmap of an agent fails: at 20 points, drawn by the seed. `./dev soak faults` has 500."""
+"""Failing open, write, fork or mmap of an agent: at 20 points, drawn by the seed. `./dev soak faults` has 500."""
 
 import contextlib
 import socket
@@ -19,25 +19,25 @@ def test_events_are_stored_or_a_component_is_failing(tmp_path: Path, seed: int, 
     campaign = Campaign(tmp_path, library(tmp_path), seed)
     campaign.run(starts=4, loads=16, per_agent=8)
     figures.append(campaign.figures())
-    assert campaign.wrong() == []
+    assert campaign.broken_points() == []
     assert campaign.lost() == {}
     assert campaign.unclean == []
 
 
 def test_an_agent_without_open_files_answers_again_once_it_has_some(tmp_path: Path) -> None:
-    """The agent logs a few lines of that, where asyncio would write thousands of tracebacks."""
+    """An agent without file descriptors logs a few lines, where asyncio alone would write thousands of tracebacks."""
     limited = ("sh", "-c", 'ulimit -n 48; exec "$@"', "sh", sys.executable, "-m", "flafka", "start")
     with RunningAgent(tmp_path, FEW_FILES.format(directory=tmp_path), command=limited) as agent:
         port = agent.port("s1")
-        agent.healthy()
+        agent.wait_until_healthy()
         assert agent._address is not None
         with contextlib.ExitStack() as stack:
             for _ in range(60):
                 connection = stack.enter_context(socket.socket())
-                connection.setblocking(False)  # those that the agent does not accept would wait
+                connection.setblocking(False)  # connections that the agent does not accept would block
                 connection.connect_ex(agent._address)
             agent.until(lambda: "Too many open files" in agent.log, "the agent to have no files")
-        agent.healthy()
+        agent.wait_until_healthy()
         with socket.create_connection(("127.0.0.1", port)) as sender:
             sender.sendall(b"one\n")
             assert sender.recv(10) == b"OK\n"

@@ -1,4 +1,4 @@
-"""Nothing is lost, and nothing comes out of the channel twice, whatever is killed."""
+"""Whole pipeline under kills: nothing is lost, and nothing leaves the channel twice."""
 
 import json
 import random
@@ -41,7 +41,7 @@ LINES = 20_000
 
 
 def short(seed: int) -> tuple[Plan, dict[str, int]]:
-    """A plan, and what it kills: of Spark's two processes one, drawn by the seed, as both take a start of Spark."""
+    """Return a plan that kills one of Spark's two processes, drawn by the seed, as both take a start of Spark."""
     driver = random.Random(seed).random() < 0.5
     phases = (
         Phase("local", agent=2, leader=1, end=signal.SIGKILL),
@@ -67,22 +67,22 @@ def evidence(campaign: Campaign, figures: list[str]) -> Evidence:
     return evidence
 
 
-@pytest.mark.timeout(1200)  # a machine that is busy elsewhere takes ten times as long as an idle one
+@pytest.mark.timeout(1200)  # a busy machine takes ten times as long as an idle one
 def test_every_line_is_on_hdfs_whatever_is_killed(campaign: Campaign, evidence: Evidence) -> None:
     _, kills = short(campaign.seed)
     assert campaign.kills == kills
     assert evidence.written >= LINES
     assert evidence.differences() == []
-    # One batch at a time is on its way into the channel, so that a kill makes one come again at most.
+    # One batch at a time is in flight to the channel, so that a kill repeats at most one.
     assert evidence.repeated()[1] <= campaign.kills["agent"]
     assert list(campaign.temporary.glob("flafka-spark-*")) == []
 
 
-# --- whether a reconciliation would show it, if it were otherwise
+# --- does a reconciliation detect each kind of damage?
 
 
 def _files(evidence: Evidence) -> tuple[str, str]:
-    """Two files, of three lines and more, in different commits."""
+    """Return two files of different commits, each with three lines and more."""
     files = [path for path in evidence.hdfs.visible(evidence.root) if evidence.hdfs.read(path).count(b"\n") > 2]
     return files[0], files[-1]
 
@@ -105,14 +105,14 @@ def alter(evidence: Evidence) -> Evidence:
 
 
 def replace_one_by_another(evidence: Evidence) -> Evidence:
-    """What a comparison of counts would not show."""
+    """Replace one line by another, which a comparison of counts does not detect."""
     path, _ = _files(evidence)
     first, _, *more = evidence.hdfs.read(path).split(b"\n")
     return evidence.with_files({path: b"\n".join([first, first, *more])})
 
 
 def move(evidence: Evidence) -> Evidence:
-    """From one commit to another: what a comparison of all lines would not show."""
+    """Move a line from one commit to another, which a comparison of all lines does not detect."""
     path, other = _files(evidence)
     first, _, more = evidence.hdfs.read(path).partition(b"\n")
     return evidence.with_files({path: more, other: evidence.hdfs.read(other) + first + b"\n"})
@@ -128,7 +128,7 @@ def add_a_file(evidence: Evidence) -> Evidence:
 
 
 def _manifest(evidence: Evidence) -> str:
-    """The first with records in it."""
+    """Return the first manifest with records."""
     paths = evidence.hdfs.walk(f"{evidence.root}/.flafka/chain")
     return next(path for path in paths if json.loads(evidence.hdfs.read(path))["files"])
 
@@ -150,7 +150,7 @@ def commit_twice(evidence: Evidence) -> Evidence:
         (alter, "events lost"),
         (replace_one_by_another, "events lost"),
         (move, "events lost"),
-        (remove_a_file, "was committed and is not there"),
+        (remove_a_file, "was committed and does not exist"),
         (add_a_file, "is in no commit"),
         (forget_a_commit, "in 0 commits"),
         (commit_twice, "in 2 commits"),
@@ -182,12 +182,12 @@ def test_the_ledger_finds_a_line_that_nobody_wrote(evidence: Evidence) -> None:
     assert found == [f"in the channel, but not as written: {last[:40]!r}"]
 
 
-def test_the_ledger_finds_what_was_left_behind(evidence: Evidence) -> None:
+def test_the_ledger_finds_remaining_staged_files(evidence: Evidence) -> None:
     path = f"{evidence.root}/.flafka/tmp/claim-0/00000000000000000000-id/0-0"
     assert evidence.with_files({path: b""}).differences() == [f"left behind: {path}"]
 
 
-# --- sinks that make trouble
+# --- slow and failing sinks
 
 CONFIGURATION = """
 s.sources = files
@@ -214,7 +214,7 @@ S = TypeVar("S", bound=Sink[Config])
 
 
 class Run(Generic[S]):
-    """An agent with one sink, in this process; it tails `numbers.log`. `with` it."""
+    """Agent with one sink in this process, which tails `numbers.log`; a context manager."""
 
     def __init__(self, sink: type[S], kafka_cluster: KafkaCluster, directory: Path) -> None:
         self.topic = self.group = f"{sink.type_name}-{time.time_ns()}"
@@ -231,7 +231,7 @@ class Run(Generic[S]):
 
     def __enter__(self) -> Self:
         self.agent.start()
-        until(lambda: self.agent.sinks[0].ranges)  # it has partitions
+        until(lambda: self.agent.sinks[0].ranges)  # the sink has partitions
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -243,7 +243,7 @@ class Run(Generic[S]):
 
 
 class SlowSink(Sink[Config]):
-    """Takes its time for a batch. At least once."""
+    """At-least-once sink that delays each batch."""
 
     type_name = "slow"
 
@@ -259,7 +259,7 @@ class SlowSink(Sink[Config]):
 
 
 class Idle:
-    """A consumer of a topic, with the settings of that of `Run`, that is polled no more once it has a partition."""
+    """Consumer with the settings of `Run` that is not polled after its assignment."""
 
     def __init__(self, kafka_cluster: KafkaCluster, topic: str) -> None:
         self.group = f"idle-{topic}"
@@ -281,7 +281,7 @@ class Idle:
         self._consumer.close()
 
 
-def test_a_slow_sink_keeps_its_place_in_the_group(
+def test_a_slow_sink_remains_a_member_of_its_group(
     kafka_cluster: KafkaCluster, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     def members(group: str) -> list[str]:
@@ -307,7 +307,7 @@ def test_a_slow_sink_keeps_its_place_in_the_group(
 
 
 class HalfSink(CommittingSink[Config]):
-    """Fails once, between the commits of two partitions. Exactly once."""
+    """Exactly-once sink that fails once, between the commits of two partitions."""
 
     type_name = "half"
 
@@ -319,13 +319,13 @@ class HalfSink(CommittingSink[Config]):
 
     def resume(self, committed: Assignment) -> Assignment:
         own = (one for one in self.commits if one.assignment.partition == committed.partition)
-        return committed.at(max((one.offsets.end for one in own), default=committed.next_offset))
+        return committed.with_offset(max((one.offsets.end for one in own), default=committed.next_offset))
 
     def write(self, batch: Batch) -> None:
         assert batch.origin is not None
         self.held.setdefault(batch.origin.partition, []).extend(batch.bodies.to_pylist())
 
-    def due(self) -> set[int]:
+    def due_partitions(self) -> set[int]:
         return set(self.held) if len(self.held) > 1 or self.failures else set()
 
     def stage(self, assignment: Assignment, offsets: OffsetRange) -> Receipt:
@@ -334,7 +334,7 @@ class HalfSink(CommittingSink[Config]):
 
     def commit(self, receipt: Receipt) -> None:
         start = receipt.offsets.start
-        if start != self.resume(receipt.assignment.at(start)).next_offset:
+        if start != self.resume(receipt.assignment.with_offset(start)).next_offset:
             self.conflicts += 1
             raise Conflict("it is committed already")
         if self.commits and not self.failures:
@@ -347,7 +347,7 @@ class HalfSink(CommittingSink[Config]):
             self.held.pop(number, None)
 
 
-def test_when_one_partition_fails_those_committed_before_are_not_taken_again(
+def test_partitions_committed_before_another_one_fails_are_not_redelivered(
     kafka_cluster: KafkaCluster, tmp_path: Path
 ) -> None:
     written = 0
@@ -355,7 +355,7 @@ def test_when_one_partition_fails_those_committed_before_are_not_taken_again(
         while not run.sink.failures:
             run.append(written)
             written += 1
-            time.sleep(0.05)  # one by one, so that they come into several partitions
+            time.sleep(0.05)  # one by one, so that they are put into several partitions
         until(lambda: sum(receipt.events for receipt in run.sink.commits) >= written)
     delivered = [int(body) for receipt in run.sink.commits for body in receipt.staged]
     assert sorted(delivered) == list(range(written))

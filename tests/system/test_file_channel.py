@@ -1,4 +1,4 @@
-"""The file channel before a real HDFS, and on a disk that is full."""
+"""File channel before a real HDFS, and on a full disk."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ a1.channels.c1.minimumRequiredSpace = 1048576
 
 
 class Sender:
-    """Sends numbered lines, each once, and keeps those that the source has acknowledged."""
+    """Client that sends numbered lines, each once, and keeps the acknowledged ones."""
 
     def __init__(self, port: int, padding: str = "") -> None:
         self.port, self.padding = port, padding
@@ -77,15 +77,15 @@ def test_hdfs_has_each_event_once_whatever_is_killed(tmp_path: Path, hdfs_cluste
                 agent.until(lambda seen=seen: len(sender.acknowledged) > seen + 300, "events")
                 agent.until(lambda files=files: len(in_hdfs(hdfs_cluster, root)) > files, "files")
                 agent.process.kill()
-                agent.ended()
+                agent.wait_for_exit()
     with RunningAgent(tmp_path / "a", text, "-c", str(tmp_path / "a/agent.conf"), "--drain") as agent:
-        assert agent.ended() == 0, agent.log
+        assert agent.wait_for_exit() == 0, agent.log
     delivered = Counter(in_hdfs(hdfs_cluster, root))
     assert sender.acknowledged <= delivered.keys()
     assert max(delivered.values()) == 1
 
 
-def test_a_full_disk_holds_sources_up_until_there_is_room(tmp_path: Path) -> None:
+def test_a_full_disk_blocks_sources_until_there_is_room(tmp_path: Path) -> None:
     port, out = free_port(), tmp_path / "out"
     out.mkdir()
     sink = f"a1.sinks.k1.type = file_roll\na1.sinks.k1.channel = c1\na1.sinks.k1.sink.directory = {out}\n"
@@ -94,16 +94,16 @@ def test_a_full_disk_holds_sources_up_until_there_is_room(tmp_path: Path) -> Non
         with RunningAgent(tmp_path / "a", text) as agent, Sender(port, " " * 400) as sender:
             agent.until(lambda: len(sender.acknowledged) > 100, "events")
             filler = fill(disk)
-            agent.until(lambda: "less room than minimumRequiredSpace" in agent.log, "word of the full disk")
+            agent.until(lambda: "less free space than minimumRequiredSpace" in agent.log, "word of the full disk")
             held = len(sender.acknowledged)
             filler.unlink()
             until(lambda: len(sender.acknowledged) > held + 100, "events after there was room")
             sender.over.set()
             sender.thread.join()
-            agent.healthy()  # the sink may wait for its next try, if the disk was full when it committed
+            agent.wait_until_healthy()  # the sink may wait for its next try if the disk was full when it committed
             assert agent.stop() == 0
         with RunningAgent(tmp_path / "a", text, "-c", str(tmp_path / "a/agent.conf"), "--drain") as agent:
-            assert agent.ended() == 0, agent.log
+            assert agent.wait_for_exit() == 0, agent.log
     delivered = Counter(line for file in out.iterdir() for line in file.read_bytes().splitlines())
     assert sender.acknowledged <= delivered.keys()
     assert max(delivered.values()) == 1

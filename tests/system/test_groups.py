@@ -1,4 +1,4 @@
-"""The life of a group behind real agents: its topic made again, the group reset and deleted, agents asleep."""
+"""Life of a group behind real agents: recreated topic, group reset and deleted, agents suspended."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ PARTITIONS = (0, 1, 2)
 
 
 class Group:
-    """A topic of that name, its group, and all that was put into it."""
+    """Topic, its group, and all events that were put into it."""
 
     def __init__(self, directory: Path, kafka: KafkaCluster, name: str, sink: str) -> None:
         self.directory, self.kafka, self.name = directory, kafka, name
@@ -49,7 +49,7 @@ a1.sinks = k1
         put(self.kafka, self.name, more, *PARTITIONS)
         self.bodies += more
 
-    def made_again(self) -> None:
+    def recreate(self) -> None:
         self.admin.delete_topics([self.name])[self.name].result(60)
 
         def made() -> bool:
@@ -58,7 +58,7 @@ a1.sinks = k1
             except KafkaException as e:
                 if e.args[0].code() != KafkaError.TOPIC_ALREADY_EXISTS:
                     raise
-                return False  # it is not quite gone yet
+                return False  # the topic is still being deleted
             return True
 
         until(made, "the topic to be gone")
@@ -68,8 +68,8 @@ a1.sinks = k1
         text = self.configuration.replace("a1.", f"{name}.") + f"{name}.monitoring.port = 0\n"
         return RunningAgent(directory, text, "-n", name, "-c", str(directory / "agent.conf"))
 
-    def left(self) -> None:
-        """Wait until no member is left, not even an old session."""
+    def await_empty(self) -> None:
+        """Wait until the group has no member, expired sessions included."""
 
         def empty() -> bool:
             try:
@@ -80,7 +80,7 @@ a1.sinks = k1
         until(empty, "the group to be empty")
 
     def lead(self, *brokers: int) -> None:
-        """Have the first of them lead partition 0, in a leader epoch of its own."""
+        """Have the first of these brokers lead partition 0 in a new leader epoch."""
         from kafka import KafkaAdminClient
         from kafka import TopicPartition as Partition
 
@@ -126,14 +126,14 @@ SINKS: dict[str, Callable[..., tuple[str, Callable[[], Counter[bytes]]]]] = {
 
 
 def _claims(agent: RunningAgent) -> list[str]:
-    """The partitions that its sink had, one list after each rebalance."""
+    """Return the sink's partitions after each rebalance, one list each."""
     return re.findall(r"has partitions (.*)", agent.log)
 
 
 @pytest.mark.xdist_group("stores")
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("kind", SINKS)
-def test_a_topic_is_made_again_and_its_group_reset_and_deleted(
+def test_a_topic_is_recreated_and_its_group_reset_and_deleted(
     request: pytest.FixtureRequest, tmp_path: Path, kafka_cluster: KafkaCluster, kind: str
 ) -> None:
     name = unique("group")
@@ -146,23 +146,23 @@ def test_a_topic_is_made_again_and_its_group_reset_and_deleted(
     group.put(60)
     with group.agent() as agent:
         agent.until(lambda: delivered() == has(), "what the first topic held")
-        group.made_again()
-        group.put(90)  # more than the one before had
+        group.recreate()
+        group.put(90)  # more than were there before
         agent.until(lambda: delivered() == has(), "what the second held")
-        assert "was deleted" in agent.log or "Unknown topic" in agent.log  # by how soon it is there again
+        assert "was deleted" in agent.log or "Unknown topic" in agent.log  # depends on how soon the topic is there
         assert agent.stop() == 0
-    group.made_again()
+    group.recreate()
     group.put(90)
     latest = group.bodies[-90:]
     with group.agent() as agent:
         agent.until(lambda: delivered() == has(), "what the third held")
         assert agent.stop() == 0
-    group.left()
+    group.await_empty()
     group.reset("earliest")
-    once_more = Counter(latest) if kind != "solr" else Counter[bytes]()  # Solr has them by their ids
+    once_more = Counter(latest) if kind != "solr" else Counter[bytes]()  # Solr has one document for each id
     for deleted in (False, True):
         if deleted:
-            group.left()
+            group.await_empty()
             group.admin.delete_consumer_groups([name])[name].result(60)
             group.put(30)
         with group.agent() as agent:
@@ -176,7 +176,7 @@ def test_a_topic_is_made_again_and_its_group_reset_and_deleted(
 
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("meanwhile", ["its group is reset", "another one takes over below another path"])
-def test_an_agent_that_sleeps_delivers_nothing_of_what_it_held(
+def test_a_suspended_agent_delivers_nothing_of_its_lost_partitions(
     tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster, meanwhile: str
 ) -> None:
     name = unique("group")
@@ -187,7 +187,7 @@ def test_an_agent_that_sleeps_delivers_nothing_of_what_it_held(
     with group.agent("a1") as asleep:
         asleep.until(lambda: asleep.count("SINK.k1", "EventDrainAttemptCount") == 600, "all to be held")
         asleep.process.send_signal(signal.SIGSTOP)
-        group.left()
+        group.await_empty()
         if meanwhile == "its group is reset":
             group.reset("earliest")
         else:
@@ -199,7 +199,7 @@ def test_an_agent_that_sleeps_delivers_nothing_of_what_it_held(
             other.until(lambda: delivered() == Counter(group.bodies), "what the other delivers")
             asleep.process.send_signal(signal.SIGTERM)  # so that it commits as soon as it wakes
             asleep.process.send_signal(signal.SIGCONT)
-            asleep.ended()
+            asleep.wait_for_exit()
             group.put(60)
             other.until(lambda: not Counter(group.bodies) - delivered(), "what came last")
             other.until(lambda: _claims(other)[-1] == "[0, 1, 2]", "the group to have one member again")
@@ -208,7 +208,7 @@ def test_an_agent_that_sleeps_delivers_nothing_of_what_it_held(
     assert delivered() == Counter(group.bodies)
 
 
-def test_a_commit_log_moves_at_a_start_or_by_a_command_while_nobody_reads_in_the_group(
+def test_a_commit_log_moves_at_a_start_or_by_a_command_while_its_group_has_no_members(
     tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster
 ) -> None:
     name = unique("group")
@@ -241,7 +241,7 @@ def test_a_commit_log_moves_at_a_start_or_by_a_command_while_nobody_reads_in_the
             group.put(60)
             other.until(lambda: delivered() == Counter(group.bodies), "the other, once it is alone")
             assert other.stop() == 0
-    group.left()
+    group.await_empty()
     group.put(60)
     command = ("group", "move", name, "-n", "a2", "-c", str(tmp_path / "a2" / "agent.conf"))
     done = agent_command(*command, "--to", f"{here.partition(' = ')[2].removesuffix('/b')}/c", "--yes", "--json")
@@ -254,16 +254,16 @@ def test_a_commit_log_moves_at_a_start_or_by_a_command_while_nobody_reads_in_the
         again.until(lambda: delivered() == Counter(group.bodies), "who starts with the new path")
         assert "moved" not in again.log
         assert again.stop() == 0
-    group.left()
+    group.await_empty()
     done = agent_command("group", "move", name, "-c", str(tmp_path / "a1" / "agent.conf"), "--yes")
     assert "true" not in done.stdout.lower(), done.stderr
     done = agent_command("group", "move", "other", "-c", str(tmp_path / "a1" / "agent.conf"), "--yes")
-    assert f"a1 has no sink hdfs in group other; there are: {name}" in done.stderr
+    assert f"a1 has no sink hdfs in group other; its groups are: {name}" in done.stderr
     assert delivered() == Counter(group.bodies)
 
 
 def test_two_agents_of_one_name_on_one_host_share_the_partitions(tmp_path: Path, kafka_cluster: KafkaCluster) -> None:
-    """Both join as the same static member at first: they would fence each other for ever."""
+    """Two agents that both join as the same static member at first would fence each other for ever."""
     outs = [tmp_path / "out-1", tmp_path / "out-2"]
     sink = f"a1.sinks.k1.type = file_roll\na1.sinks.k1.channel = c1\na1.sinks.k1.sink.directory = {outs[0]}"
     group = Group(tmp_path, kafka_cluster, unique("twins"), sink)
@@ -282,10 +282,10 @@ def test_two_agents_of_one_name_on_one_host_share_the_partitions(tmp_path: Path,
         assert (one.log + other.log).count("joining again under another name") <= 2
 
 
-def test_records_that_took_the_place_of_lost_ones_are_not_passed_over(
+def test_records_at_the_offsets_of_lost_ones_are_not_skipped(
     tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster
 ) -> None:
-    """As after an unclean leader election: the group has read up to 40 of what a leader had that was lost."""
+    """Unclean leader election: the group has read up to offset 40 of the former leader."""
     name = unique("group")
     sink, delivered = _hdfs(name, hdfs_cluster)
     group = Group(tmp_path, kafka_cluster, name, sink)
@@ -307,7 +307,7 @@ def test_records_that_took_the_place_of_lost_ones_are_not_passed_over(
     reader.close()
     with group.agent() as agent:
         told = f"read records 20 to 39, 20 in all, .* offsets from 20 on.*: agent (group reset {name} .*)"
-        agent.until(lambda: re.search(told, agent.failing().get("SINK.k1", "")), "what was lost to be told")
+        agent.until(lambda: re.search(told, agent.failing().get("SINK.k1", "")), "what was lost to be reported")
         advice = re.search(told, agent.log)
         assert advice is not None
         assert agent.stop() == 1
@@ -317,7 +317,7 @@ def test_records_that_took_the_place_of_lost_ones_are_not_passed_over(
     assert checked.returncode == 2
     assert advice[0] in checked.stdout
     assert advice[0] in agent_command("group", "describe", name, *servers).stderr
-    group.left()
+    group.await_empty()
     done = agent_command(*advice[1].split(), "--yes", *servers)
     assert done.returncode == 0, done.stderr
     with group.agent() as agent:

@@ -1,4 +1,4 @@
-"""The HBase sink on a real HBase: cells and their times, what is refused, servers that go away."""
+"""HBase sink on a real HBase: cells and their times, refused cells, and unavailable servers."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from flafka.agent.jvm.jars import ensure
 from flafka.agent.jvm.java import find_java
-from flafka.agent.services.cluster import HOST, listening
+from flafka.agent.services.cluster import HOST, is_listening
 from flafka.agent.services.hbase import THRIFT, HBaseCluster
 from flafka.agent.services.process import await_ready
 from flafka.agent.services.running import until
@@ -20,12 +20,12 @@ from flafka.plugins import Batch, Event, Origin, Retry, conformance
 from flafka.sinks.hbase import HBaseConfig, HBaseSink
 from tests.fixtures.kit import exercises
 from tests.fixtures.ports import free_port
-from tests.system.delivering import TIME, batch, deliver
+from tests.system.delivering import TIME_MS, batch, deliver
 from tests.system.running import unique
 
 
 class Table:
-    """A table of its own for each test, and sinks that write to it."""
+    """Table for one test, and sinks that write to it."""
 
     def __init__(self, cluster: HBaseCluster) -> None:
         self.cluster = cluster
@@ -78,8 +78,8 @@ def events(bodies: list[bytes], *, offset: int = 0, headers: dict[str, str] | No
 
 
 def record(bodies: list[bytes], offset: int = 0) -> Batch:
-    """All events in one record."""
-    return Batch.of([Event(body) for body in bodies], Origin.of_record("app", 0, offset, TIME, len(bodies)))
+    """Return one record with all events."""
+    return Batch.of([Event(body) for body in bodies], Origin.of_record("app", 0, offset, TIME_MS, len(bodies)))
 
 
 @exercises("sink hbase")
@@ -92,26 +92,26 @@ def test_conformance(table: Table) -> None:
     )
 
 
-def test_a_redelivery_is_the_same_cells_once_more(table: Table) -> None:
+def test_a_redelivery_writes_the_same_cells(table: Table) -> None:
     table.create()
     for _ in range(2):
         assert deliver(table.sink(), events([b"a", b"\xff\0"]), record([b"c"] * 2500, 9)) == {}
     rows = table.rows()
     assert rows.keys() == {b"app-0-0-0", b"app-0-1-0", *(b"app-0-9-%d" % n for n in range(2500))}
     assert rows[b"app-0-1-0"] == {b"f:pCol": b"\xff\0"}
-    assert table.versions(b"app-0-1-0", b"f:pCol") == [(b"\xff\0", TIME + 1)]
-    assert table.versions(b"app-0-9-7", b"f:pCol") == [(b"c", TIME)]
+    assert table.versions(b"app-0-1-0", b"f:pCol") == [(b"\xff\0", TIME_MS + 1)]
+    assert table.versions(b"app-0-9-7", b"f:pCol") == [(b"c", TIME_MS)]
 
 
 def test_row_keys_and_columns(table: Table) -> None:
     sink = table.sink(createTable="true", rowKey="%{host}/%[timestamp]", **{"serializer.depositHeaders": "true"})
     rejected = deliver(sink, events([b"a"], headers={"host": "é"}), events([b"b"], offset=1))
     assert rejected == {"app-0-1-0": "it has no header 'host', which '%{host}/%[timestamp]' needs"}
-    assert table.rows() == {f"é/{TIME}".encode(): {b"f:pCol": b"a", b"f:host": "é".encode()}}
-    # Flume's options: a prefix, and the time where its keys have it.
+    assert table.rows() == {f"é/{TIME_MS}".encode(): {b"f:pCol": b"a", b"f:host": "é".encode()}}
+    # Flume's options: a prefix, and the time at the place that its keys give it.
     flume = {"serializer.rowPrefix": "p-", "serializer.suffix": "timestamp", "serializer.payloadColumn": "body"}
     assert deliver(table.sink(**flume), events([b"c"], offset=2)) == {}
-    assert table.rows()[f"p-{TIME + 2}-app-0-2-0".encode()] == {b"f:body": b"c"}
+    assert table.rows()[f"p-{TIME_MS + 2}-app-0-2-0".encode()] == {b"f:body": b"c"}
 
 
 def test_events_of_one_key_leave_the_latest(table: Table) -> None:
@@ -140,9 +140,9 @@ def test_the_regex_serializer(table: Table) -> None:
     }
 
 
-def test_what_hbase_refuses_is_found_among_the_rest(table: Table) -> None:
+def test_only_what_hbase_refuses_is_rejected(table: Table) -> None:
     sink = table.sink(createTable="true")
-    large = b"x" * (11 << 20)  # HBase takes cells up to 10 MiB
+    large = b"x" * (11 << 20)  # HBase accepts cells up to 10 MiB
     bodies = [large if n in (3, 700) else b"%d" % n for n in range(1000)]
     rejected = deliver(sink, record(bodies))
     assert rejected.keys() == {"app-0-0-3", "app-0-0-700"}
@@ -154,7 +154,7 @@ def test_what_hbase_refuses_is_found_among_the_rest(table: Table) -> None:
     assert len(table.rows()) == 999
 
 
-def test_a_family_or_table_that_is_missing_holds_everything_until_it_is_there(table: Table) -> None:
+def test_a_missing_family_or_table_delays_all_events_until_it_is_created(table: Table) -> None:
     with pytest.raises(Retry, match=r"HBase has no table .*: add createTable = true"):
         table.sink()
     (sentence,) = table.made[0].check_connectivity()
@@ -189,7 +189,7 @@ def test_a_family_or_table_that_is_missing_holds_everything_until_it_is_there(ta
     assert table.rows() == {b"app-0-0-0": {b"f:pCol": b"a"}}
 
 
-def test_a_table_that_is_dropped_while_the_sink_runs_is_created_again(table: Table) -> None:
+def test_a_table_that_is_dropped_while_the_sink_runs_is_recreated(table: Table) -> None:
     sink = table.sink(createTable="true")
     assert deliver(sink, events([b"a"])) == {}
     with table.connected() as connection:
@@ -198,15 +198,15 @@ def test_a_table_that_is_dropped_while_the_sink_runs_is_created_again(table: Tab
     assert table.rows() == {b"app-0-1-0": {b"f:pCol": b"b"}}
 
 
-def test_a_thrift_server_that_was_away_is_noticed_only_while_it_is(table: Table) -> None:
+def test_a_stopped_thrift_server_fails_only_during_its_outage(table: Table) -> None:
     sink = table.sink(createTable="true", connections="2")
     assert deliver(sink, events([b"a", b"b"])) == {}
     cluster = table.cluster
     try:
-        cluster.restart(THRIFT)  # its connections died while they were idle
+        cluster.restart(THRIFT)  # its connections broke while they were idle
         assert deliver(sink, events([b"c"], offset=2)) == {}
         cluster.kill(THRIFT)
-        until(lambda: not listening(cluster.ports[THRIFT]), "its port to be closed")
+        until(lambda: not is_listening(cluster.ports[THRIFT]), "its port to be closed")
         sink.write(events([b"d"], offset=3))
         with pytest.raises(Retry, match=r"HBase is away: no Thrift server answers at 127\.0\.0\.1"):
             sink.flush()
@@ -220,8 +220,8 @@ def test_a_thrift_server_that_was_away_is_noticed_only_while_it_is(table: Table)
     assert sink.metrics.get("ConnectionFailedCount") >= 2
 
 
-def test_a_server_that_hangs_is_waited_for_once_not_for_every_call(table: Table) -> None:
-    """Events of many times are many calls; the first that fails ends them all."""
+def test_a_hanging_server_costs_one_timeout_not_one_a_call(table: Table) -> None:
+    """Events of many times are many calls; the first failure ends them all."""
     table.create()
     sink = table.sink(connections="2", timeout="1000")
     some = events([b"%d" % n for n in range(100)])
@@ -241,14 +241,14 @@ def test_a_server_that_hangs_is_waited_for_once_not_for_every_call(table: Table)
 
 
 def test_framed_and_compact(table: Table) -> None:
-    """A second Thrift server of the same HBase speaks the other dialect."""
+    """A second Thrift server of the same HBase has the other protocol."""
     cluster = table.cluster
     port = free_port()
     server = cluster.server("compact")
     command = cluster.command(THRIFT, find_java(), ensure("hbase"))
     server.start([*command, "--framed", "--compact", "--port", str(port), "--bind", HOST])
     try:
-        await_ready(lambda: None if listening(port) else "it does not listen", [server], 60)
+        await_ready(lambda: None if is_listening(port) else "it does not listen", [server], 60)
         sink = table.sink(
             thrift=f"127.0.0.1:1, {HOST}:{port}",
             createTable="true",

@@ -1,4 +1,4 @@
-"""Every file format and codec of the HDFS sink, written into a real HDFS and read by Hadoop itself."""
+"""Every file format and codec of the HDFS sink on a real HDFS, read by Hadoop itself."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.fixtures.partitions import assignment
 
 ASSIGNMENT = assignment("cluster", "formats", "t0p1c", "group", 0, 0)
 EVENTS = 30_000
-"""So many that every format writes several blocks."""
+"""Number of events with which every format writes several blocks."""
 SCHEMA = '{"type": "string"}'
 STREAM, COMPRESSED = {"hdfs.fileType": "DataStream"}, {"hdfs.fileType": "CompressedStream"}
 LONG_AGO = 1_704_157_445_006
@@ -79,7 +79,7 @@ HADOOP: dict[str, tuple[dict[str, str], Callable[[int], bytes]]] = {
     **{f"sequence {c}": ({"hdfs.codeC": c, "hdfs.writeFormat": "Text"}, text_of) for c in CODECS},
     "sequence bytes snappy": ({"hdfs.codeC": "snappy"}, hex_of),
 }
-"""What Hadoop reads here, and the line it makes of an event."""
+"""Options of formats that Hadoop reads, and the line that it prints for an event."""
 
 
 @functools.cache
@@ -94,7 +94,7 @@ def batch(offset: int, events: int, bodies: Callable[[int], bytes]) -> Batch:
 
 
 def write(cluster: HdfsCluster, root: str, staging: Path, options: dict[str, str]) -> str:
-    """One committed file of all events; its path."""
+    """Write one committed file of all events; return its path."""
     properties = {"hdfs.path": root, "hdfs.webhdfs": cluster.webhdfs, "hdfs.stagingDir": str(staging), **options}
     config, problems = HdfsConfig.parse(properties)
     assert config is not None, problems
@@ -133,7 +133,7 @@ def test_hadoop_reads_every_format(hdfs_cluster: HdfsCluster, tmp_path: Path, fi
     for name, path in paths.items():
         if name.startswith("stream"):
             assert unpacked(name.split()[1], content(hdfs_cluster, path)) == expected_lines(body), name
-        if name.startswith("avro") and not name.endswith("zstandard"):  # for which fastavro needs one more library
+        if name.startswith("avro") and not name.endswith("zstandard"):  # fastavro needs another library for it
             found = list(fastavro.reader(io.BytesIO(content(hdfs_cluster, path))))
             assert len(found) == EVENTS
             assert [b if isinstance(b, str) else b["body"].decode() for b in found] == [
@@ -153,7 +153,7 @@ def expected_lines(line: Callable[[int], bytes]) -> bytes:
 
 
 def unpacked(codec: str, data: bytes) -> bytes:
-    """What Python makes of a compressed file."""
+    """Return the contents of a compressed file, decompressed by Python."""
     if codec == "gzip":
         return gzip.decompress(data)
     if codec == "bzip2":
@@ -172,12 +172,13 @@ def unpacked(codec: str, data: bytes) -> bytes:
 
 
 def hadoop_text(cluster: HdfsCluster, paths: list[str], directory: Path) -> list[Lines]:
-    """The lines of `hdfs dfs -text` for each file, all in one JVM; a small file between them tells them apart."""
+    """Return the lines of `hdfs dfs -text` for each file. One JVM reads all; small files between them mark the
+    borders."""
     mark = f"--- {uuid.uuid4().hex}"
     (directory / "mark").write_text(f"{mark}\n")
     arguments = [argument for path in paths for argument in (path, (directory / "mark").as_uri())]
     folders = ensure_all("hdfs", "kafka")
-    # LZ4 and Zstandard of Java come with Kafka.
+    # Kafka brings the Java libraries for LZ4 and Zstandard.
     more = [jar for jar in folders["kafka"].iterdir() if jar.name.startswith(("lz4-java", "zstd-jni"))]
     (directory / "core-site.xml").write_text((cluster.directory / "conf" / "namenode" / "core-site.xml").read_text())
     classes = ":".join(map(str, [directory, folders["hdfs"] / "*", *more]))
@@ -194,8 +195,8 @@ def hadoop_text(cluster: HdfsCluster, paths: list[str], directory: Path) -> list
     return [part.splitlines() for part in parts]
 
 
-def test_what_hadoop_needs_native_code_for(hdfs_cluster: HdfsCluster, tmp_path: Path) -> None:
-    """Zstandard, which is in no jar of Hadoop, and Parquet and xz, which are none of Hadoop's."""
+def test_formats_for_which_hadoop_needs_native_code(hdfs_cluster: HdfsCluster, tmp_path: Path) -> None:
+    """Python reads Zstandard, which no jar of Hadoop has, and Parquet and xz, which are not Hadoop's."""
     root = f"/formats-{uuid.uuid4().hex}"
 
     def written(name: str, **options: Any) -> bytes:

@@ -1,4 +1,4 @@
-"""The sink `hdfs` of a running agent where HDFS refuses something for good, or somebody removes files of the sink."""
+"""Sink `hdfs` of a running agent under permanent refusals of HDFS, and after its files were removed."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def hdfs() -> Iterator[ServedWebHdfs]:
 
 
 def configuration(directory: Path, hdfs: ServedWebHdfs | None, path: str, events: int = 3, **more: str) -> str:
-    """Source `seq` through channel `file`, which has all that was not delivered, into the sink."""
+    """Return source `seq`, a channel `file`, which keeps undelivered events, and the sink."""
     lines = {
         "sources": "s1",
         "channels": "c1",
@@ -55,7 +55,7 @@ def configuration(directory: Path, hdfs: ServedWebHdfs | None, path: str, events
 
 
 def refuse_renames(hdfs: ServedWebHdfs, target: str) -> None:
-    """Have renames to names below `target` refused, as by a quota or at the border of an encryption zone."""
+    """Refuse renames to names below `target`, as a quota does, or the border of an encryption zone."""
 
     def refuse(op: str, path: str, options: dict[str, str]) -> str:
         return QUOTA if op == "RENAME" and options["destination"].startswith(target) else ""
@@ -68,10 +68,10 @@ def allow_all(hdfs: ServedWebHdfs) -> None:
 
 
 @pytest.mark.parametrize("restart", [False, True])
-def test_files_that_vanish_before_they_are_renamed_are_delivered_again(
+def test_files_that_vanish_before_they_are_renamed_are_redelivered(
     tmp_path: Path, hdfs: ServedWebHdfs, restart: bool
 ) -> None:
-    """Renames were refused behind the commit, and somebody empties `.flafka/tmp` to make room."""
+    """Renames are refused after the commit, and somebody empties `.flafka/tmp` to make room."""
     text = configuration(tmp_path, hdfs, "/out/%{app}")
     refused = False
 
@@ -87,20 +87,20 @@ def test_files_that_vanish_before_they_are_renamed_are_delivered_again(
         if not restart:
             allow_all(hdfs)
             agent.until(lambda: hdfs.lines() == ["0", "1", "2"], "all events to be delivered")
-            agent.healthy()
+            agent.wait_until_healthy()
             assert agent.stop() == 0
             assert "another owner" not in agent.log
             return
     allow_all(hdfs)
     with RunningAgent(tmp_path, text.replace("totalEvents = 3", "totalEvents = 1")) as agent:
         agent.until(lambda: len(hdfs.lines()) > 3, "all events to be delivered")
-        agent.healthy()
+        agent.wait_until_healthy()
         assert agent.stop() == 0
     assert hdfs.lines() == ["0", "0", "1", "2"]
 
 
-def test_files_that_are_moved_after_delivery_are_not_delivered_again(tmp_path: Path, hdfs: ServedWebHdfs) -> None:
-    """A job moves files as soon as they appear, and the agent is killed before the channel knows of the commit."""
+def test_files_that_are_moved_after_delivery_are_not_redelivered(tmp_path: Path, hdfs: ServedWebHdfs) -> None:
+    """A job moves files as soon as they appear, and the agent is killed before the channel has the commit."""
     text = configuration(tmp_path, hdfs, "/out/%{app}")
     with RunningAgent(tmp_path, text) as agent:
         done = re.compile("/out/.flafka/tmp/.*/done")
@@ -125,15 +125,15 @@ def test_a_path_that_was_wrong_for_one_start_is_forgotten(tmp_path: Path) -> Non
                 agent.until(lambda: "Not a directory" in agent.failing().get("SINK.k1", ""), "the sink to fail")
                 continue
             agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount"), "a commit")
-            agent.healthy()
+            agent.wait_until_healthy()
             assert agent.stop() == 0
     found = sorted(line for path in tmp_path.glob("right/FlumeData*") for line in path.read_text().splitlines())
     assert found == sorted(["0", "1", "2"] * 3)
 
 
 @pytest.mark.drawn(1, of="paths")
-def test_a_path_in_which_renames_are_refused_is_not_moved_to(tmp_path: Path, hdfs: ServedWebHdfs) -> None:
-    """Directories and files can be made below the new path, which is mended then."""
+def test_a_commit_log_does_not_move_to_a_path_that_refuses_renames(tmp_path: Path, hdfs: ServedWebHdfs) -> None:
+    """Directories and files can be created below the new path, which is repaired then."""
     refuse_renames(hdfs, "/wrong")
     for path in ("/right", "/wrong", "/right"):
         with RunningAgent(tmp_path, configuration(tmp_path, hdfs, path)) as agent:
@@ -141,13 +141,13 @@ def test_a_path_in_which_renames_are_refused_is_not_moved_to(tmp_path: Path, hdf
                 agent.until(lambda: QUOTA in agent.failing().get("SINK.k1", ""), "the sink to fail")
                 continue
             agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount"), "a commit")
-            agent.healthy()
+            agent.wait_until_healthy()
             assert agent.stop() == 0
     assert hdfs.lines() == sorted(["0", "1", "2"] * 3)
 
 
-def test_a_target_that_refuses_renames_is_found_out_before_the_commit(tmp_path: Path, hdfs: ServedWebHdfs) -> None:
-    """An encryption zone begins below the fixed part of the path; another path is the way out."""
+def test_a_target_that_refuses_renames_is_detected_before_the_commit(tmp_path: Path, hdfs: ServedWebHdfs) -> None:
+    """An encryption zone begins below the fixed part of the path; another path is the remedy."""
     refuse_renames(hdfs, "/out/a/")
     with RunningAgent(tmp_path, configuration(tmp_path, hdfs, "/out/%{app}")) as agent:
         agent.until(lambda: QUOTA in agent.failing().get("SINK.k1", ""), "the sink to fail")
@@ -155,7 +155,7 @@ def test_a_target_that_refuses_renames_is_found_out_before_the_commit(tmp_path: 
         agent.process.wait()
     with RunningAgent(tmp_path, configuration(tmp_path, hdfs, "/out/other", 1)) as agent:
         agent.until(lambda: len(hdfs.lines()) == 4, "all events to be delivered")
-        agent.healthy()
+        agent.wait_until_healthy()
         assert agent.stop() == 0
     assert hdfs.lines() == ["0", "0", "1", "2"]
     assert not [path for path in hdfs.tree.files if path.startswith("/out/a/")], "the try has left something"
@@ -164,7 +164,7 @@ def test_a_target_that_refuses_renames_is_found_out_before_the_commit(tmp_path: 
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("what", ["the directory", "its parent", "a file"])
 def test_staged_files_that_are_removed_are_staged_again(tmp_path: Path, what: str) -> None:
-    """By systemd-tmpfiles or an operator, while the agent runs."""
+    """systemd-tmpfiles or an operator removes them while the agent runs."""
     text = configuration(tmp_path, None, f"file://{tmp_path}/out", sinks__k1__hdfs__rollInterval="3")
     with RunningAgent(tmp_path, text) as agent:
         agent.until(lambda: any(tmp_path.glob("staging/flafka-hdfs-*/0-*")), "a staged file")
@@ -176,7 +176,7 @@ def test_staged_files_that_are_removed_are_staged_again(tmp_path: Path, what: st
             shutil.rmtree(directory if what == "the directory" else directory.parent)
         agent.until(lambda: "were removed" in agent.log, "the sink to see it")
         agent.until(lambda: len(list(tmp_path.glob("out/FlumeData*"))), "a file")
-        agent.healthy()
+        agent.wait_until_healthy()
         assert agent.stop() == 0
     found = sorted(line for path in tmp_path.glob("out/FlumeData*") for line in path.read_text().splitlines())
     assert found == ["0", "1", "2"]
@@ -186,7 +186,7 @@ def test_staged_files_that_are_removed_are_staged_again(tmp_path: Path, what: st
 def test_events_whose_directory_is_a_file_become_dead_letters(
     tmp_path: Path, hdfs: ServedWebHdfs, where: str
 ) -> None:
-    """A header value names a plain file, or something below one; all other events are delivered."""
+    """A header value names a plain file, or a path below one; all other events are delivered."""
     names = ["ok/a", "taken", "taken/below/it", "ok/b"]
     if where == "hdfs":
         hdfs.tree.write("/out/taken", b"")
@@ -205,7 +205,7 @@ def test_events_whose_directory_is_a_file_become_dead_letters(
         events = [{"headers": {"dir": name}, "body": name} for name in names]
         assert requests.post(address, json=events, timeout=30).status_code == 200
         agent.until(letters.exists, "dead letters", 60)
-        agent.healthy()
+        agent.wait_until_healthy()
         assert agent.stop() == 0
     found = [json.loads(line) for line in letters.read_text().splitlines()]
     assert sorted(letter["headers"]["dir"] for letter in found) == ["taken", "taken/below/it"]
@@ -230,5 +230,5 @@ def test_a_stop_does_not_wait_for_a_namenode_that_never_answers(tmp_path: Path, 
         assert time.monotonic() - since < 15
     with served_webhdfs() as again, RunningAgent(tmp_path, configuration(tmp_path, again, "/out/%{app}", 1)) as agent:
         agent.until(lambda: len(again.lines()) == 4, "all events to be delivered", 60)
-        agent.healthy()
+        agent.wait_until_healthy()
         assert agent.stop() == 0

@@ -1,4 +1,4 @@
-"""The HDFS sink on a real HDFS: owners at once, owners killed, owners asleep, servers killed."""
+"""HDFS sink on a real HDFS: concurrent owners, killed and suspended owners, killed servers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ REPOSITORY = Path(__file__).parents[2]
 
 
 class Place:
-    """A directory on HDFS, and sinks that deliver into it."""
+    """Directory on HDFS, and sinks that deliver into it."""
 
     def __init__(self, webhdfs: str, path: str, staging: Path) -> None:
         self.webhdfs, self.path, self.staging = webhdfs, path, staging
@@ -57,7 +57,7 @@ class Place:
             sink.close()
 
     def visible(self) -> dict[str, bytes]:
-        """The files that readers see."""
+        """Return the files that readers see."""
         hdfs = self.sink()._hdfs
         assert hdfs is not None
         return {
@@ -68,7 +68,7 @@ class Place:
         }
 
     def delivered(self) -> Counter[int]:
-        """How often each record can be seen."""
+        """Return the number of visible copies of each record."""
         return Counter(int(line) for content in self.visible().values() for line in content.split())
 
 
@@ -80,7 +80,7 @@ def place(hdfs_cluster: HdfsCluster, tmp_path: Path, request: pytest.FixtureRequ
 
 
 def records(start: int, end: int) -> Batch:
-    """One event a record, its body its offset, in two buckets."""
+    """Return one event a record, its body its offset, in two buckets."""
     count = end - start
     origin = Origin(
         ASSIGNMENT.topic, ASSIGNMENT.partition, np.arange(start, end), np.zeros(count, np.int32), np.zeros(count, int)
@@ -89,8 +89,8 @@ def records(start: int, end: int) -> Batch:
 
 
 def _own(sink: HdfsSink) -> Assignment:
-    """Assignment that `resume` returns."""
-    return ASSIGNMENT.of(commit_log=f"hdfs:{sink.state}")
+    """Return the assignment of `resume`."""
+    return ASSIGNMENT.replace(commit_log=f"hdfs:{sink.state}")
 
 
 def staged(sink: HdfsSink, start: int, end: int) -> Receipt:
@@ -135,7 +135,7 @@ def test_of_twenty_commits_at_once_one_wins(place: Place) -> None:
     assert {sink.resume(ASSIGNMENT).next_offset for sink in sinks} == {10}
 
 
-# --- owners that die or sleep, as processes
+# --- killed and suspended owners, as processes
 
 POINTS = {
     "upload": ("upload", 1, "after"),
@@ -144,11 +144,12 @@ POINTS = {
     "one file in place": ("rename", 4, "after"),
     "all files in place": ("rename", 5, "after"),
 }
-"""The n-th call of an operation in one commit of two files, and whether it is executed. Two renames are tries."""
+"""Number of the call of an operation in one commit of two files, and whether it is executed. Two renames are tries.
+"""
 
 
 def child(webhdfs: str, path: str, staging: str, end: str, point: str, deadly: str) -> None:
-    """Deliver records up to `end`, by fives; send the signal `deadly` to oneself at that point of a commit."""
+    """Deliver records up to `end` in fives; send the signal `deadly` to this process at that point of a commit."""
     sink = Place(webhdfs, path, Path(staging)).sink(**{"hdfs.threadsPoolSize": "1"})
     hdfs = sink._hdfs
     position = sink.resume(ASSIGNMENT).next_offset or 0
@@ -161,8 +162,8 @@ def child(webhdfs: str, path: str, staging: str, end: str, point: str, deadly: s
         except Conflict:
             print("conflict", flush=True)
             sink.reset()
-            position = sink.resume(ASSIGNMENT.at(position)).next_offset or 0
-        except Retry:  # its uploads were swept away
+            position = sink.resume(ASSIGNMENT.with_offset(position)).next_offset or 0
+        except Retry:  # its uploads were removed
             sink.reset()
     print("done", position, flush=True)
 
@@ -208,7 +209,7 @@ def test_an_owner_killed_within_a_commit(place: Place, point: str) -> None:
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_an_owner_that_sleeps_past_a_take_over_does_no_harm(place: Place, point: str) -> None:
+def test_an_owner_suspended_past_a_takeover_does_no_harm(place: Place, point: str) -> None:
     zombie = start_child(place, 10, point, "SIGSTOP")
     try:
         _, status = os.waitpid(zombie.pid, os.WUNTRACED)
@@ -221,16 +222,16 @@ def test_an_owner_that_sleeps_past_a_take_over_does_no_harm(place: Place, point:
         output = zombie.communicate(timeout=60)[0]
     finally:
         zombie.kill()
-    # At first the zombie only finishes what it had won; then it learns of the other.
+    # At first the zombie only finishes its own commit; then it detects the other owner.
     assert output == "conflict\ndone 20\n"
     assert place.delivered() == Counter(range(20))
 
 
-# --- servers that go away
+# --- unavailable servers
 
 
 def until_it_works(act: Callable[[], Any]) -> Any:
-    """What the runner does with Retry."""
+    """Retry after Retry, as the runner does."""
     deadline = time.monotonic() + 90
     while True:
         try:
@@ -276,12 +277,12 @@ def test_a_namenode_killed_within_a_commit(
             until_it_works(lambda: sink.commit(receipt))
             position = 12
         except Conflict:
-            position = until_it_works(lambda: sink.resume(ASSIGNMENT.at(5)).next_offset)
+            position = until_it_works(lambda: sink.resume(ASSIGNMENT.with_offset(5)).next_offset)
     assert place.delivered() == Counter(range(position))
     assert position == (12 if renames == 0 and not again else 10)
 
 
-def test_a_datanode_away_is_named_soon_and_its_return_noticed(place: Place, hdfs_cluster: HdfsCluster) -> None:
+def test_a_stopped_datanode_is_named_soon_and_its_return_detected(place: Place, hdfs_cluster: HdfsCluster) -> None:
     sink = place.sink()
     sink.resume(ASSIGNMENT)
     sink.write(records(0, 5))
@@ -299,7 +300,7 @@ def test_a_datanode_away_is_named_soon_and_its_return_noticed(place: Place, hdfs
 
 
 def test_files_have_the_group_and_acl_of_their_directory_and_what_is_hidden_is_private(place: Place) -> None:
-    """Files get the group and ACL of their directory; `.flafka` is private, also where another user has made it."""
+    """Files get the group and ACL of their directory; `.flafka` is private, also where another user created it."""
     hdfs = place.sink()._hdfs
     assert isinstance(hdfs, WebHdfs)
     hdfs._client.mkdirs(f"{place.path}/.flafka")
@@ -347,7 +348,7 @@ def test_files_are_made_as_hadoops_configuration_says(
     assert hdfs._client.get_file_status(path.rpartition("/")[0]).permission == "750"
 
 
-def test_probe_tells_what_is_wrong_and_leaves_nothing(place: Place) -> None:
+def test_probe_reports_mistakes_and_leaves_no_files(place: Place) -> None:
     sink = place.sink()
     assert list(sink.check_connectivity()) == []
     assert sink._hdfs is not None
@@ -391,7 +392,7 @@ def test_a_large_file_arrives_whole(place: Place) -> None:
 def test_a_namenode_is_found_at_a_default_port_and_a_relative_path_lies_in_the_users_home(
     hdfs_cluster: HdfsCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The file says what Flume's would: Hadoop's RPC address, and a path that does not begin with a slash."""
+    """The file has Flume's values: Hadoop's RPC address, and a path without a leading slash."""
     for variable in ("FLUME_CONF_DIR", "HADOOP_CONF_DIR"):
         monkeypatch.delenv(variable, raising=False)
     _, _, port = hdfs_cluster.webhdfs.rpartition(":")

@@ -1,4 +1,4 @@
-"""The Kafka channel on three real brokers: its readers, their offsets, and brokers that refuse or go."""
+"""Kafka channel on three real brokers: its readers, their offsets, and brokers that refuse or are stopped."""
 
 import contextlib
 import threading
@@ -14,7 +14,7 @@ from flafka.plugins.kafka.offsets import OffsetMetadata
 from tests.system.kafka_running import RebalanceListener, contents, events, open_channel, take
 
 
-def test_what_is_put_is_taken_once_and_again_after_an_uncommitted_close(channel):
+def test_events_are_taken_once_and_again_after_an_uncommitted_close(channel):
     for start in range(0, 1000, 100):
         channel.put(events(*range(start, start + 100)))
     reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
@@ -25,7 +25,7 @@ def test_what_is_put_is_taken_once_and_again_after_an_uncommitted_close(channel)
     reader = channel.reader(owner, group=None, member="h.a.k")
     again = take(reader, 1000)
     assert contents(again) == contents(first)
-    reader.commit(owner.ends(again))
+    reader.commit(owner.next_assignments(again))
     reader.close()
     channel.put(events(1000))
     reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
@@ -33,14 +33,14 @@ def test_what_is_put_is_taken_once_and_again_after_an_uncommitted_close(channel)
     reader.close()
 
 
-def test_rewind_offers_the_same_ids_and_nothing_past_them_first(channel):
+def test_rewind_redelivers_the_same_ids_before_any_later_ones(channel):
     for n in range(300):
         channel.put(events(n))
     reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
     first = take(reader, 300)
     starts = {}
     for one in first:
-        starts.setdefault(one.assignment.partition, one.assignment.at(one.offsets.start))
+        starts.setdefault(one.assignment.partition, one.assignment.with_offset(one.offsets.start))
     reader.rewind(starts.values())
     seen = set()
     again = []
@@ -61,7 +61,7 @@ def test_a_second_member_takes_partitions_over_and_each_event_comes_to_one_of_th
     one = channel.reader(owners[0], group=None, member="h.a.one")
     channel.put(events(0))
     first = take(one, 1)
-    one.commit(owners[0].ends(first))
+    one.commit(owners[0].next_assignments(first))
     two = channel.reader(owners[1], group=None, member="h.a.two")
     deadline = time.monotonic() + 60
     while sorted(len(owner.assignments) for owner in owners) != [1, 2]:
@@ -96,64 +96,62 @@ def test_committed_offsets_carry_the_epoch_of_a_deliberate_reset(channel):
     channel.put(events(1, 2, 3))
     before = channel.kafka.committed(None)
     assert next_offsets(channel) == {None}
-    channel.kafka.commit_offsets([one.of(epoch=3).at(0) for one in before])
+    channel.kafka.commit_offsets([one.replace(epoch=3).with_offset(0) for one in before])
     assert {(one.generation.epoch, one.next_offset) for one in channel.kafka.committed(None)} == {(3, 0)}
     owner = RebalanceListener()
     reader = channel.reader(owner, group=None, member="h.a.k")
     taken = take(reader, 3)
     assert {one.generation.epoch for one in owner.assignments.values()} == {3}
-    reader.commit(owner.ends(taken))
+    reader.commit(owner.next_assignments(taken))
     reader.close()
     assert {one.generation.epoch for one in channel.kafka.committed(None)} == {3}
-    with pytest.raises(Conflict, match="was reset"):  # it was begun before
-        channel.kafka.commit_offsets([one.at(1) for one in before])
+    with pytest.raises(Conflict, match="was reset"):  # begun before the reset
+        channel.kafka.commit_offsets([one.with_offset(1) for one in before])
     assert {one.generation.epoch for one in channel.kafka.committed(None)} == {3}
 
 
-def test_positions_told_from_outside_never_go_back_within_an_epoch(channel):
-    assignments = [one.of(epoch=10**12) for one in channel.kafka.committed(None)]
+def test_memberless_commits_never_go_back_within_an_epoch(channel):
+    assignments = [one.replace(epoch=10**12) for one in channel.kafka.committed(None)]
     for offset in (2, 1):
-        channel.kafka.commit_offsets([one.at(offset) for one in assignments])
+        channel.kafka.commit_offsets([one.with_offset(offset) for one in assignments])
         assert next_offsets(channel) == {2}
-    channel.kafka.commit_offsets([one.of(epoch=10**12 + 1).at(1) for one in assignments])
+    channel.kafka.commit_offsets([one.replace(epoch=10**12 + 1).with_offset(1) for one in assignments])
     assert next_offsets(channel) == {1}
 
 
-def test_positions_of_a_topic_that_was_made_again_are_not_told_where_its_group_says_nothing_any_more(channel):
-    before = [one.of(topic_id="of-the-topic-before").at(1) for one in channel.kafka.committed(None)]
-    with pytest.raises(Retry, match="was deleted and created again"):
+def test_offsets_of_a_former_topic_are_not_committed_to_the_group_of_a_recreated_one(channel):
+    before = [one.replace(topic_id="of-the-topic-before").with_offset(1) for one in channel.kafka.committed(None)]
+    with pytest.raises(Retry, match="was deleted and recreated"):
         channel.kafka.commit_offsets(before)
     assert next_offsets(channel) == {None}
 
 
-def test_a_position_is_restored_where_an_owner_of_an_earlier_epoch_has_committed_and_nobody_else(
-    channel, topic, kafka_cluster, caplog
-):
-    assignments = [one.of(epoch=10**12).at(3) for one in channel.kafka.committed(None)]
-    channel.kafka.restore(assignments)
+def test_an_offset_is_restored_only_after_a_commit_of_an_earlier_epoch(channel, topic, kafka_cluster, caplog):
+    assignments = [one.replace(epoch=10**12).with_offset(3) for one in channel.kafka.committed(None)]
+    channel.kafka.restore_offsets(assignments)
     assert next_offsets(channel) == {None}
     with_group = {"bootstrap.servers": kafka_cluster.bootstrap_servers, "group.id": topic}
     consumer = Consumer(with_group)
-    earlier = OffsetMetadata.of(assignments[0].of(epoch=3)).text()
+    earlier = OffsetMetadata.of(assignments[0].replace(epoch=3)).text()
     for said, offset in ((earlier, 3), ("of another program", 1)):
         for one in assignments:
             consumer.commit(offsets=[TopicPartition(topic, one.partition, 1, said)], asynchronous=False)
-        channel.kafka.restore(assignments)
+        channel.kafka.restore_offsets(assignments)
         assert next_offsets(channel) == {offset}
     consumer.close()
     assert caplog.text.count("had undone it for") == len(assignments)
-    channel.kafka.commit_offsets([one.at(2) for one in assignments])
+    channel.kafka.commit_offsets([one.with_offset(2) for one in assignments])
     with pytest.raises(Conflict, match="was reset"):
-        channel.kafka.restore([one.of(epoch=3).at(1) for one in assignments])
+        channel.kafka.restore_offsets([one.replace(epoch=3).with_offset(1) for one in assignments])
 
 
-def test_records_that_retention_took_stop_the_reader_with_the_way_out(channel, kafka_cluster):
+def test_records_removed_by_retention_stop_the_reader_with_advice(channel, kafka_cluster):
     from confluent_kafka import TopicPartition
 
     for n in range(30):
         channel.put(events(n))
     assignments = channel.kafka.committed(None)
-    channel.kafka.commit_offsets([one.at(0) for one in assignments])
+    channel.kafka.commit_offsets([one.with_offset(0) for one in assignments])
     admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
     topic = channel.config.topic
     for future in admin.delete_records([TopicPartition(topic, one.partition, 1) for one in assignments]).values():
@@ -168,7 +166,7 @@ def test_records_that_retention_took_stop_the_reader_with_the_way_out(channel, k
 
 
 def test_a_put_returns_only_when_two_replicas_have_it(channel, kafka_cluster):
-    """With one broker of three gone events are still taken; what was acknowledged is there when it is back."""
+    """Events are still accepted with one of three brokers down; acknowledged events are present when it is back."""
     try:
         kafka_cluster.kill("broker-2")
         for n in range(20):
@@ -195,7 +193,7 @@ def test_a_compacted_topic_is_refused(kafka_cluster, topic):
         open_channel(kafka_cluster, topic)
 
 
-def test_a_topic_that_refuses_the_time_of_this_host_is_told_with_the_way_out(kafka_cluster, topic, monkeypatch):
+def test_a_topic_that_refuses_the_time_of_this_host_is_reported_with_advice(kafka_cluster, topic, monkeypatch):
     monkeypatch.setattr("flafka.channels.kafka.producer.RETIRED_SECONDS", 0.2)
     config = {"message.timestamp.type": "CreateTime", "message.timestamp.before.max.ms": "0"}  # no record is so new
     new = NewTopic(topic, num_partitions=3, replication_factor=3, config=config)
@@ -205,7 +203,7 @@ def test_a_topic_that_refuses_the_time_of_this_host_is_told_with_the_way_out(kaf
     with contextlib.closing(open_channel(kafka_cluster, topic)) as opened:
 
         def put() -> None:
-            for _ in range(1000):  # what is stored within the millisecond of its time is not refused
+            for _ in range(1000):  # a record that is stored within the millisecond of its time is not refused
                 opened.put(batch)
 
         with pytest.raises(Retry, match=r"set message\.timestamp\.type=LogAppendTime on the topic"):
@@ -214,7 +212,7 @@ def test_a_topic_that_refuses_the_time_of_this_host_is_told_with_the_way_out(kaf
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_a_topic_that_is_deleted_while_the_channel_is_open_is_named(kafka_cluster, topic, waits):
-    """Puts wait, until the client has given them up after half a minute; then they fail again and again."""
+    """Puts wait until the client abandons them after half a minute; then they fail repeatedly."""
     properties = {} if waits else {"kafka.producer.topic.metadata.propagation.max.ms": "100"}
     create = f"agent topic create {topic} --bootstrap-server {kafka_cluster.bootstrap_servers}"
     deleted = f"topic {topic} was deleted, and what is put waits: create it again with a restart of the agent, or "

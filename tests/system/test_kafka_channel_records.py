@@ -35,7 +35,7 @@ def test_a_record_in_no_known_format_comes_back_with_its_bytes(channel, kafka_cl
 
 
 def test_an_event_too_large_for_any_record_is_rejected_and_the_rest_stored(channel):
-    # Random bytes, since the limit holds for what goes over the wire.
+    # Random bytes, since the limit applies to compressed records.
     batch = Batch.of([Event(b"small"), Event(os.urandom(9 << 20)), Event(b"also small")])
     with pytest.raises(Rejected) as rejected:
         channel.put(batch)
@@ -81,7 +81,7 @@ def test_one_event_a_record_is_taken_again_with_the_same_ids(kafka_cluster, topi
     assert {(one.batch.id(0).offset, one.batch.id(len(one.batch) - 1).offset + 1) for one in first} == {
         (one.offsets.start, one.offsets.end) for one in first
     }
-    reader.rewind([one.assignment.at(0) for one in first])
+    reader.rewind([one.assignment.with_offset(0) for one in first])
     again = take(reader, 3000)
     assert contents(again) == contents(first)
     assert len(contents(first)) == len({entry[:4] for entry in contents(first)}) == 3000
@@ -91,7 +91,7 @@ def test_one_event_a_record_is_taken_again_with_the_same_ids(kafka_cluster, topi
 
 @pytest.mark.parametrize("form", ["flume", "raw"])
 def test_events_choose_their_partition_by_header_key_or_default(kafka_cluster, topic, form):
-    """A key goes where a Java producer puts it, so that writers of both kinds keep its order."""
+    """A key selects the partition of a Java producer, so that writers of both kinds keep its order."""
     from kafka.partitioner.default import murmur2
 
     channel = open_channel(kafka_cluster, topic, format=form, partitionIdHeader="p")
@@ -134,8 +134,8 @@ def test_a_full_producer_queue_delays_a_put_and_loses_nothing(kafka_cluster, top
 
 
 @pytest.mark.parametrize("form", ["flume", "raw", "arrow"])
-def test_a_topic_that_takes_less_rejects_earlier(kafka_cluster, topic, form):
-    """A topic made with Kafka's default takes records of 1 MB: a larger event must not stop the others for ever."""
+def test_a_topic_with_a_lower_limit_rejects_smaller_events(kafka_cluster, topic, form):
+    """A topic with Kafka's default takes records of 1 MB: a larger event must not block the others for ever."""
     admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
     settings = {"max.message.bytes": "1048588", "min.insync.replicas": "2"}
     admin.create_topics([NewTopic(topic, 3, 3, config=settings)])[topic].result(30)
@@ -181,9 +181,9 @@ def test_a_limit_that_changes_while_the_channel_is_open_holds_at_once(kafka_clus
 
 
 def test_a_put_into_a_topic_that_is_compacted_meanwhile_waits(kafka_cluster, topic, monkeypatch):
-    """Brokers refuse the events without a key alone. None becomes a dead letter, and none is stored twice."""
+    """Brokers refuse only the events without a key. None becomes a dead letter, and none is stored twice."""
     monkeypatch.setattr("flafka.channels.kafka.producer.LIMITS_SECONDS", 0.0)
-    monkeypatch.setattr("flafka.channels.kafka.producer.REFUSED_AGAIN_SECONDS", 0.1)
+    monkeypatch.setattr("flafka.channels.kafka.producer.REFUSED_RETRY_SECONDS", 0.1)
     channel = open_channel(kafka_cluster, topic, format="flume", partitionIdHeader="p")
     keyed, bare = Event(b"key", {"p": "0", "key": "k"}), Event(b"no key", {"p": "1"})
     said = f"topic {topic} is compacted"
@@ -203,7 +203,7 @@ def test_a_put_into_a_topic_that_is_compacted_meanwhile_waits(kafka_cluster, top
     assert bodies_in(kafka_cluster, topic) == [b"key"] * 11 + [b"no key"] * 11
 
 
-def test_what_does_not_compress_is_divided_until_the_topic_takes_it(
+def test_an_incompressible_batch_is_divided_until_the_topic_takes_it(
     kafka_cluster, topic, monkeypatch: pytest.MonkeyPatch
 ):
     sizes = []
@@ -222,7 +222,7 @@ def test_what_does_not_compress_is_divided_until_the_topic_takes_it(
     assert max(sizes) > 300_000
     sizes.clear()
     channel.put(batch)
-    assert max(sizes) < 300_000, "what is known not to fit is made again"
+    assert max(sizes) < 300_000, "a batch known to be too large is encoded again"
     reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
     assert sorted(event.body for one in take(reader, 40) for event in one.batch) == sorted(2 * bodies)
     reader.close()

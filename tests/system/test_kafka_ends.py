@@ -1,4 +1,4 @@
-"""The Kafka source and the Kafka sink on three real brokers."""
+"""Kafka source and Kafka sink on three real brokers."""
 
 import json
 import os
@@ -13,10 +13,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from flafka.agent.services.kafka import KafkaCluster
 from flafka.agent.services.running import RunningAgent, until
 from flafka.plugins import Batch, Conflict, Event, EventId, OffsetRange, Origin, Rejected, Retry, conformance
-from flafka.plugins.shared import flumeevent
+from flafka.plugins.wire import flumeevent
 from flafka.sinks.kafka import KafkaSink
 from flafka.sinks.kafka.at_least_once import AtLeastOnceKafkaSink
-from flafka.sinks.kafka.topics import Topics
+from flafka.sinks.kafka.topics import TopicCache
 from flafka.sources.kafka import KafkaSource
 from tests.fixtures.kit import exercises
 from tests.fixtures.partitions import assignment
@@ -28,7 +28,7 @@ def create(kafka: KafkaCluster, topic: str, partitions: int = 3, **config: str) 
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
     made = NewTopic(topic, num_partitions=partitions, replication_factor=3, config=config)
     admin.create_topics([made])[topic].result(20)
-    for server in kafka.bootstrap_servers.split(","):  # each hears of it in its own time
+    for server in kafka.bootstrap_servers.split(","):  # each broker gets the metadata in its own time
         broker = AdminClient({"bootstrap.servers": server})
         until(lambda b=broker: topic in b.list_topics(timeout=20).topics, f"{topic} to be known")
     return topic
@@ -42,7 +42,7 @@ def produce(kafka: KafkaCluster, topic: str, bodies: list[bytes], **record: obje
 
 
 def consumed(kafka: KafkaCluster, *topics: str) -> list[object]:
-    """Every committed record."""
+    """Return every committed record."""
     options = {
         "bootstrap.servers": kafka.bootstrap_servers,
         "group.id": unique("reader"),
@@ -87,7 +87,7 @@ def test_conformance_of_the_source(kafka_cluster: KafkaCluster) -> None:
     )
 
 
-def test_the_source_reads_a_topic_that_was_created_again_from_its_first_record(kafka_cluster: KafkaCluster) -> None:
+def test_the_source_reads_a_recreated_topic_from_its_first_record(kafka_cluster: KafkaCluster) -> None:
     topic = create(kafka_cluster, unique("again"), 1)
     produce(kafka_cluster, topic, [b"old"] * 5)
     config, problems = KafkaSource.config_class.parse(
@@ -137,7 +137,7 @@ def test_conformance_of_the_sink(kafka_cluster: KafkaCluster) -> None:
     )
 
 
-def test_on_spark_it_ends_the_transaction_of_an_agent_that_was_killed(kafka_cluster: KafkaCluster) -> None:
+def test_on_spark_the_sink_ends_the_transaction_of_a_killed_agent(kafka_cluster: KafkaCluster) -> None:
     """Readers of the topic would wait for a minute otherwise."""
     channel, topic = create(kafka_cluster, unique("channel"), 1), create(kafka_cluster, unique("out"), 1)
     cluster_id = (
@@ -169,15 +169,16 @@ def test_a_limit_that_is_lowered_while_the_sink_is_open(
 ) -> None:
     """Brokers refuse small events together with a large one, which alone becomes a dead letter.
 
-    A user without the right to see the topic's settings does not know its limit.
+    A user without the right to describe the topic's settings does not know its limit.
     """
     channel, topic = create(kafka_cluster, unique("channel"), 1), create(kafka_cluster, unique("out"))
     servers = kafka_cluster.bootstrap_servers
     config, problems = KafkaSink.config_class.parse({"kafka.bootstrap.servers": servers, "kafka.topic": topic})
     assert config is not None, problems
     if not known:
-        look = Topics._topic
-        monkeypatch.setattr(Topics, "_topic", lambda *named: look(*named)._replace(limit=1 << 20))
+        read = TopicCache._read_settings
+        unlimited = {"max_record_bytes": 1 << 20}
+        monkeypatch.setattr(TopicCache, "_read_settings", lambda *named: read(*named)._replace(**unlimited))
     large = b"l" + os.urandom(30_000)
     small = [b"small %02d" % number for number in range(20)]
     sink = KafkaSink(config, "k1")
@@ -187,7 +188,7 @@ def test_a_limit_that_is_lowered_while_the_sink_is_open(
     owned = [committed]
 
     def deliver(start: int, *events: bytes) -> None:
-        """As the runner does: all of it again after a failure."""
+        """Deliver as the runner does: everything again after a failure."""
         batch = Batch(
             Batch.of([Event(body) for body in events]).records, Origin.of_record(channel, 0, start, 0, len(events))
         )
@@ -201,7 +202,7 @@ def test_a_limit_that_is_lowered_while_the_sink_is_open(
                 return
             except Conflict:
                 sink.reset(0)
-                owned[0] = sink.resume(owned[0].at(start))
+                owned[0] = sink.resume(owned[0].with_offset(start))
             except Retry:
                 sink.reset()
         pytest.fail("the events cannot be delivered")
@@ -238,7 +239,7 @@ a1.sinks.k1.kafka.topic = {out}
 """
 
 
-def test_nothing_is_lost_and_from_the_channel_on_nothing_comes_twice(
+def test_nothing_is_lost_and_from_the_channel_on_nothing_is_delivered_twice(
     kafka_cluster: KafkaCluster, tmp_path, seed: int
 ) -> None:
     import random
@@ -246,7 +247,7 @@ def test_nothing_is_lost_and_from_the_channel_on_nothing_comes_twice(
     chance = random.Random(seed)
     names = {name: create(kafka_cluster, unique(name)) for name in ("source", "out")}
     text = CHAIN.format(servers=kafka_cluster.bootstrap_servers, **names)
-    # Each batch of the source is more than a record may hold, and is divided.
+    # Each batch of the source exceeds the limit of a record, and is divided.
     topic = create(kafka_cluster, unique("chain"), **{"max.message.bytes": "16384"})
     text += kafka_channel(kafka_cluster.bootstrap_servers, topic)
     sent: list[bytes] = []
@@ -363,7 +364,7 @@ def test_a_second_member_takes_over_and_nothing_is_lost(kafka_cluster: KafkaClus
         source.stopping.set()
         thread.join(30)
         assert not thread.is_alive()
-    assert Counter(received) == Counter(sent)  # handed over at rest: not even repeated
+    assert Counter(received) == Counter(sent)  # handed over while idle: no repetition
 
 
 @pytest.mark.parametrize("format", ["flume", "plain"])

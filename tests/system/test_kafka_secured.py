@@ -13,7 +13,7 @@ from confluent_kafka.admin import AclOperation, ResourceType
 
 from flafka.agent.services.running import RunningAgent
 from flafka.plugins import Retry, Unreachable
-from flafka.plugins.kafka.errors import metadata
+from flafka.plugins.kafka.errors import fetch_metadata
 from tests.fixtures.secured import SecuredKafka
 from tests.system.running import agent_command, send, unique
 
@@ -44,7 +44,7 @@ RIGHTS = {
 
 
 def rights(topic: str, *, without: str = "") -> list[tuple[ResourceType, str, AclOperation]]:
-    """The documented rights of an agent whose topic and consumer group have that name."""
+    """Return the documented rights of an agent whose topic and consumer group have that name."""
     page = (Path(__file__).parents[2] / "docs/production.md").read_text()
     assert all(f"| {on} | " in page for on in RIGHTS)
     return [
@@ -56,7 +56,7 @@ def rights(topic: str, *, without: str = "") -> list[tuple[ResourceType, str, Ac
 
 
 def test_the_documented_rights_suffice_for_every_start(tmp_path: Path, secured_kafka: SecuredKafka) -> None:
-    """A channel whose topic is there already is opened in another way than one that creates its topic."""
+    """A channel whose topic exists is opened in another way than one that creates its topic."""
     topic = unique("rights")
     text = CHANNEL + secured_kafka.client("login", component="a1.channels.c1")
     text += f"a1.channels.c1.kafka.topic = {topic}\na1.channels.c1.kafka.consumer.group.id = {topic}\n"
@@ -84,7 +84,7 @@ def test_the_documented_rights_suffice_for_every_start(tmp_path: Path, secured_k
 def test_an_event_for_a_topic_without_the_right_to_write_is_rejected_alone(
     tmp_path: Path, secured_kafka: SecuredKafka
 ) -> None:
-    """In a transaction, for which brokers do not say which of its topics they refuse."""
+    """Brokers do not report which topic of a transaction they refuse."""
     topic = unique("refused")
     text = CHANNEL + secured_kafka.client("login", component="a1.channels.c1")
     text = text.replace("sources = s1 s2", "sources = s1 s2 s3")
@@ -110,8 +110,8 @@ def test_an_event_for_a_topic_without_the_right_to_write_is_rejected_alone(
     assert "Traceback" not in agent.log
 
 
-def test_each_trouble_has_a_sentence_of_its_own(secured_kafka: SecuredKafka) -> None:
-    """Librdkafka says `Broker transport failure` of all of them."""
+def test_each_failure_has_its_own_message(secured_kafka: SecuredKafka) -> None:
+    """Librdkafka reports `Broker transport failure` for all of them."""
     here, servers = secured_kafka.directory, secured_kafka.servers
     web = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
     thread = threading.Thread(target=web.serve_forever, args=(0.05,))
@@ -150,7 +150,7 @@ def test_each_trouble_has_a_sentence_of_its_own(secured_kafka: SecuredKafka) -> 
     def said(case: tuple[str, dict[str, str], str]) -> tuple[str, bool]:
         address, client, _ = case
         with pytest.raises(Retry) as error:
-            metadata({"bootstrap.servers": address, "log_level": 0, **client}, 1.5, "c1: ")
+            fetch_metadata({"bootstrap.servers": address, "log_level": 0, **client}, 1.5, "c1: ")
         return str(error.value), isinstance(error.value, Unreachable)
 
     try:
@@ -166,12 +166,10 @@ def test_each_trouble_has_a_sentence_of_its_own(secured_kafka: SecuredKafka) -> 
         assert address in text
         assert away == (expected in ("Connection refused; is it running?", "unknown host")), text
     right = tls | certificate(here / "client" / "server.pem")
-    assert metadata({"bootstrap.servers": servers["mutual"], **right}, 10).brokers
+    assert fetch_metadata({"bootstrap.servers": servers["mutual"], **right}, 10).brokers
 
 
-def test_components_and_commands_say_the_same_of_a_wrong_password(
-    tmp_path: Path, secured_kafka: SecuredKafka
-) -> None:
+def test_components_and_commands_report_a_wrong_password_alike(tmp_path: Path, secured_kafka: SecuredKafka) -> None:
     text = CHANNEL + "a1.sinks = k1\n" + secured_kafka.client("login", component="a1.channels.c1")
     text += "a1.sources.s2.type = kafka\na1.sources.s2.channels = c1\na1.sources.s2.kafka.topics = in\n"
     text += "a1.sinks.k1.type = kafka\na1.sinks.k1.channel = c1\na1.sinks.k1.kafka.topic = out\n"

@@ -1,4 +1,4 @@
-"""What agents log of an outage: each change of a component's state once, in text and in JSON."""
+"""Log of an outage: each change of a component's state appears once, in text and in JSON."""
 
 from __future__ import annotations
 
@@ -18,34 +18,34 @@ from tests.system.running import hdfs_sink, in_hdfs, kafka_channel, send, unique
 
 OUTAGE_SECONDS = 10.0
 MOST_LINES = 12
-"""Of an outage and the stop that follows, however long it was."""
+"""Most lines that an outage of any length and the following stop may log."""
 LINE = re.compile(r"\S+ (DEBUG|INFO|WARNING|ERROR) (\S+): (.*)")
 
 
-class Said(NamedTuple):
-    """A line of the log."""
+class LogLine(NamedTuple):
+    """Line of the log."""
 
     level: str
     component: str
     message: str
 
 
-def said(agent: RunningAgent, form: str) -> list[Said]:
-    """All lines, which are nothing but the agent's."""
-    return [_said(line, form) for line in agent.log.splitlines()]
+def log_lines(agent: RunningAgent, form: str) -> list[LogLine]:
+    """Return all lines; a line that is not the agent's fails."""
+    return [_parse_line(line, form) for line in agent.log.splitlines()]
 
 
-def _said(line: str, form: str) -> Said:
+def _parse_line(line: str, form: str) -> LogLine:
     if form == "json":
         assert line.startswith("{"), line
         told = json.loads(line)
-        return Said(told["level"], told["component"], told["message"])
+        return LogLine(told["level"], told["component"], told["message"])
     found = LINE.fullmatch(line)
     assert found is not None, line
-    return Said(*found.groups())
+    return LogLine(*found.groups())
 
 
-def test_an_outage_is_told_once(tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster) -> None:
+def test_an_outage_is_reported_once(tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster) -> None:
     agents: dict[str, RunningAgent] = {}
     roots = {form: f"/{unique('logged')}" for form in ("text", "json")}
     ports = {form: free_port() for form in roots}
@@ -69,7 +69,7 @@ a1.sources.s1.channels = c1
             agent.until(lambda a=agent: a.get("/readyz")[0] == 200, "the agent to be ready")
             send(ports[form], b"1\n2\n3\n")
             agent.until(lambda a=agent: a.count("SINK.k1", "EventDrainSuccessCount") == 3, "the first events")
-        before = {form: said(agent, form) for form, agent in agents.items()}
+        before = {form: log_lines(agent, form) for form, agent in agents.items()}
         for form, lines in before.items():
             assert len(lines) < 10, form
             told = [line for line in lines if line.level != "INFO" and line.component != "a1.channels.c1"]
@@ -87,14 +87,14 @@ a1.sources.s1.channels = c1
             kafka_cluster.start()
         for form, agent in agents.items():
             agent.until(lambda a=agent: a.count("SINK.k1", "EventDrainSuccessCount") == 5, "the other events")
-            agent.healthy()
+            agent.wait_until_healthy()
             assert agent.stop() == 0
-            during = said(agent, form)[len(before[form]) :]
+            during = log_lines(agent, form)[len(before[form]) :]
             assert len(during) <= MOST_LINES, during
             channel = [line.message for line in during if line.component == "a1.channels.c1"]
             assert [message.partition(" at ")[0] for message in channel[:1]] == ["no acknowledgement from Kafka"]
             assert channel[-1].startswith("Kafka acknowledges again after ")
-            assert len(set(channel)) == len(channel), "a state was told twice"
+            assert len(set(channel)) == len(channel), "a state was reported twice"
             assert during[-1].message == "stopped"
     for root in roots.values():
         assert sorted(in_hdfs(hdfs_cluster, root)) == [b"%d" % n for n in range(1, 6)]

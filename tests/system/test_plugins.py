@@ -1,4 +1,4 @@
-"""Plugins as they are installed: what is wrong is told with distribution, entry point and line; others work."""
+"""Installed plugins: an error names distribution, entry point and line, and other plugins work."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def components():
 
 
 def install(target: Path, name: str, modules: dict[str, str], entry: str = "") -> None:
-    """A distribution of these files, by pip and without any network."""
+    """Install a distribution of these files with pip, without a network."""
     dist_info = f"{name.replace('-', '_')}-1.0.dist-info"
     files = {
         **modules,
@@ -272,11 +272,11 @@ SOURCES = {
         "intercept() of wrong_plugin.Forgetful ({place}, {of}) must return a Batch, not None",
     ),
 }
-"""By type: the line that is wrong, and what is said of it."""
+"""Wrong line and its error message, by type."""
 
 
 @pytest.mark.usefixtures("servers")
-def test_what_a_component_gives_wrongly_is_named_and_other_components_work(
+def test_wrong_results_of_a_component_are_named_and_other_components_work(
     tmp_path: Path, wrong: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(wrong, "good-plugin", {"good_plugin.py": GOOD}, "good = good_plugin")
@@ -291,15 +291,15 @@ def test_what_a_component_gives_wrongly_is_named_and_other_components_work(
         for kind, (line, said) in SOURCES.items()
     }
     with RunningAgent(tmp_path / "a", text) as running:
-        running.until(lambda: running.failing() == expected, "all to be told of")
+        running.until(lambda: running.failing() == expected, "all to be reported")
         running.until(lambda: running.count("SOURCE.s1", "EventAcceptedCount") == 1, "the other source to work")
         running.until(lambda: running.count("SINK.k1", "EventDrainSuccessCount") >= 3, "the sink to work")
         running.process.terminate()
-        running.until(lambda: "a1.sources.deaf: " in running.log, "the source that does not stop to be told of")
+        running.until(lambda: "a1.sources.deaf: " in running.log, "the source that does not stop to be reported")
         log = running.log
     for said in expected.values():
         assert said in log
-    own = log.count("unexpected failure, trying again: OSError: the tape is torn")
+    own = log.count("unexpected failure, retrying: OSError: the tape is torn")
     assert log.count("Traceback (most recent call last)") == own >= 1, "of the plugin's own exception"
     frames = re.findall(r'  File "(.*?)", line', log)
     assert frames == [str(wrong / "wrong_plugin.py")] * 2 * own, "and only its own frames"

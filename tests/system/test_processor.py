@@ -1,4 +1,4 @@
-"""A processor behind a real agent: its topic drained by a sink of ours, its files on HDFS, its checkpoint its own."""
+"""Processor behind a real agent: its topic is drained by a sink, its files are on HDFS, its checkpoint is its own."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ WRONG = {
     "wrong": "processor logins:wrong returned list: it must return a DataFrame",
     "fails_later": "ZeroDivisionError: integer division or modulo by zero",
 }
-"""What is said of each sink that is wrong."""
+"""Error message of each wrong sink."""
 
 
 def processor_sink(name: str, group: str, function: str, *options: str) -> str:
@@ -75,11 +75,11 @@ a1.sinks.p.interceptors.i1.patterns = email
         return Counter(in_hdfs(hdfs_cluster, f"{root}/capitals"))
 
     def all_there(agent: RunningAgent) -> bool:
-        if agent.count("SINK.k1", "EventDrainSuccessCount") < len(written):  # which is cheap to ask
+        if agent.count("SINK.k1", "EventDrainSuccessCount") < len(written):  # which is a cheap check
             return False
         return capitals().keys() == {body.upper() for body in written}
 
-    def all_wrong_are_told(agent: RunningAgent) -> bool:
+    def all_errors_are_reported(agent: RunningAgent) -> bool:
         said.update(agent.failing())
         return {f"SINK.{name}" for name in WRONG} <= said.keys()
 
@@ -87,7 +87,7 @@ a1.sinks.p.interceptors.i1.patterns = email
     put_undecodable(kafka_cluster, topic)
     with RunningAgent(tmp_path, configuration) as agent:
         agent.until(lambda: all_there(agent), "the first events")
-        agent.until(lambda: all_wrong_are_told(agent), "all that are wrong to be told")
+        agent.until(lambda: all_errors_are_reported(agent), "the errors of all wrong sinks")
         agent.until(
             lambda: agent.count("INTERCEPTOR.p.i1", "EventReceivedCount") == 2 * len(written), "each output's"
         )
@@ -104,14 +104,14 @@ a1.sinks.p.interceptors.i1.patterns = email
         assert agent.count("SINK.p", "DriverRestartCount") == 1
         assert agent.stop() == 0
         assert "Traceback" not in agent.log
-    assert max(capitals().values()) <= 2  # a topic gets what was under way when the driver was killed once more
+    assert max(capitals().values()) <= 2  # a topic may have the batch in flight twice when the driver was killed
     for name, text in WRONG.items():
         assert text in said[f"SINK.{name}"]
     assert "(logins.py, line " in said["SINK.raises"]
 
     reader = HdfsReader(hdfs_cluster.webhdfs)
     assert any(path.endswith(".parquet") for path in reader.walk(f"{root}/rows"))
-    letters = dead_letters(kafka_cluster, topic)  # once for each output, which read on their own
+    letters = dead_letters(kafka_cluster, topic)  # once for each output, as they read independently
     assert ("a1.sinks.p", b"from the future") in {(x.headers["flafka.component"], x.body) for x in letters}
     assert {letter.body for letter in letters} == {b"from the future"}
 

@@ -1,4 +1,4 @@
-"""The example of docs/processors.md as it stands, and what `agent process` says to who writes such a function.
+"""Example of docs/processors.md, and the messages of `agent process` for authors of such functions.
 
 Every run takes one of the tests of `agent process` that start Spark, by its seed; `./dev soak` takes all.
 """
@@ -32,7 +32,7 @@ LATER = b'{"user": "amy", "outcome": "failed", "at": "2024-01-01T10:%02d:00"}'
 
 
 def example(directory: Path) -> Path:
-    """Its two files, where they say that they are."""
+    """Write the two files of the example under their documented names."""
     found = re.search(r"```python\n(.*?)```\n+```properties\n(.*?)```", PAGE.read_text(), re.S)
     assert found is not None
     code, properties = found.groups()
@@ -49,7 +49,7 @@ def admin(cluster: KafkaCluster) -> AdminClient:
 
 @pytest.fixture
 def topics(kafka_cluster: KafkaCluster) -> Iterator[None]:
-    """Its topics have names that others use as well, and are gone before and afterwards."""
+    """Delete the topics before and afterwards, as other tests use their names."""
     client, names = admin(kafka_cluster), ("flafka", "alerts")
 
     def delete() -> None:
@@ -85,7 +85,7 @@ def test_the_documented_example_delivers(
 
     def alerted() -> bool:
         nonlocal next_at
-        if time.monotonic() > next_at:  # time goes on in the events, so that windows close
+        if time.monotonic() > next_at:  # event time advances, so that windows close
             next_at = time.monotonic() + 5
             put(kafka_cluster, "flafka", "raw", [LATER % next(minutes)])
         message = reader.poll(0.1)
@@ -112,7 +112,7 @@ def configuration(channel: str, function: str) -> str:
     return f"a1.channels = c1\na1.sinks = p\n{channel}\n{lines}"
 
 
-def test_an_empty_channel_is_said_before_spark_starts(
+def test_an_empty_channel_is_reported_before_spark_starts(
     tmp_path: Path, kafka_cluster: KafkaCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))

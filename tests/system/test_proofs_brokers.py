@@ -1,6 +1,6 @@
-"""Brokers that are away: at the start, all at once under load, and one whose disk is full.
+"""Unavailable brokers: at the start, all at once under load, and one with a full disk.
 
-These brokers are the tests' own: they are stopped, and one keeps its data on a disk of a few megabytes.
+These brokers belong to the tests: they are stopped, and one keeps its data on a disk of a few megabytes.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient
 from flafka.agent.services.kafka import KafkaCluster
 from flafka.agent.services.running import RunningAgent, free_ports, until
 from flafka.channels.kafka import KafkaChannel, KafkaChannelConfig
-from flafka.plugins.kafka.admin import accepts, answers
+from flafka.plugins.kafka.admin import is_accepting, is_answering
 from tests.system.outage import outage
 from tests.system.overflow import overflow
 from tests.system.running import connected, fill, in_topic, kafka_channel, send, small_disk, syslog_sources, unique
@@ -34,7 +34,7 @@ HEAD = b"<13>Oct 11 22:14:15 web-1 "
 
 @pytest.fixture(scope="module")
 def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]:
-    """Where broker-1 keeps its data, a disk that can be filled; None where this user may not mount one."""
+    """Small disk for the data of broker-1; None where this user may not mount one."""
     with contextlib.ExitStack() as stack:
         mounted = None
         with contextlib.suppress(pytest.skip.Exception):
@@ -46,7 +46,7 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path | None]:
 def cluster(tmp_path_factory: pytest.TempPathFactory, disk: Path | None) -> Iterator[KafkaCluster]:
     """Three brokers that have their ports, but do not run yet."""
     cluster = KafkaCluster(tmp_path_factory.mktemp("brokers"))
-    cluster.remember(ports=dict(zip(cluster.default_ports(), free_ports(6), strict=True)))
+    cluster.save_state(ports=dict(zip(cluster.default_ports(), free_ports(6), strict=True)))
     if disk is not None:
         (cluster.directory / "data").mkdir()
         (cluster.directory / "data" / "broker-1").symlink_to(disk)
@@ -58,7 +58,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, disk: Path | None) -> Iter
 
 
 def configured(servers: str, topic: str, out: Path) -> str:
-    """Syslog over TCP and UDP, through Kafka, into files."""
+    """Return syslog over TCP and UDP, through Kafka, into files."""
     return f"""
 a1.channels = c1
 {syslog_sources()}
@@ -72,21 +72,21 @@ a1.sinks.k1.sink.directory = {out}
 
 
 def in_files(out: Path) -> Counter[bytes]:
-    """What the sink delivered."""
+    """Return the delivered lines with their numbers."""
     return Counter(line for file in out.iterdir() for line in file.read_bytes().splitlines())
 
 
 def delivered(agent: RunningAgent, out: Path, expected: Counter[bytes]) -> bool:
-    """Whether all of it is in the files; they are at least once."""
+    """Return True if all expected lines are in the files, at least once."""
     return agent.count("SINK.k1", "Lag") == 0 and in_files(out).keys() == expected.keys()
 
 
 class Sender:
-    """Sends numbered messages from threads of its own: over UDP, and 2 MB a second over TCP unless made to wait."""
+    """Client with two threads that sends numbered messages: over UDP, and 2 MB a second over TCP unless blocked."""
 
     def __init__(self, name: str, tcp: int, udp: int) -> None:
         self.sent: set[bytes] = set()
-        """Over TCP: all of them have to arrive."""
+        """Messages over TCP: all of them have to arrive."""
         self.datagrams: set[bytes] = set()
         self._stop = threading.Event()
         self._name = name.encode()
@@ -107,7 +107,7 @@ class Sender:
             assert not thread.is_alive()
 
     def is_waiting(self) -> bool:
-        """Whether it cannot send over TCP, for a second at least."""
+        """Return True if sending over TCP has been blocked for at least a second."""
         before = len(self.sent)
         return not self._stop.wait(1) and len(self.sent) == before
 
@@ -133,14 +133,14 @@ class Sender:
 
 
 def test_brokers_that_come_later(tmp_path: Path, cluster: KafkaCluster) -> None:
-    """The agent runs, says what is missing, and works once it is there."""
+    """The agent runs, reports the missing brokers, and works once they are started."""
     cluster.stop()
     topic, out = unique("later"), tmp_path / "out"
     with RunningAgent(tmp_path, configured(cluster.bootstrap_servers, topic, out)) as agent:
-        agent.until(lambda: "CHANNEL.c1" in agent.failing(), "the missing brokers to be told")
+        agent.until(lambda: "CHANNEL.c1" in agent.failing(), "the missing brokers to be reported")
         assert f"no Kafka broker answers at {cluster.bootstrap_servers}" in agent.failing()["CHANNEL.c1"]
         cluster.start()
-        agent.healthy()
+        agent.wait_until_healthy()
         send(agent.port("tcp"), HEAD + b"at last\n")
         agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount") == 1, "the message")
         assert agent.stop() == 0
@@ -150,7 +150,7 @@ def test_brokers_that_come_later(tmp_path: Path, cluster: KafkaCluster) -> None:
 
 
 def test_all_brokers_stopped_for_a_while_under_load(tmp_path: Path, cluster: KafkaCluster) -> None:
-    """What the agent took over TCP is kept; TCP senders wait, and each datagram lost is counted."""
+    """Messages accepted over TCP are kept; TCP senders wait, and each lost datagram is counted."""
     cluster.start()
     topic, out = unique("outage"), tmp_path / "out"
     with RunningAgent(tmp_path, configured(cluster.bootstrap_servers, topic, out)) as agent:
@@ -158,11 +158,11 @@ def test_all_brokers_stopped_for_a_while_under_load(tmp_path: Path, cluster: Kaf
             agent.until(lambda: agent.count("SOURCE.tcp", "EventAcceptedCount") > 1000, "events before the outage")
             cluster.stop()
             stopped = time.monotonic()
-            agent.until(lambda: "CHANNEL.c1" in agent.failing(), "the outage to be told")
+            agent.until(lambda: "CHANNEL.c1" in agent.failing(), "the outage to be reported")
             until(lambda: time.monotonic() - stopped > OUTAGE_SECONDS, "the outage to be long enough")
             waiting = sender.is_waiting()
             cluster.start()
-            agent.healthy()
+            agent.wait_until_healthy()
             assert waiting
             until(lambda: not sender.is_waiting(), "the TCP sender to go on")
         agent.until(lambda: agent.count("SOURCE.tcp", "EventAcceptedCount") >= len(sender.sent), "all of TCP")
@@ -177,7 +177,7 @@ def test_all_brokers_stopped_for_a_while_under_load(tmp_path: Path, cluster: Kaf
         assert agent.log.count("Kafka acknowledges again") == 1
     udp = {body for body in found if b" udp " in body}
     assert not found.keys() ^ (sender.sent | udp)
-    assert max(found.values()) <= 2  # what was under way when the brokers went may be in the topic once more
+    assert max(found.values()) <= 2  # a batch in flight when the brokers stopped may be in the topic twice
     assert udp < sender.datagrams
     assert len(sender.datagrams - udp) == dropped
 
@@ -186,8 +186,8 @@ def _told(agent: RunningAgent) -> int:
     return agent.count("SOURCE.udp", "EventAcceptedCount") + agent.count("SOURCE.udp", "KernelDropCount")
 
 
-def test_brokers_without_their_controllers_could_take_nothing(tmp_path: Path, cluster: KafkaCluster) -> None:
-    """The one that is left says of the others what was so before they ended."""
+def test_brokers_without_their_controllers_are_not_is_writable(tmp_path: Path, cluster: KafkaCluster) -> None:
+    """The remaining broker reports the state of the others before they ended."""
     cluster.start()
     config, _ = KafkaChannelConfig.parse(
         {"kafka.bootstrap.servers": cluster.bootstrap_servers, "kafka.topic": unique("left")}
@@ -196,20 +196,20 @@ def test_brokers_without_their_controllers_could_take_nothing(tmp_path: Path, cl
     channel = KafkaChannel(config, "c1")
     channel.open()
     try:
-        until(channel._writable, "the brokers to be ready")
+        until(channel._is_writable, "the brokers to be ready")
         for name in cluster.names()[1:]:
             cluster.kill(name)
-        with ThreadPoolExecutor(LOOKS) as threads:  # each waits for an answer until it gives up
-            looked = [*threads.map(lambda _: channel._writable(), range(LOOKS))]
+        with ThreadPoolExecutor(LOOKS) as threads:  # each waits for an answer until its timeout
+            looked = [*threads.map(lambda _: channel._is_writable(), range(LOOKS))]
         cluster.start()
-        until(channel._writable, "the brokers to be ready again")
+        until(channel._is_writable, "the brokers to be ready again")
     finally:
         channel.close()
     assert not any(looked)
 
 
-def test_brokers_that_are_frozen_could_take_nothing(cluster: KafkaCluster) -> None:
-    """They take connections all the same."""
+def test_frozen_brokers_are_not_is_writable(cluster: KafkaCluster) -> None:
+    """Frozen brokers still accept connections."""
     cluster.start()
     topic = unique("frozen")
     config, _ = KafkaChannelConfig.parse(
@@ -219,7 +219,7 @@ def test_brokers_that_are_frozen_could_take_nothing(cluster: KafkaCluster) -> No
     channel = KafkaChannel(config, "c1")
     channel.open()
     try:
-        until(channel._writable, "the brokers to be ready")
+        until(channel._is_writable, "the brokers to be ready")
         client = {"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0}
         metadata = AdminClient(client).list_topics(topic, timeout=30)
         leader = metadata.topics[topic].partitions[0].leader
@@ -229,15 +229,15 @@ def test_brokers_that_are_frozen_could_take_nothing(cluster: KafkaCluster) -> No
             server.signal(signal.SIGSTOP)
         try:
             addresses = [(broker.host, broker.port) for broker in frozen]
-            taken = [accepts(address) for address in addresses]
-            with ThreadPoolExecutor() as threads:  # each waits for an answer until it gives up
-                looking = threads.submit(channel._writable)
-                answered = [*threads.map(lambda address: answers(client, address, topic), addresses)]
+            taken = [is_accepting(address) for address in addresses]
+            with ThreadPoolExecutor() as threads:  # each waits for an answer until its timeout
+                looking = threads.submit(channel._is_writable)
+                answered = [*threads.map(lambda address: is_answering(client, address, topic), addresses)]
                 looked = looking.result()
         finally:
             for server in servers:
                 server.signal(signal.SIGCONT)
-        until(channel._writable, "the brokers to be ready again")
+        until(channel._is_writable, "the brokers to be ready again")
     finally:
         channel.close()
     assert all(taken)
@@ -246,12 +246,12 @@ def test_brokers_that_are_frozen_could_take_nothing(cluster: KafkaCluster) -> No
 
 
 def test_applications_while_no_broker_answers(tmp_path: Path, cluster: KafkaCluster, figures: list[str]) -> None:
-    """Clients are told FAILED in time, appenders hold nobody up, what was acknowledged is kept."""
+    """Clients receive FAILED in time, appenders block no application, and acknowledged events are kept."""
     cluster.start()
     figures.append(outage(tmp_path, cluster, seconds=SILENCE_SECONDS))
 
 
-def test_sources_go_on_without_brokers_where_there_is_an_overflow(
+def test_sources_continue_without_brokers_with_a_disk_overflow(
     tmp_path: Path, cluster: KafkaCluster, figures: list[str]
 ) -> None:
     cluster.start()
@@ -259,7 +259,7 @@ def test_sources_go_on_without_brokers_where_there_is_an_overflow(
 
 
 def test_a_broker_whose_disk_is_full(tmp_path: Path, cluster: KafkaCluster, disk: Path | None) -> None:
-    """Kafka ends a broker that cannot write; the two others have every record, and it catches up once it can."""
+    """Kafka ends a broker that cannot write; the two others have every record, and it catches up later."""
     if disk is None:
         pytest.skip("a file system cannot be mounted here")
     cluster.start()
@@ -271,7 +271,7 @@ def test_a_broker_whose_disk_is_full(tmp_path: Path, cluster: KafkaCluster, disk
             agent.until(lambda: cluster.server("broker-1").pid is None, "the broker to end")
             stored = agent.count("SOURCE.tcp", "EventAcceptedCount")
             agent.until(lambda: agent.count("SOURCE.tcp", "EventAcceptedCount") > stored + 2000, "more events")
-            agent.healthy()
+            agent.wait_until_healthy()
             filler.unlink()
             cluster.start()
         agent.until(lambda: agent.count("SOURCE.tcp", "EventAcceptedCount") >= len(sender.sent), "all of TCP")

@@ -1,4 +1,4 @@
-"""What can never be delivered is kept, with its bytes and the reason, and holds up nothing else."""
+"""Undeliverable events are kept, with their bytes and the reason, and delay no other event."""
 
 import base64
 import json
@@ -23,15 +23,15 @@ PATHS = {"good": "shop", "slash": "a/b", "absolute": "/etc"}
 """Values that make directories below the sink's path."""
 
 
-class Letter(NamedTuple):
-    """One record of a dead-letter topic."""
+class TopicDeadLetter(NamedTuple):
+    """Record of a topic with dead letters."""
 
     body: bytes
     headers: dict[str, str]
 
 
-def dead_letters(kafka: KafkaCluster, topic: str) -> list[Letter]:
-    """All there are now, in order."""
+def dead_letters(kafka: KafkaCluster, topic: str) -> list[TopicDeadLetter]:
+    """Return all present dead letters in order."""
     consumer = Consumer(
         {"bootstrap.servers": kafka.bootstrap_servers, "group.id": "letters", "fetch.message.max.bytes": 1 << 24}
     )
@@ -45,7 +45,7 @@ def dead_letters(kafka: KafkaCluster, topic: str) -> list[Letter]:
         for message in consumer.consume(end, timeout=60):
             assert message.error() is None
             headers = cast("list[tuple[str, bytes]]", message.headers())
-            letters.append(Letter(message.value() or b"", {key: value.decode() for key, value in headers}))
+            letters.append(TopicDeadLetter(message.value() or b"", {key: value.decode() for key, value in headers}))
         assert len(letters) == end
         return letters
     finally:
@@ -53,7 +53,7 @@ def dead_letters(kafka: KafkaCluster, topic: str) -> list[Letter]:
 
 
 def tailed(directory: Path, values: Iterable[tuple[str, str]], channel: str) -> str:
-    """Lines of a source `files` that follows `<name>.log` for each name, with the header `app` of that value."""
+    """Return lines of a source `files` that follows `<name>.log` for each name, with its value as header `app`."""
     values = list(values)
     groups = "".join(
         f"a1.sources.{channel}files.filegroups.{name} = {directory}/{name}[.]log\n"
@@ -102,7 +102,7 @@ a1.deadletters.directory = {tmp_path}/letters
             ),
             "the good ones to be delivered and the others rejected",
         )
-        agent.healthy()
+        agent.wait_until_healthy()
         degraded = agent.degraded()
         for sink in ("k1", "k2"):
             assert f"{rejected.total()} events were rejected" in degraded[f"SINK.{sink}"]
@@ -200,7 +200,7 @@ a1.sources.syslog.channels = c1
         send(agent.port("syslog"), b"".join(b"%d %s" % (len(frame), frame) for frame in frames))
         agent.until(lambda: agent.count("SOURCE.syslog", "EventRejectedCount") == 1, "the large event to be rejected")
         agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount") == 7, "the others")
-        agent.healthy()
+        agent.wait_until_healthy()
         assert agent.stop() == 0
         assert "Traceback" not in agent.log
 
@@ -214,7 +214,7 @@ a1.sources.syslog.channels = c1
         assert letter.headers["flafka.component"] == "a1.sources.syslog"
         assert json.loads(letter.headers["flafka.headers"])["host"] == "big"
         assert "is larger than a record of the channel may be (8,388,608)" in letter.headers["flafka.reason"]
-    # A line this long never gets that far: taildir cuts it into events that a record holds.
+    # A line this long is not rejected: taildir cuts it into events that fit into a record.
     found = in_hdfs(hdfs_cluster, f"/proofs/{topic}")
     pieces = [long_line[start : start + (4 << 20)] for start in range(0, len(long_line), 4 << 20)]
     assert Counter(found) == Counter([b"first", b"last", b"a line", b"another", *pieces])

@@ -1,6 +1,6 @@
-"""A topic that holds all three formats, delivered into HDFS by both runners: every event once, unchanged.
+"""Topic with all three formats, delivered into HDFS by both runners: every event once, unchanged.
 
-On Spark alone in the soak: test_proofs_spark.py has all three formats, and test_audit.py a drain on Spark.
+The soak has Spark alone: test_proofs_spark.py has all three formats, and test_audit.py a drain on Spark.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from tests.system.running import KAFKA, hdfs_sink, in_hdfs, kafka_channel, recon
 
 
 def opened(kafka: KafkaCluster, topic: str, form: str) -> Any:
-    """An open channel that writes this format."""
+    """Return an open channel that writes this format."""
     properties = {"kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.topic": topic, "format": form}
     config, problems = KAFKA.config_class.parse({**properties, "partitions": "2"})
     assert config is not None, problems
@@ -29,7 +29,7 @@ def opened(kafka: KafkaCluster, topic: str, form: str) -> Any:
 
 
 def batch(form: str, bodies: list[bytes]) -> Batch:
-    """Events with a header that says in which format they are written."""
+    """Return events with a header that names their format."""
     return Batch.of([Event(body, {"host": "web", "key": form}) for body in bodies])
 
 
@@ -58,7 +58,7 @@ a1.spark.triggerInterval = 2
 {hdfs_sink(hdfs_cluster.webhdfs, f"/proofs/{topic}/%{{host}}/%{{key}}")}
 """
     with RunningAgent(tmp_path, configuration, "-c", str(tmp_path / "agent.conf"), "--drain") as agent:
-        assert agent.ended() == 0, agent.log[-4000:]
+        assert agent.wait_for_exit() == 0, agent.log[-4000:]
         assert "Traceback" not in agent.log
     assert Counter(in_hdfs(hdfs_cluster, f"/proofs/{topic}")) == written
     found = reconciliation(kafka_cluster, topic, hdfs_cluster, f"/proofs/{topic}")

@@ -1,4 +1,4 @@
-"""Whatever is sent or found, the agent goes on: it delivers what can be delivered, and says what was wrong."""
+"""Hostile input of every kind: the agent delivers what can be delivered and reports the rest."""
 
 import contextlib
 import socket

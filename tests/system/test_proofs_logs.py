@@ -49,7 +49,7 @@ a1.sources.s1.backoffSleepIncrement = 100
     whole = sum(content.count(b"\n") for content in originals.values())
     with RunningAgent(tmp_path / "a", configuration) as agent:
         agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount") >= whole, "all whole lines in HDFS")
-        # The last line of three of them has no newline: it is complete once its file is rotated away.
+        # The last line of three of them has no newline: it is complete once its file is rotated.
         for name in NAMES:
             (inbox / f"{name}.log").rename(inbox / f"{name}.log.1")
         events = sum(len(content.removesuffix(b"\n").split(b"\n")) for content in originals.values())
@@ -65,7 +65,7 @@ a1.sources.s1.backoffSleepIncrement = 100
         paths = sorted(reader.visible(f"/proofs/{topic}/{name}"))
         delivered = b"".join(reader.read(path) for path in paths)
         assert delivered.removesuffix(b"\n") == content.removesuffix(b"\n"), name
-        # In the channel each line knows its place, so that even a last line without newline is told from one with.
+        # Each line in the channel has its file offset, which distinguishes a last line without a newline.
         copy = bytearray(b"\n" * len(content))
         for event in held:
             if event.headers["log"] == name:

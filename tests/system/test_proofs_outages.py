@@ -1,4 +1,4 @@
-"""What a component needs is missing for a while: the others go on, and it comes back by itself without a loss."""
+"""Temporary outage of a dependency of a component: the others continue, and it recovers without a loss."""
 
 import socket
 from collections import Counter
@@ -29,7 +29,7 @@ HEAD = b"<13>Oct 11 22:14:15 web-1 "
 
 
 def taildir(path: Path, positions: Path) -> str:
-    """Lines of a source `files` that looks often."""
+    """Return lines of a source `files` that polls often."""
     return f"""
 a1.sources.files.type = taildir
 a1.sources.files.channels = c1
@@ -42,7 +42,7 @@ a1.sources.files.maxBackoffSleep = 200
 
 
 def append(path: Path, name: str, start: int, stop: int) -> list[bytes]:
-    """Add lines that no other call adds; returns them."""
+    """Add lines that no other call adds; return them."""
     added = [b"%s %06d" % (name.encode(), number) for number in range(start, stop)]
     with path.open("ab") as file:
         file.writelines(line + b"\n" for line in added)
@@ -66,12 +66,12 @@ a1.sources.syslog.port = {port}
         with RunningAgent(tmp_path / "a", configuration) as agent:
             why = f"cannot listen on 127.0.0.1:{port} (TCP): another program listens there; stop it or choose"
             why += " another port"
-            agent.until(lambda: agent.failing() == {"SOURCE.syslog": why}, "the taken port to be told")
+            agent.until(lambda: agent.failing() == {"SOURCE.syslog": why}, "the taken port to be reported")
             assert f"WARNING a1.sources.syslog: {why}" in agent.log
             expected = append(log, "meanwhile", 0, 100)
             agent.until(lambda: agent.count("SOURCE.files", "EventAcceptedCount") == 100, "the file's lines")
             other.close()
-            agent.healthy()
+            agent.wait_until_healthy()
             send(port, HEAD + b"at last\n")
             agent.until(lambda: agent.count("SOURCE.syslog", "EventAcceptedCount") == 1, "the message")
             assert agent.stop() == 0
@@ -94,25 +94,25 @@ a1.sources.files.writePosInterval = 100
 """
     expected = append(log, "line", 0, 100)
     with RunningAgent(tmp_path / "a", configuration) as agent:
-        agent.until(lambda: "SOURCE.files" in agent.failing(), "a directory in the position file's place to be told")
+        agent.until(lambda: "SOURCE.files" in agent.failing(), "a directory in place of the position file")
         assert f"{positions} cannot be read: Is a directory" in agent.failing()["SOURCE.files"]
         positions.rmdir()
-        agent.healthy()
+        agent.wait_until_healthy()
         agent.until(lambda: agent.count("SOURCE.files", "EventAcceptedCount") == 100, "the first lines")
         why = f"positionFile {positions} cannot be written, so nothing is read: Read-only file system"
         with read_only(state):
             expected += append(log, "line", 100, 105)
-            agent.until(lambda: agent.failing() == {"SOURCE.files": why}, "the read-only positions to be told")
-        agent.healthy()  # without a new line
+            agent.until(lambda: agent.failing() == {"SOURCE.files": why}, "the read-only positions to be reported")
+        agent.wait_until_healthy()  # without a new line
         with read_only(state):
             expected += append(log, "line", 105, 200)
-            agent.until(lambda: agent.failing() == {"SOURCE.files": why}, "the read-only positions to be told")
+            agent.until(lambda: agent.failing() == {"SOURCE.files": why}, "the read-only positions to be reported")
             send(agent.port("syslog"), HEAD + b"meanwhile\n")
             agent.until(lambda: agent.count("SOURCE.syslog", "EventAcceptedCount") == 1, "the other source")
             # One batch may be stored before its position is saved; no second one is read.
             assert agent.count("SOURCE.files", "EventAcceptedCount") == 115
         agent.until(lambda: agent.count("SOURCE.files", "EventAcceptedCount") == 200, "the rest of the lines")
-        agent.healthy()
+        agent.wait_until_healthy()
         assert agent.stop() == 0
     found = [event.body for event in in_topic(kafka_cluster, topic)]
     assert [body for body in found if body != b"meanwhile"] == expected
@@ -140,20 +140,20 @@ a1.sinks.k2.sink.directory = {out}
 """
         with RunningAgent(tmp_path / "a", configuration) as agent:
             why = f"cannot use the staging directory {staging}: File exists"
-            agent.until(lambda: agent.failing() == {"SINK.k1": why}, "a file in the directory's place to be told")
+            agent.until(lambda: agent.failing() == {"SINK.k1": why}, "a file in the directory's place to be reported")
             staging.unlink()
-            agent.healthy()  # without an event
+            agent.wait_until_healthy()  # without an event
             expected = append(log, "before", 0, 1000)
             agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount") == 1000, "the first lines")
             filler = fill(disk)
             expected += append(log, "full", 0, 5000)
             why = f"the staging directory {staging} is full"
-            agent.until(lambda: agent.failing() == {"SINK.k1": why}, "the full disk to be told")
+            agent.until(lambda: agent.failing() == {"SINK.k1": why}, "the full disk to be reported")
             agent.until(lambda: agent.count("SINK.k2", "EventDrainSuccessCount") == 6000, "the other sink")
             assert sorted(in_hdfs(hdfs_cluster, f"/proofs/{topic}")) == sorted(expected[:1000])
             filler.unlink()
             agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount") == 6000, "the rest in HDFS")
-            agent.healthy()
+            agent.wait_until_healthy()
             assert agent.stop() == 0
     assert sorted(in_hdfs(hdfs_cluster, f"/proofs/{topic}")) == sorted(expected)
     written = [line for file in out.iterdir() for line in file.read_bytes().splitlines()]

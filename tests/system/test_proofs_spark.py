@@ -1,6 +1,6 @@
-"""Three stores and a topic behind one channel, and two runners that take turns: what is killed loses nothing.
+"""Three stores and a topic behind one channel, and two runners in turn: kills lose nothing.
 
-In the stores it is there once. Spark has no transactions for the topic: there its records say which event they are.
+The stores have each event once. Spark has no transactions for the topic: there records carry their event ids.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from tests.system.test_solr_sink import documents
 
 
 def driver_of(agent: RunningAgent) -> int:
-    """The process id of the agent's Spark driver."""
+    """Return the process id of the agent's Spark driver."""
     for directory in Path("/proc").glob("[0-9]*"):
         try:
             parent = int((directory / "stat").read_text().rpartition(")")[2].split()[1])
@@ -63,14 +63,14 @@ def at_the_end(kafka: KafkaCluster, topic: str, group: str) -> bool:
 
 
 def put_undecodable(kafka: KafkaCluster, topic: str) -> None:
-    """A record of a format that does not exist yet, in partition 0."""
+    """Put a record of an unknown format into partition 0."""
     producer = Producer({"bootstrap.servers": kafka.bootstrap_servers})
     producer.produce(topic, b"from the future", headers={"flafka.format": b"arrow/9"}, partition=0)
     assert producer.flush(60) == 0
 
 
 class Feed(threading.Thread):
-    """Puts events into a topic until it is told to stop, so that something is always under way."""
+    """Thread that puts events into a topic until it is stopped, so that some are always in flight."""
 
     def __init__(self, kafka: KafkaCluster, topic: str) -> None:
         super().__init__(name="feed", daemon=True)
@@ -111,11 +111,11 @@ def test_runners_are_switched_in_the_middle_of_a_batch(
     solr_cluster: SolrCluster,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("flafka.agent.services.running.LONGEST_PAUSE", 0.05)  # files are on their way for a moment
+    monkeypatch.setattr("flafka.agent.services.running.MAX_PAUSE_SECONDS", 0.05)  # files are staged for a moment
     topic, out = unique("switched"), create(kafka_cluster, unique("switched-out"))
     root, url = f"/switched/{topic}", create_core(solr_cluster, topic)
     with table_of(hbase_cluster, topic) as table:
-        table.connection.create_table(topic, {"f": {"max_versions": 10}})  # so that a second write would be seen
+        table.connection.create_table(topic, {"f": {"max_versions": 10}})  # so that a second write is visible
     regex = ["serializer = regex", "serializer.regex = (good) (.*)", "serializer.colNames = kind,text"]
     configuration = f"""
 a1.channels = c1
@@ -139,7 +139,7 @@ a1.sinks.k4.kafka.topic = {out}
         return {str(Path(path).parent) for path in reader.walk(f"{root}/.flafka/tmp")}
 
     def in_the_middle(agent: RunningAgent) -> None:
-        """Once all of them deliver, until the next files are on HDFS and not yet committed."""
+        """Wait until all sinks deliver and the next files are on HDFS and not yet committed."""
         for sink in ("SINK.k1", "SINK.k2", "SINK.k3", "SINK.k4"):
             agent.until(lambda s=sink: agent.count(s, "EventDrainSuccessCount"), f"events of {sink}")
         before = staged()
@@ -155,7 +155,8 @@ a1.sinks.k4.kafka.topic = {out}
         try:
             with RunningAgent(tmp_path, configuration + "a1.runner = local\n") as agent:
                 in_the_middle(agent)
-                os.kill(driver, signal.SIGCONT)  # it goes on with what it held, until it finds its agent gone
+                # it continues with its batch until it detects that its agent has ended
+                os.kill(driver, signal.SIGCONT)
                 until(lambda: not Path(f"/proc/{driver}").exists(), "the driver to end")
                 in_the_middle(agent)
                 agent.stop(signal.SIGKILL)
@@ -167,10 +168,10 @@ a1.sinks.k4.kafka.topic = {out}
             put_undecodable(kafka_cluster, topic)
             feed.enough.set()
             feed.join()
-            # A lag is from when a micro-batch began, and this one may have taken long.
+            # A lag is of the start of a micro-batch, and this one may have taken long.
             agent.until(lambda: all(at_the_end(kafka_cluster, topic, group) for group in groups), "all deliveries")
             agent.until(lambda: agent.metrics()["SINK.k2"].get("Lag") == "0", "no lag")
-            agent.healthy()
+            agent.wait_until_healthy()
             shown = agent.metrics()["SINK.k1"]
             assert float(shown["BatchMilliseconds"]) > 0
             assert "RecordsPerSecond" in shown

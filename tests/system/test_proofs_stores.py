@@ -1,4 +1,4 @@
-"""HBase and Solr behind a real agent: every event once, whatever is killed; what a store refuses holds up nothing."""
+"""HBase and Solr behind a real agent: every event once, whatever is killed; refused events delay no others."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from tests.system.test_solr_sink import documents
 EVENTS, RATE = 4_000, 200
 KILLED = ("agent", "broker", "thrift", "hbase", "solr")
 DRAWN = 3
-"""Of them so many are killed, by the run's seed; the soak kills all."""
+"""Number of them that are killed, by the run's seed; the soak kills all."""
 
 
-@pytest.mark.timeout(1200)  # a machine that is busy elsewhere takes ten times as long as an idle one
-def test_what_was_acknowledged_is_in_both_stores_once_whatever_is_killed(
+@pytest.mark.timeout(1200)  # a busy machine takes ten times as long as an idle one
+def test_acknowledged_events_are_in_both_stores_once_whatever_is_killed(
     tmp_path: Path,
     kafka_cluster: KafkaCluster,
     hbase_cluster: HBaseCluster,
@@ -45,7 +45,7 @@ def test_what_was_acknowledged_is_in_both_stores_once_whatever_is_killed(
     assert "Traceback" not in (tmp_path / "agent.log").read_text()
 
 
-def test_what_a_store_refuses_becomes_a_dead_letter_and_a_missing_family_none(
+def test_refused_events_become_dead_letters_and_events_of_a_missing_family_do_not(
     tmp_path: Path, kafka_cluster: KafkaCluster, hbase_cluster: HBaseCluster, solr_cluster: SolrCluster
 ) -> None:
     topic = unique("refused")
@@ -80,7 +80,7 @@ a1.sinks = k1 k2
         agent.until(
             lambda: {name: agent.count("SINK.k1", name) for name in counts} == counts, "HBase to have its half"
         )
-        agent.healthy()
+        agent.wait_until_healthy()
         assert agent.stop() == 0
         assert "Traceback" not in agent.log
     channel = stored(kafka_cluster, topic)

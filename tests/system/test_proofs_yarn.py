@@ -1,7 +1,7 @@
-"""Deliveries on YARN: what happens when a part of it dies, and what is said while there is no room on it.
+"""Deliveries on YARN: deaths of each part, and messages while the cluster has no room.
 
-Every run kills two parts, by the run's seed; `./dev soak` kills all. Of the NodeManager see tests/soak: after its
-death it unpacks anew what executors get.
+Every run kills two parts, by the run's seed; `./dev soak` kills all. The NodeManager is killed in tests/soak: after
+its death it unpacks the executors' files anew.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from flafka.agent.services.hdfs import HdfsCluster
 from flafka.agent.services.kafka import KafkaCluster
 from flafka.agent.services.running import RunningAgent, until
 from flafka.agent.services.yarn import MEMORY_MB, NODEMANAGER, RESOURCEMANAGER, YarnCluster
-from tests.system.onyarn import kill, live, running, small, state, submit
+from tests.system.onyarn import kill, live, running, small_containers, state, submit
 from tests.system.running import ROOT, hdfs_sink, in_hdfs, in_topic, kafka_channel, processes, reconciliation, unique
 from tests.system.test_proofs_formats import batch, opened
 
@@ -35,11 +35,11 @@ def counts(events, options):
     counted = events.groupBy(key.alias("key")).count()
     return counted.select("key", F.concat("key", F.lit(" "), F.col("count").cast("string")).alias("body"))
 """
-PATIENCE = 600.0
+TIMEOUT_SECONDS = 600.0
 KEYS = 7
 SINKS = ("k1", "p")
 SURVIVED = ("the executor", "the ResourceManager")
-"""Parts after whose death the application goes on."""
+"""Parts after whose death the application continues."""
 ENDING = ("the ApplicationMaster", "the application", "the agent")
 """Parts after whose death another application is started."""
 
@@ -48,14 +48,14 @@ Start = Callable[[str], RunningAgent]
 
 @pytest.fixture
 def start(tmp_path: Path, yarn_cluster: YarnCluster, lean_python: Path) -> Start:
-    """An agent of that configuration, each time with the same directory of state."""
+    """Function that starts an agent of a configuration, each time with the same state directory."""
     command = (str(lean_python), "-m", "flafka", "start")
     environment = {"HADOOP_CONF_DIR": str(yarn_cluster.conf), "PYTHONPATH": str(ROOT)}
     return lambda configuration: RunningAgent(tmp_path, configuration, environment=environment, command=command)
 
 
 class Feed(threading.Thread):
-    """Puts events into a topic until it is told to stop, so that something is always under way."""
+    """Thread that puts events into a topic until it is stopped, so that some are always in flight."""
 
     def __init__(self, kafka: KafkaCluster, topic: str) -> None:
         super().__init__(name="feed", daemon=True)
@@ -76,7 +76,7 @@ class Feed(threading.Thread):
 
 
 def shown(agent: RunningAgent) -> dict[str, str]:
-    """What the agent's health tells of its application."""
+    """Return the agent's health message about its application."""
     told: dict[str, str] = json.loads(agent.get("/healthz")[1] or b"{}").get("spark", {})
     return told
 
@@ -111,7 +111,7 @@ def deliver_while_killed(
     configuration = f"""
 a1.channels = c1
 a1.sinks = {" ".join(SINKS)}
-{small("a1.spark.conf.spark.sql.shuffle.partitions = 2")}
+{small_containers("a1.spark.conf.spark.sql.shuffle.partitions = 2")}
 {kafka_channel(servers, topic, partitions=2)}
 {hdfs_sink(hdfs_cluster.webhdfs, f"{root}/events")}
 a1.sinks.p.type = spark
@@ -126,7 +126,7 @@ a1.sinks.p.output.counts.mode = update
 """
 
     def counted() -> dict[str, int]:
-        """By key the highest count that was told."""
+        """Return the highest reported count by key."""
         found: dict[str, int] = {}
         for event in in_topic(kafka_cluster, f"{topic}-counts"):
             key, count = event.body.decode().split()
@@ -134,7 +134,7 @@ a1.sinks.p.output.counts.mode = update
         return found
 
     def delivers(agent: RunningAgent, after: str) -> None:
-        """Both sinks go on, and all is well."""
+        """Return True if both sinks deliver and the agent is healthy."""
         names = ("EventDrainSuccessCount", "BatchCompleteCount")
         before = [agent.count(f"SINK.{sink}", name) for sink, name in zip(SINKS, names, strict=True)]
         agent.until(
@@ -143,17 +143,17 @@ a1.sinks.p.output.counts.mode = update
                 for sink, name, many in zip(SINKS, names, before, strict=True)
             ),
             f"deliveries after {after}",
-            PATIENCE,
+            TIMEOUT_SECONDS,
         )
-        agent.healthy()
+        agent.wait_until_healthy()
 
     def restarted(agent: RunningAgent, times: int, reason: str) -> None:
         agent.until(
             lambda: all(reason in agent.failing().get(f"SINK.{sink}", "") for sink in SINKS),
-            f"{reason!r} to be told",
-            PATIENCE,
+            f"{reason!r} to be reported",
+            TIMEOUT_SECONDS,
         )
-        assert f"the Spark driver has ended and is started again: {reason}" in agent.log
+        assert f"the Spark driver has ended and is restarted: {reason}" in agent.log
         delivers(agent, reason)
         assert agent.count("SINK.k1", "DriverRestartCount") == times
         assert [shown(agent)["application"]] == live(yarn_cluster)
@@ -207,11 +207,13 @@ a1.sinks.p.output.counts.mode = update
             feed.enough.set()
             feed.join()
             wanted = Counter(event.split()[1].decode() for event in feed.written)
-            agent.until(lambda: counted() == wanted, "all to be counted", PATIENCE)
+            agent.until(lambda: counted() == wanted, "all to be counted", TIMEOUT_SECONDS)
             agent.until(
-                lambda: len(in_hdfs(hdfs_cluster, f"{root}/events")) >= len(feed.written), "all events", PATIENCE
+                lambda: len(in_hdfs(hdfs_cluster, f"{root}/events")) >= len(feed.written),
+                "all events",
+                TIMEOUT_SECONDS,
             )
-            agent.healthy()
+            agent.wait_until_healthy()
             assert agent.stop() == 0
             assert "Traceback" not in agent.log
         until(lambda: not live(yarn_cluster), "the application to end")
@@ -226,21 +228,23 @@ a1.sinks.p.output.counts.mode = update
 
 
 @pytest.mark.timeout(1200)
-def test_what_an_application_waits_for_is_told_and_one_that_waits_is_no_orphan_for_ever(
+def test_the_wait_of_an_application_is_reported_and_an_orphaned_one_ends(
     kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster, yarn_cluster: YarnCluster, start: Start
 ) -> None:
     topic = unique("waiting")
     configuration = f"""
 a1.channels = c1
 a1.sinks = k1
-{small()}
+{small_containers()}
 {kafka_channel(kafka_cluster.bootstrap_servers, topic, partitions=1)}
 {hdfs_sink(hdfs_cluster.webhdfs, f"/yarn/{topic}")}
 """
 
     def waits(agent: RunningAgent, *words: str) -> str:
-        """The id of the one that waits for what these words say."""
-        agent.until(lambda: all(word in agent.failing().get("SINK.k1", "") for word in words), f"{words}", PATIENCE)
+        """Return the id of the application that waits with this message."""
+        agent.until(
+            lambda: all(word in agent.failing().get("SINK.k1", "") for word in words), f"{words}", TIMEOUT_SECONDS
+        )
         id = shown(agent)["application"]
         assert agent.failing()["SINK.k1"].startswith(f"the YARN application {id} waits (ACCEPTED): ")
         assert words[0] in agent.log

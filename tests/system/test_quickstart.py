@@ -1,4 +1,4 @@
-"""conf/quickstart.conf, as its head tells to use it, with nothing but the core dependencies."""
+"""Quickstart of conf/quickstart.conf, run as its header describes, with only the core dependencies."""
 
 import subprocess
 import sys

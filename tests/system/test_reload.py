@@ -1,4 +1,4 @@
-"""A configuration that changes under a running agent, with events by their ids."""
+"""Configuration that changes under a running agent, checked by event ids."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.system.running import agent_command
 
 
 def configuration(home: Path, port: int, round_: int, *more: str) -> str:
-    """Each round changes a part: an interceptor of a source, a sink, a channel with all that uses it, or nothing."""
+    """Return the configuration of a round: it changes an interceptor, a sink, a channel and its users, or nothing."""
     change = [f"x{(round_ - part) // 4}" for part in range(3)]
     return f"""
 a1.sources = tcp files
@@ -64,7 +64,7 @@ a1.sinks.{name}.sink.pathManager.prefix = {name}-{mark}-
 
 
 class Load:
-    """Lines with numbers, without a pause, until it is stopped."""
+    """Thread that writes numbered lines without a pause until it is stopped."""
 
     def __init__(self, write: Callable[[bytes], Any]) -> None:
         self.written = 0
@@ -95,7 +95,7 @@ def state(agent: RunningAgent) -> dict[str, Any]:
 
 
 def outcome(agent: RunningAgent, number: int) -> str:
-    """What that reload has changed."""
+    """Return the changes of that reload."""
     agent.until(lambda: state(agent)["reloads"]["number"] == number, f"reload {number}")
     reloads = state(agent)["reloads"]
     assert reloads["ok"], reloads["told"]
@@ -138,7 +138,7 @@ def test_reloads_under_load_lose_and_double_nothing(servers: None, home: Path, r
         assert arrived(home / name) == Counter(range(written.written)), name
 
 
-def test_what_is_wrong_changes_nothing(servers: None, home: Path) -> None:
+def test_a_wrong_configuration_changes_nothing(servers: None, home: Path) -> None:
     port, more = free_port(), f"a1.monitoring.port = {free_port()}"
     with RunningAgent(home / "a", configuration(home, port, 0, more)) as agent:
         agent.until(lambda: agent.get("/readyz")[0] == 200, "the agent to be ready")
@@ -163,7 +163,7 @@ def test_what_is_wrong_changes_nothing(servers: None, home: Path) -> None:
 
 
 def test_a_process_that_does_not_know_reloads_is_left_alone(servers: None, home: Path) -> None:
-    """The signal would end it: one of an earlier version, or one that has just been started."""
+    """The signal would end such a process: an earlier version, or one that has just started."""
     file = home / "agent.conf"
     file.write_text(configuration(home, free_port(), 0))
     idle = [sys.executable, "-c", "import time; time.sleep(600)", "agent", "start", "-c", str(file)]
@@ -187,7 +187,7 @@ def test_a_terminal_that_is_closed_ends_the_agent_but_for_nohup(
     command = [*under, sys.executable, "-m", "flafka", "start", "-c", str(home / "agent.conf")]
     child, terminal = pty.fork()
     if not child:
-        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # whoever runs the tests may be under nohup
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)  # the tests may run under nohup
         out = os.open(log, os.O_WRONLY | os.O_CREAT)
         os.dup2(out, 1)
         os.dup2(out, 2)
@@ -196,7 +196,7 @@ def test_a_terminal_that_is_closed_ends_the_agent_but_for_nohup(
         until(lambda: log.exists() and ".tcp: listening" in log.read_text(), "the agent to listen")
         os.close(terminal)
         if under:
-            until(lambda: "changed: nothing" in log.read_text(), "the signal to be heard")
+            until(lambda: "changed: nothing" in log.read_text(), "the reload")
             os.kill(child, signal.SIGTERM)
         assert os.waitpid(child, 0)[1] == 0
         child = 0

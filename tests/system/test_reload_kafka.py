@@ -1,4 +1,4 @@
-"""Reloads beside a Kafka channel: the sinks that stay the same keep their consumers and their partitions."""
+"""Reloads beside a Kafka channel: unchanged sinks keep their consumers and their partitions."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ROUNDS = 20
 
 
 def configuration(home: Path, port: int, servers: str, topic: str, round_: int) -> str:
-    """Two sinks that share the events of a channel, of which each round changes one."""
+    """Return two sinks that share the events of a channel; each round changes one."""
     return f"""
 a1.sources = tcp
 a1.channels = c1
@@ -42,14 +42,14 @@ a1.channels.c1.partitions = 4
 
 
 class Member(NamedTuple):
-    """A sink's consumer, as the brokers know it."""
+    """Consumer of a sink as the brokers list it."""
 
     id: str
     partitions: frozenset[int]
 
 
 def members(admin: AdminClient, group: str) -> dict[str, Member]:
-    """By sink."""
+    """Return the members by sink."""
     described = admin.describe_consumer_groups([group])[group].result(60)
     return {
         one.group_instance_id.split(".a1.")[1].partition(".")[0]: Member(
@@ -60,7 +60,7 @@ def members(admin: AdminClient, group: str) -> dict[str, Member]:
 
 
 def took_over(name: str, member: Member) -> str:
-    """What a sink says once it has its partitions."""
+    """Return the log line of a sink that has its partitions."""
     return f"a1.sinks.{name}: has partitions {sorted(member.partitions)}"
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from flafka.agent.services.running import RunningAgent
-from tests.agent.alerting import firing, look
+from tests.agent.alerting import firing, series
 from tests.fixtures.ports import free_port
 from tests.plugins.certificates import certificate
 from tests.system.running import agent_command, connected
@@ -47,13 +47,13 @@ a1.channels.c1.type = memory
 
 
 def connect(port: int, authority: Path) -> ssl.SSLSocket:
-    """As a client that trusts that one certificate."""
+    """Connect as a client that trusts only that certificate."""
     context = ssl.create_default_context(cafile=str(authority))
     return context.wrap_socket(socket.create_connection(("127.0.0.1", port), timeout=60), server_hostname="localhost")
 
 
 def status(port: int, token: str) -> int:
-    """What the page answers to who shows that token; 0 while nobody listens."""
+    """Return the HTTP status of the page for that token; 0 while nobody listens."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
         connection.request("GET", "/api/state", headers={"authorization": f"Bearer {token}"})
@@ -65,7 +65,7 @@ def status(port: int, token: str) -> int:
 
 
 def alerting(agent: RunningAgent) -> set[str]:
-    scraped = look(agent.get("/metrics/prometheus")[1].decode())
+    scraped = series(agent.get("/metrics/prometheus")[1].decode())
     return firing(scraped, scraped).get("FlafkaCertificateExpires", set())
 
 
@@ -108,7 +108,7 @@ def test_certificates_and_secrets_take_effect_without_a_restart(tmp_path: Path) 
                 after.sendall(LINE + b"3\n")
             with pytest.raises(ssl.SSLCertVerificationError):
                 connect(tls, old / "server.crt")
-            plain.sendall(b"4\n")  # by the connection that was there before
+            plain.sendall(b"4\n")  # by the connection that was open before
             assert answers.readline() == b"OK\n"
             assert alerting(agent) == set()
         agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount") == 4, "the events")

@@ -1,4 +1,4 @@
-"""`agent trace` and `agent replay` on real stores: where each event is, and a span of the topic sent again."""
+"""`agent trace` and `agent replay` on real stores: locations of each event, and a replayed time range."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from confluent_kafka.admin import AdminClient
 
 from flafka.agent.audit.reconciliation import HdfsReader, hbase_rows, lines, solr_documents
 from flafka.agent.cli import main
-from flafka.agent.runner.local import alone
+from flafka.agent.runner.local import standalone
 from flafka.agent.services.hbase import HBaseCluster
 from flafka.agent.services.hdfs import HdfsCluster
 from flafka.agent.services.kafka import KafkaCluster
@@ -37,31 +37,31 @@ from tests.system.running import ROOT, hdfs_sink, kafka_channel, unique
 from tests.system.test_proofs_stores import stored, table_of
 
 EVENTS = 300
-"""Of the span that is replayed."""
+"""Number of events in the replayed time range."""
 DIES_AMID_THE_SECOND_COMMIT = """
 import itertools, os, signal
-import flafka.sinks.hdfs.chain as chain
 from flafka.agent.cli import main
+from flafka.sinks.hdfs.commitlog import HdfsCommitLog
 
-publish, calls = chain.Chain._publish, itertools.count(1)
+publish, calls = HdfsCommitLog._publish_files, itertools.count(1)
 
 def dying(self, manifest):
-    if next(calls) == 2:  # the record has it, and its files have no names yet
+    if next(calls) == 2:  # its manifest is committed, and its files have no final names yet
         os.kill(os.getpid(), signal.SIGKILL)
     publish(self, manifest)
 
-chain.Chain._publish = dying
+HdfsCommitLog._publish_files = dying
 main()
 """
 
 
 @dataclass
 class Scene:
-    """An agent at work, and what it had delivered when the span ended."""
+    """Running agent, and its deliveries at the end of the time range."""
 
     agent: RunningAgent
     file: Path
-    """That its source follows."""
+    """Log file that the agent's source follows."""
     topic: str
     root: str
     kafka: KafkaCluster
@@ -69,21 +69,21 @@ class Scene:
     solr: str
     span: list[str]
     bodies: dict[str, bytes]
-    """Of the span, by id."""
+    """Bodies of the time range by event id."""
 
     def put(self, first: int, count: int) -> None:
-        """More events, which do not belong to the span."""
+        """Put more events, after the time range."""
         with self.file.open("ab") as file:
             file.write(b"".join(b"%d\n" % n for n in range(first, first + count)))
 
     def files(self, *, replayed: bool) -> list[bytes]:
-        """The lines of the files that replays wrote, or of the others."""
+        """Return the lines of the files that replays wrote, or of the other files."""
         reader = HdfsReader(self.hdfs.webhdfs)
         visible = [path for path in reader.visible(self.root) if ("-replay" in path) == replayed]
         return [line for path in visible for line in lines(reader.read(path))]
 
     def positions(self) -> dict[str, Any]:
-        """Of the groups of the agent: what `agent group describe` says."""
+        """Return the output of `agent group describe` for the agent's groups."""
         servers = self.kafka.bootstrap_servers
         told = {}
         for group in (self.topic, f"{self.topic}-solr"):
@@ -96,8 +96,8 @@ def run(*arguments: str) -> Result:
     return CliRunner().invoke(main, list(arguments))
 
 
-def away() -> int:
-    """A port on which nothing listens."""
+def unused_address() -> int:
+    """Return a port on which nothing listens."""
     with socket.socket() as one:
         one.bind(("127.0.0.1", 0))
         return int(one.getsockname()[1])
@@ -144,7 +144,7 @@ a1.sinks.k2.field.number_i = %[body]
 a1.sinks.k4.type = http
 a1.sinks.k4.channel = c1
 a1.sinks.k4.group = {topic}-http
-a1.sinks.k4.endpoint = http://127.0.0.1:{away()}/
+a1.sinks.k4.endpoint = http://127.0.0.1:{unused_address()}/
 a1.sinks.k5.type = null
 a1.sinks.k5.channel = m1
 """
@@ -156,7 +156,7 @@ a1.sinks.k5.channel = m1
                 lambda sink=sink: agent.count(f"SINK.{sink}", "EventDrainSuccessCount") == EVENTS - 1,
                 f"{sink} to have all",
             )
-        time.sleep(0.002)  # the span ends behind the millisecond in which the last of them came
+        time.sleep(0.002)  # the time range ends after the millisecond of the last event
         span = ["--from", start, "--to", now()]
         yield Scene(
             agent,
@@ -193,7 +193,7 @@ def id_of(scene: Scene, body: bytes) -> str:
     return found
 
 
-def at(traced: dict[str, Any], sink: str) -> dict[str, Any]:
+def sink_result(traced: dict[str, Any], sink: str) -> dict[str, Any]:
     (found,) = [one for one in traced["sinks"] if one["sink"] == f"a1.sinks.{sink}"]
     return dict(found)
 
@@ -208,14 +208,14 @@ def test_a_delivered_event_is_found_in_every_store(
     assert found["place"]["topic"] == scene.topic
     assert found["headers"]["host"] == "web-1"
 
-    file = at(found, "k1")
+    file = sink_result(found, "k1")
     (place,) = file["places"]
     assert file["state"] == "delivered"
     assert place["first"] <= found["place"]["offset"] <= place["last"]
     assert b"7" in lines(HdfsReader(scene.hdfs.webhdfs).read(place["path"]))
-    (document,) = at(found, "k2")["places"]
+    (document,) = sink_result(found, "k2")["places"]
     assert (document["id"], document["document"]["number_i"]) == (id, 7)
-    assert at(found, "k4")["state"] == "waiting"
+    assert sink_result(found, "k4")["state"] == "waiting"
 
     assert trace(f"web-1-{id}")[1]["id"] == id  # the key of a row
     shown = run("trace", id, "-c", str(scene.agent.file))
@@ -224,15 +224,15 @@ def test_a_delivered_event_is_found_in_every_store(
     assert re.search(r"a1\.sinks\.k4 \(http\)  waiting: group \S+ is at record \d+, \d+ before it", shown.stdout)
 
 
-def test_what_was_rejected_filtered_or_never_there_is_said_so(
+def test_rejected_filtered_and_unknown_events_are_reported_as_such(
     scene: Scene, trace: Callable[..., tuple[int, dict[str, Any]]]
 ) -> None:
     code, found = trace(id_of(scene, b"bad"))
     assert code == 0
-    assert at(found, "k2")["state"] == "dead letter"
-    assert "bad" in at(found, "k2")["why"]
+    assert sink_result(found, "k2")["state"] == "dead letter"
+    assert "bad" in sink_result(found, "k2")["why"]
     assert found["dead_letters"][0]["component"] == "a1.sinks.k2"
-    assert at(trace(id_of(scene, b"13"))[1], "k1")["state"] == "filtered"
+    assert sink_result(trace(id_of(scene, b"13"))[1], "k1")["state"] == "filtered"
 
     topic, partition, offset, _ = id_of(scene, b"7").rsplit("-", 3)
     code, found = trace(f"{topic}-{partition}-999999-0")
@@ -243,18 +243,18 @@ def test_what_was_rejected_filtered_or_never_there_is_said_so(
     assert "events, numbered from 0" in found["missing"]
     code, found = trace(f"{scene.topic}~0123456789-0-0-0")
     assert code == 1
-    assert "not the one that this id is of" in found["missing"]
+    assert "not the topic of this ID" in found["missing"]
     assert "no event's id" in run("trace", "hello", "-c", str(scene.agent.file)).stderr
 
 
-def test_a_replay_to_hdfs_that_is_killed_goes_on_and_the_live_group_is_not_touched(
+def test_a_killed_replay_to_hdfs_resumes_and_does_not_touch_the_live_group(
     scene: Scene, replay: Callable[..., Result], trace: Callable[..., tuple[int, dict[str, Any]]]
 ) -> None:
     dry = replay("k1", "--dry-run", "--json")
     assert f"{EVENTS} events would be replayed to a1.sinks.k1 (hdfs), through its interceptors no13" in dry.stderr
     assert sum(row["events"] for row in json.loads(dry.stdout)) == EVENTS
     before = scene.positions()
-    scene.put(EVENTS, 100)  # the agent goes on meanwhile
+    scene.put(EVENTS, 100)  # the agent runs meanwhile
     command = [sys.executable, "-c", DIES_AMID_THE_SECOND_COMMIT, "replay", "-c", str(scene.agent.file)]
     killed = subprocess.run(
         [*command, "--sink", "k1", *scene.span, "--yes"], cwd=ROOT, timeout=180, check=False, capture_output=True
@@ -279,7 +279,7 @@ def test_a_replay_to_hdfs_that_is_killed_goes_on_and_the_live_group_is_not_touch
         for group in before
         for (_, old, was), (_, position, epoch) in zip(before[group], after[group], strict=True)
     )
-    places = at(trace(id_of(scene, b"7"))[1], "k1")["places"]
+    places = sink_result(trace(id_of(scene, b"7"))[1], "k1")["places"]
     assert sorted(place["replay"] for place in places) == [False, True]
 
 
@@ -323,9 +323,9 @@ def test_rows_overwrite_themselves(scene: Scene, hbase_cluster: HBaseCluster, tm
         f"web-1-{id}": body for id, body in scene.bodies.items()
     }
     found = json.loads(run("trace", key, "-c", str(conf), "--json").stdout)
-    (row,) = at(found, "k3")["places"]
+    (row,) = sink_result(found, "k3")["places"]
     assert (row["row"], row["cells"]["f:pCol"]) == (key, "7")
-    assert at(found, "k3")["why"] == "it is there ahead of the group's position"
+    assert sink_result(found, "k3")["why"] == "it is there ahead of the group's committed offset"
 
 
 def test_rows_that_a_deletion_hides_are_not_reported_as_delivered(
@@ -341,18 +341,18 @@ def test_rows_that_a_deletion_hides_are_not_reported_as_delivered(
         table.connection.create_table(name, {"f": {"max_versions": 1}})
         table.put(id.encode(), {b"f:pCol": b"older"})
         table.delete(id.encode())
-        for _ in range(2):  # the position stays before it
+        for _ in range(2):  # the committed offset stays before it
             with monkeypatch.context() as shortened:
-                shortened.setattr(alone, "SINK_FAILURE_SECONDS", 2.0)
+                shortened.setattr(standalone, "SINK_FAILURE_SECONDS", 2.0)
                 refused = run(*command)
             assert refused.exit_code == 1
-            assert f"HBase's table '{name}' does not show 1 of" in refused.stderr, refused.output
+            assert f"HBase's table '{name}' does not return 1 of" in refused.stderr, refused.output
             assert f"major_compact '{name}'" in refused.stderr
             assert "events delivered" not in refused.stderr
         table.connection.disable_table(name)
         table.connection.delete_table(name)
         table.connection.create_table(name, {"f": {"max_versions": 1}})
-        replayed = run(*command, "--again")  # what came before the deleted row was delivered into the old table
+        replayed = run(*command, "--again")  # events before the deleted row were delivered into the old table
     assert f"{EVENTS} events delivered" in replayed.stderr, replayed.output
     assert hbase_rows(hbase_cluster.address, name)[id]["pCol"] == b"7"
 
@@ -373,14 +373,14 @@ def test_a_replay_to_a_topic_has_each_event_once_more(
         replayed = run(*again)
         assert told in replayed.stderr, replayed.output
     consumer = Consumer({**CONSUMER, "bootstrap.servers": servers, "group.id": copy})
-    at = TopicPartition(copy, 0, 0)
-    _, end = consumer.get_watermark_offsets(at, timeout=30)
-    found = [message.value() for message in read_up_to(consumer, at, end, 30)]
+    sink_result = TopicPartition(copy, 0, 0)
+    _, end = consumer.get_watermark_offsets(sink_result, timeout=30)
+    found = [message.value() for message in read_up_to(consumer, sink_result, end, 30)]
     consumer.close()
     assert Counter(found) == Counter(scene.bodies.values())
 
 
-def test_what_cannot_be_promised_is_refused_in_a_sentence(scene: Scene, replay: Callable[..., Result]) -> None:
+def test_a_replay_without_guarantees_is_refused(scene: Scene, replay: Callable[..., Result]) -> None:
     refused = replay("k4", "--dry-run")
     assert refused.exit_code == 1
     assert "a1.sinks.k4 is not replayed to: after a kill it writes" in refused.stderr
@@ -391,10 +391,10 @@ def test_what_cannot_be_promised_is_refused_in_a_sentence(scene: Scene, replay: 
     assert "in the future" in run(*backwards, "9999-01-01").stderr
 
 
-def test_what_retention_has_removed_is_still_found_in_the_stores(
+def test_events_removed_by_retention_are_still_found_in_the_stores(
     scene: Scene, replay: Callable[..., Result], trace: Callable[..., tuple[int, dict[str, Any]]]
 ) -> None:
-    """The last one: the topic lacks a record afterwards."""
+    """Last test: the topic lacks a record afterwards."""
     id = next(id for id in scene.bodies if EventId.parse(id).offset == 0)
     partition = EventId.parse(id).partition
     admin = AdminClient({"bootstrap.servers": scene.kafka.bootstrap_servers})
@@ -404,9 +404,9 @@ def test_what_retention_has_removed_is_still_found_in_the_stores(
     assert code == 0
     assert found["missing"] == f"retention has removed it: the oldest record of partition {partition} is 1"
     assert found["body"] is None
-    places = at(found, "k1")["places"]
+    places = sink_result(found, "k1")["places"]
     assert places
     assert all(place["first"] == 0 for place in places)
-    (document,) = at(found, "k2")["places"]
+    (document,) = sink_result(found, "k2")["places"]
     assert document["id"] == id
     assert f"partition {partition} begins with record 1" in replay("k1", "--dry-run").stderr

@@ -1,4 +1,4 @@
-"""A real agent that reads lines, extracts headers, and routes by them; one optional channel has no server."""
+"""Real agent that reads lines, extracts headers, and routes by them; one optional channel has no server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The samples of the reference that need servers, on real ones. That of the sink `spark` is conf/flafka.conf's."""
+"""Samples of the reference that need servers, on real ones. The sample of the sink `spark` is in conf/flafka.conf."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def channel(request: pytest.FixtureRequest) -> tuple[dict[str, str], str]:
 
 
 def topic(servers: str, name: str) -> str:
-    """A topic that is there, as brokers need not make those that clients ask for."""
+    """Create a topic, as brokers need not create those that clients ask for."""
     made = NewTopic(unique(name), num_partitions=1, replication_factor=3)
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([made])[made.topic].result(60)
@@ -80,13 +80,13 @@ SERVERS = {
     "sink-solr": solr,
     "source-kafka": source,
 }
-"""What of a sample is replaced, and what is added to it."""
+"""Replacements and additions for each sample."""
 GROUPS = {"sink-elasticsearch": "test_elasticsearch_sink", "sink-hbase": "stores", "sink-solr": "stores"}
-"""Tests that share their servers, in a run of several processes."""
+"""Tests that share their servers with a sample in a run of several processes."""
 
 
 def grouped(name: str) -> Any:
-    """A case beside other tests with the same servers."""
+    """Return a case in the worker of other tests with the same servers."""
     return pytest.param(name, marks=pytest.mark.xdist_group(GROUPS.get(name, "test_samples")))
 
 
@@ -100,5 +100,5 @@ def test_sample_runs(
     run(name, tmp_path, replacements, added)
 
 
-def test_all_that_need_servers_are_here() -> None:
+def test_all_samples_with_servers_are_here() -> None:
     assert {*SERVERS, "sink-spark"} == ON_SERVERS

@@ -1,4 +1,4 @@
-"""`agent sandbox` with the servers of this run as the user's own."""
+"""`agent sandbox` with this run's servers as the user's own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""conf/systemd/agent.service under a real systemd, which is the first process of namespaces of its own."""
+"""conf/systemd/agent.service under a real systemd, the first process of its own namespaces."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.system.running import ROOT
 UNIT = ROOT / "conf/systemd/agent.service"
 SYSTEMD = Path("/lib/systemd/systemd")
 TARGETS = ("empty", "sysinit", "basic", "shutdown", "umount", "network-online", "multi-user")
-"""Those that the unit, or systemd for it, asks for: here they bring nothing with them."""
+"""Units that the unit or systemd requires; they are empty here."""
 INIT = """
 set -e
 mount --make-rprivate /
@@ -80,43 +80,45 @@ with socket.create_connection(("127.0.0.1", 514)) as one:
 
 
 class Machine:
-    """A systemd, and commands beside it."""
+    """systemd in its own namespaces, and commands in them."""
 
     def __init__(self, work: Path) -> None:
         self.log = work / "log"
         group = Path(_mounted("cgroup2"), f"flafka-{uuid.uuid4().hex[:8]}")
         group.mkdir()
-        self.group, said = group, (work / "systemd.log").open("wb")
+        self.group, agent_log = group, (work / "systemd.log").open("wb")
         enter = f"echo 0 > {group}/cgroup.procs; exec unshare --fork --pid --mount --uts --ipc --net --cgroup"
         begin = f"{enter} --mount-proc --kill-child sh {work}/init.sh"
-        self.process = subprocess.Popen(["sh", "-c", begin], stdin=subprocess.DEVNULL, stdout=said, stderr=said)
-        said.close()
+        self.process = subprocess.Popen(
+            ["sh", "-c", begin], stdin=subprocess.DEVNULL, stdout=agent_log, stderr=agent_log
+        )
+        agent_log.close()
 
     @property
     def first(self) -> str:
-        """The number, outside, of its first process; empty while there is none."""
+        """Return the outer process id of its first process; empty while there is none."""
         number = self.process.pid
         children = Path(f"/proc/{number}/task/{number}/children")
         return children.read_text().strip() if children.exists() else ""
 
     def command(self, *words: str) -> list[str]:
-        """One that runs in it."""
+        """Return a command that runs in the namespaces."""
         return ["nsenter", "-t", self.first, "-m", "-p", "-u", "-i", "-n", *words]
 
     def run(self, *words: str) -> subprocess.CompletedProcess[str]:
-        """Run one to its end."""
+        """Run a command to its end."""
         return subprocess.run(self.command(*words), capture_output=True, text=True, check=False, timeout=120)
 
-    def told(self) -> dict[str, str]:
-        """What systemd knows of the service."""
+    def properties(self) -> dict[str, str]:
+        """Return the properties of the service in systemd."""
         return dict(line.partition("=")[::2] for line in self.run("systemctl", "show", "flafka").stdout.splitlines())
 
-    def said(self) -> str:
-        """What the agent has logged."""
+    def agent_log(self) -> str:
+        """Return the log of the agent."""
         return self.log.read_text() if self.log.exists() else ""
 
     def close(self) -> None:
-        """End all of it."""
+        """End all processes."""
         self.process.kill()
         self.process.wait()
         until(lambda: "populated 0" in (self.group / "cgroup.events").read_text(), "the end of its processes", 60)
@@ -130,7 +132,7 @@ def _mounted(kind: str) -> str:
 
 
 def _reachable() -> Iterator[str]:
-    """Where an interpreter, or this tree, lies in a directory of root's alone, as below /root: a way to it."""
+    """Return mounts that make an interpreter or this tree reachable below a private directory such as /root."""
     needed = {str(Path(place).resolve()) for place in (sys.base_prefix, sys.prefix, ROOT)}
     closed: dict[Path, list[str]] = {}
     for place in sorted(needed):
@@ -181,15 +183,19 @@ def machine(servers: None, tmp_path: Path) -> Iterator[Machine]:
         made.close()
 
 
-def test_it_is_started_reloaded_started_anew_when_it_hangs_and_stopped(machine: Machine) -> None:
-    started = machine.run("systemctl", "start", "flafka")  # which returns once it is ready
-    assert started.returncode == 0, started.stderr + machine.said()
-    told = machine.told()
-    assert (told["ActiveState"], told["SubState"], told["StatusText"]) == ("active", "running", "takes events, ok")
-    first = told["MainPID"]
+def test_the_service_is_started_reloaded_restarted_when_it_hangs_and_stopped(machine: Machine) -> None:
+    started = machine.run("systemctl", "start", "flafka")  # returns once the service is ready
+    assert started.returncode == 0, started.stderr + machine.agent_log()
+    properties = machine.properties()
+    assert (properties["ActiveState"], properties["SubState"], properties["StatusText"]) == (
+        "active",
+        "running",
+        "takes events, ok",
+    )
+    first = properties["MainPID"]
     assert machine.run("ps", "-o", "user=", "-p", first).stdout.strip() == "flafka"
     assert machine.run("stat", "-c", "%U", "/var/lib/flafka").stdout.strip() == "flafka"
-    assert send(machine, "<13>1 - - - - - - one\n") == ["one"]  # on a port of root's alone
+    assert send(machine, "<13>1 - - - - - - one\n") == ["one"]  # on a privileged port
 
     config = "/etc/flafka/agent.conf"
     machine.run("sed", "-i", "s/k1.type = file_roll/k1.type = file_rol/", config)
@@ -197,27 +203,31 @@ def test_it_is_started_reloaded_started_anew_when_it_hangs_and_stopped(machine: 
     assert refused.returncode != 0
     assert "did you mean 'file_roll'" in machine.log.read_text()
     machine.run("sed", "-i", "s/k1.type = file_rol$/k1.type = file_roll/; $ a a1.channels.c1.capacity = 500", config)
-    assert machine.run("systemctl", "reload", "flafka").returncode == 0, machine.said()
+    assert machine.run("systemctl", "reload", "flafka").returncode == 0, machine.agent_log()
     assert "changed: channels c1" in machine.log.read_text()
-    told = machine.told()
-    assert (told["MainPID"], told["NRestarts"], told["ActiveState"]) == (first, "0", "active")
+    properties = machine.properties()
+    assert (properties["MainPID"], properties["NRestarts"], properties["ActiveState"]) == (first, "0", "active")
 
     machine.run("kill", "-STOP", first)
-    until(lambda: machine.told()["Result"] == "watchdog", "the watchdog", 120)
-    until(lambda: machine.told()["NRestarts"] == "1", "another start", 120)
-    until(lambda: machine.told().get("StatusText") == "takes events, ok", "the new process", 120)
-    told = machine.told()
-    assert told["MainPID"] != first
+    until(lambda: machine.properties()["Result"] == "watchdog", "the watchdog", 120)
+    until(lambda: machine.properties()["NRestarts"] == "1", "another start", 120)
+    until(lambda: machine.properties().get("StatusText") == "takes events, ok", "the new process", 120)
+    properties = machine.properties()
+    assert properties["MainPID"] != first
     assert send(machine, "<13>1 - - - - - - two\n") == ["one", "two"]
 
     assert machine.run("systemctl", "stop", "flafka").returncode == 0
-    told = machine.told()
-    assert (told["ActiveState"], told["Result"], told["ExecMainStatus"]) == ("inactive", "success", "0")
+    properties = machine.properties()
+    assert (properties["ActiveState"], properties["Result"], properties["ExecMainStatus"]) == (
+        "inactive",
+        "success",
+        "0",
+    )
     assert machine.log.read_text().rstrip().endswith("stopped")
 
 
 def send(machine: Machine, line: str) -> list[str]:
-    """By TCP; what the sink's files hold once it has come."""
+    """Send a line by TCP; return the contents of the sink's files once it has arrived."""
     assert machine.run(sys.executable, "-c", SEND, line).returncode == 0
     found: list[str] = []
 

@@ -1,4 +1,4 @@
-"""Sink groups of a real agent, before two agents of which one is killed: every line arrives."""
+"""Sink groups of a real agent before two agents, of which one is killed: every line arrives."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.system.running import in_topic, kafka_channel, unique
 
 
 class Writer(threading.Thread):
-    """Appends numbered lines to a log until it is told to stop."""
+    """Thread that appends numbered lines to a log until it is stopped."""
 
     def __init__(self, file: Path) -> None:
         super().__init__(daemon=True)
@@ -27,7 +27,7 @@ class Writer(threading.Thread):
 
 
 def front(directory: Path, servers: str, ports: list[int]) -> str:
-    """A log through a Kafka channel to a failover group, and through a memory channel to a load-balanced one."""
+    """Return a log through a Kafka channel to a failover group, and through a memory channel to a balanced one."""
     names = ("k1", "k2", "k3", "k4")
     sinks = "".join(
         f"""
@@ -64,7 +64,7 @@ a1.sinkgroups.even.processor.backoff = true
 
 
 def back(servers: str, ports: list[int], topics: list[str]) -> str:
-    """An agent that stores in one topic what comes from the failover group, in another what comes balanced."""
+    """Return an agent that stores the events of the failover group in one topic, and balanced ones in another."""
     return "a1.sources = s1 s2\na1.channels = c1 c2\n" + "".join(
         f"""
 a1.sources.s{n}.type = avro
@@ -109,7 +109,7 @@ def test_every_line_arrives_though_an_agent_is_killed(tmp_path: Path, kafka_clus
             agent.until(
                 lambda: all(n > b + 500 for n, b in zip(delivered("k1", "k3"), before, strict=True)), "them to return"
             )
-            agent.healthy()
+            agent.wait_until_healthy()
             writer.enough.set()
             writer.join()
             ends = [writer.written] * 2

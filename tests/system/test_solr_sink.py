@@ -1,4 +1,4 @@
-"""The Solr sink on a real Solr: documents and their fields, what is refused, a server that goes away."""
+"""Solr sink on a real Solr: documents and their fields, refused documents, and an unavailable server."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def opened(url: str, **options: str) -> SolrSink:
 
 
 def documents(url: str) -> dict[str, dict[str, Any]]:
-    """All there are, by id; committed first, so that they can be found."""
+    """Return all documents by id, after a commit that makes them visible."""
     urllib.request.urlopen(f"{url}/update?commit=true", timeout=30).close()
     query = urllib.parse.urlencode({"q": "*:*", "rows": 100_000, "wt": "json", "fl": "*"})
     with urllib.request.urlopen(f"{url}/select?{query}", timeout=30) as answer:
@@ -47,7 +47,7 @@ def documents(url: str) -> dict[str, dict[str, Any]]:
 
 @pytest.fixture
 def core(solr_cluster: SolrCluster) -> str:
-    """The URL of a core of its own for each test."""
+    """URL of a new core for each test."""
     return create_core(solr_cluster, unique("c"))
 
 
@@ -93,15 +93,15 @@ def test_fields_and_a_redelivery(core: str) -> None:
 
 
 @pytest.mark.parametrize("chain", [{}, {"updateChain": "tolerant"}], ids=["halves", "tolerant chain"])
-def test_what_solr_refuses_is_found_among_the_rest(core: str, chain: dict[str, str]) -> None:
+def test_only_what_solr_refuses_is_rejected(core: str, chain: dict[str, str]) -> None:
     wrong = {3: "no number", 500: "1.5", 1499: ""}
     events = [Event(b"%d" % n, {"n": wrong.get(n, str(n))}) for n in range(1500)]
-    events[700] = Event(b"x", {"n": "1", "long": "x" * 40_000})  # a word of Solr's index holds 32,766 bytes
-    events[900] = Event(b"x", {"n": "1", "v": "5"})  # the version that the document has to have
-    events[901] = Event(b"x", {"n": "1", "v": "-1"})  # it has to be new
+    events[700] = Event(b"x", {"n": "1", "long": "x" * 40_000})  # a term of Solr's index has at most 32,766 bytes
+    events[900] = Event(b"x", {"n": "1", "v": "5"})  # requires this version of the document
+    events[901] = Event(b"x", {"n": "1", "v": "-1"})  # requires that the document is new
     sink = opened(core, **{"field.n_i": "%{n}", "field._version_": "%{v}"}, **chain)
     rejected = deliver(sink, batch(*events))
-    # No field at all for an empty text.
+    # An empty text makes no field.
     assert rejected.keys() == {"app-0-3-0", "app-0-500-0", "app-0-700-0", "app-0-900-0"}
     assert "version conflict" in rejected["app-0-900-0"]
     assert deliver(sink, batch(events[901], offset=901)) == {}  # after a kill
@@ -111,18 +111,18 @@ def test_what_solr_refuses_is_found_among_the_rest(core: str, chain: dict[str, s
     sink.close()
 
 
-def test_probe_names_what_is_wrong(core: str, solr_cluster: SolrCluster) -> None:
+def test_probe_names_each_mistake(core: str, solr_cluster: SolrCluster) -> None:
     def troubles(url: str, **options: str) -> list[str]:
         return [str(sentence) for sentence in made(url, **options).check_connectivity()]
 
     assert troubles(core) == []
     assert troubles("http://127.0.0.1:1/solr/c") == ["Solr is away: no answer from http://127.0.0.1:1/solr/c"]
     missing = f"{solr_cluster.address}/missing"
-    assert troubles(missing) == [f"Solr has no collection or core {missing}: create it, or mend url"]
+    assert troubles(missing) == [f"Solr has no collection or core {missing}: create it, or correct url"]
     (sentence,) = troubles(core, updateChain="none")
     assert sentence.startswith(f"{core} accepts no updates: unknown UpdateRequestProcessorChain: none")
     cautions = troubles(core, **{"field.nothing": "x", "idField": "key_s"})
-    assert ["no field 'nothing'" in cautions[0], "is there twice" in cautions[1]] == [True, True]
+    assert ["no field 'nothing'" in cautions[0], "duplicates documents" in cautions[1]] == [True, True]
 
 
 def test_a_solr_that_was_away_has_everything_once(core: str, solr_cluster: SolrCluster) -> None:

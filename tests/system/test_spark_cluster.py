@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from flafka.agent.runner.spark.master import ask_master
+from flafka.agent.runner.spark.master import fetch_master_status
 from flafka.agent.services.hdfs import HdfsCluster
 from flafka.agent.services.kafka import KafkaCluster
 from flafka.agent.services.running import RunningAgent
@@ -56,7 +56,7 @@ def sizes(events, options):
 
 
 def install(directory: Path) -> dict[str, str]:
-    """A package of the user's own with a plugin; the environment in which it is installed."""
+    """Install a user's own package with a plugin; return its environment."""
     package, metadata = directory / "workplaces", directory / "workplaces-1.0.dist-info"
     for folder in (package, metadata):
         folder.mkdir(parents=True)
@@ -79,17 +79,17 @@ def test_the_sandbox_s_cluster_and_its_bare_python(tmp_path: Path, spark_cluster
     there = subprocess.run([python, "-c", "import pyarrow"], capture_output=True, text=True, env={}, check=False)
     assert "No module named 'pyarrow'" in there.stderr
     spark_cluster.kill(MASTER)
-    spark_cluster.start()  # ready only with both workers, which have found the new master
+    spark_cluster.start()  # ready only with both workers, after they have found the new master
 
 
 def running(cluster: SparkCluster) -> bool:
-    """Whether the master knows its application, and has heard of it."""
-    told = ask_master("127.0.0.1", cluster.ports[f"{MASTER}-ui"]) or {"activeapps": []}
+    """Return True if the application is alive and registered at the master."""
+    told = fetch_master_status("127.0.0.1", cluster.ports[f"{MASTER}-ui"]) or {"activeapps": []}
     return any(app["state"] in ("WAITING", "RUNNING") for app in told["activeapps"])
 
 
 def kill_application(cluster: SparkCluster) -> None:
-    """As its master's web page does."""
+    """Kill the application as the master's web page does."""
     address = f"http://127.0.0.1:{cluster.ports[f'{MASTER}-ui']}"
     with urllib.request.urlopen(address) as answer:
         fields = re.findall(r'name="(id|terminate|csrfToken)" value="(.+?)"', answer.read().decode())
@@ -99,8 +99,8 @@ def kill_application(cluster: SparkCluster) -> None:
 
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("killed", ["worker and master", "the application"])
-@pytest.mark.timeout(1500)  # packing, and unpacking three times, is a matter of the disk
-def test_what_is_killed_under_a_plugin_and_a_processor_is_made_up_for(
+@pytest.mark.timeout(1500)  # packing, and unpacking three times, takes long on slow disks
+def test_kills_under_a_plugin_and_a_processor_lose_and_repeat_nothing(
     tmp_path: Path,
     kafka_cluster: KafkaCluster,
     hdfs_cluster: HdfsCluster,
@@ -178,7 +178,7 @@ a1.sinks.p.output.sizes.topic = {topic}-sizes
             told = "the SparkContext was stopped from outside: Master removed our application: KILLED; its log: "
             agent.until(
                 lambda: all(agent.failing().get(f"SINK.{sink}", "").startswith(told) for sink in ("k1", "p")),
-                "the end of the application to be told",
+                "the end of the application to be reported",
             )
             more()
             agent.until(all_there, "all events, by way of a new application", 600)
@@ -192,11 +192,11 @@ a1.sinks.p.output.sizes.topic = {topic}-sizes
             finally:
                 spark_cluster.start()
             agent.until(lambda: running(spark_cluster), "the master to know its application again")
-        agent.healthy()
+        agent.wait_until_healthy()
         assert agent.count("SINK.k1", "DriverRestartCount") == restarts
         more()
         assert agent.stop() == 0
-        assert agent.log.count("the Spark driver has ended and is started again") == restarts
+        assert agent.log.count("the Spark driver has ended and is restarted") == restarts
         assert "Traceback" not in agent.log
     found = delivered()
     assert set(found.values()) == {1}

@@ -1,7 +1,7 @@
-"""What operators and accidents do to a topic and its groups under a running Spark driver; all in one session of it.
+"""Changes and accidents of a topic and its groups under a running Spark driver, in one session.
 
-Partitions are added, groups are reset and deleted, the driver sleeps while retention takes records, the topic is made
-again, and the JVM runs out of memory, whereupon the topic is made again while there is no driver. Every run takes
+Partitions are added, groups are reset and deleted, and the driver is suspended while retention takes records. The
+topic is recreated, and the JVM runs out of memory, whereupon the topic is recreated without a driver. Every run takes
 three of these, by its seed; the soak takes all.
 """
 
@@ -50,7 +50,7 @@ def obeying(events, options):
     threading.Thread(target=obey, daemon=True).start()
     return events.select("body")
 """
-PATIENCE = 600.0
+TIMEOUT_SECONDS = 600.0
 ADVICE = re.compile(
     r"records (\d+) to (\d+), [\d,]+ in all, were removed by retention unread\. "
     r"To accept the loss: agent (group reset .+)"
@@ -65,7 +65,7 @@ EVENTS = (
     "the topic is made again",
     "memory ends",
 )
-"""In the order in which they happen."""
+"""Events in their order."""
 DRAWN = 3
 
 
@@ -91,7 +91,7 @@ def deliver_meanwhile(
     hdfs_cluster: HdfsCluster,
     solr_cluster: SolrCluster,
 ) -> None:
-    """Deliver to HDFS and Solr while this happens: each event is there as often as it has to be."""
+    """Deliver to HDFS and Solr during these changes: each store has each event as often as expected."""
     (tmp_path / "processors").mkdir()
     (tmp_path / "processors" / "ends.py").write_text(PROCESSOR)
     topic, order = unique("under"), tmp_path / "order"
@@ -116,7 +116,7 @@ a1.sinks.p.output.rows.type = console
 """
     sinks = ("SINK.k1", "SINK.k2")
     on_hdfs, in_solr = Counter[bytes](), Counter[bytes]()
-    """What has to be there."""
+    """Expected bodies."""
 
     def written(name: str, events: int = 40) -> list[bytes]:
         bodies = [b"%s %d" % (name.encode(), number) for number in range(events)]
@@ -132,23 +132,23 @@ a1.sinks.p.output.rows.type = console
         def there() -> bool:
             return Counter(in_hdfs(hdfs_cluster, root)) >= on_hdfs and found_in_solr() >= in_solr
 
-        def counted() -> bool:  # which is cheap to ask
+        def counted() -> bool:  # a cheap check
             wanted = {"SINK.k1": on_hdfs.total(), "SINK.k2": in_solr.total()}
             return all(agent.count(sink, "EventDrainSuccessCount") >= n for sink, n in wanted.items())
 
-        agent.until(counted, f"all events after {after} to be counted", PATIENCE)
-        agent.until(there, f"all events after {after}", PATIENCE)
-        agent.healthy()
+        agent.until(counted, f"all events after {after} to be counted", TIMEOUT_SECONDS)
+        agent.until(there, f"all events after {after}", TIMEOUT_SECONDS)
+        agent.wait_until_healthy()
         assert Counter(in_hdfs(hdfs_cluster, root)) == on_hdfs
         assert found_in_solr() == in_solr
 
     def found_in_solr() -> Counter[bytes]:
         return Counter(document["body_t"].encode() for document in documents(url).values())
 
-    def made_again() -> None:
+    def recreate_topic() -> None:
         admin.delete_topics([topic])[topic].result(60)
         until(lambda: topic not in admin.list_topics(timeout=60).topics, "the topic to be gone")
-        with contextlib.suppress(KafkaException):  # the agent may have made it
+        with contextlib.suppress(KafkaException):  # the agent may have created it
             admin.create_topics([NewTopic(topic, 2, 3)])[topic].result(60)
 
     def operator(command: str) -> subprocess.CompletedProcess[str]:
@@ -194,7 +194,7 @@ a1.sinks.p.output.rows.type = console
             finally:
                 os.kill(driver, signal.SIGCONT)
             lost = Counter[str]()
-            deadline = time.monotonic() + PATIENCE
+            deadline = time.monotonic() + TIMEOUT_SECONDS
             while sum(lost.values()) < 2 * 40:
                 assert time.monotonic() < deadline, f"{lost}: {agent.failing()}"
                 for sink, advice in removed().items():
@@ -208,11 +208,11 @@ a1.sinks.p.output.rows.type = console
             all_there("retention overtook the driver")
 
         if "the topic is made again" in happening:
-            made_again()
-            expect(written("new", 400))  # it passes the old positions
+            recreate_topic()
+            expect(written("new", 400))  # it passes the old offsets
             all_there("the topic was made again")
             assert all(agent.count(sink, "TopicRecreatedCount") == 1 for sink in sinks)
-            assert agent.log.count(f"topic {topic} was deleted and created again: ") >= 2
+            assert agent.log.count(f"topic {topic} was deleted and recreated: ") >= 2
             assert agent.count("SINK.k1", "DriverRestartCount") == 0
 
         if "memory ends" in happening:
@@ -222,16 +222,16 @@ a1.sinks.p.output.rows.type = console
             )
             agent.until(
                 lambda: all(memory.match(agent.failing().get(f"SINK.{sink}", "")) for sink in ("k1", "k2", "p")),
-                "the end of memory to be told",
-                PATIENCE,
+                "the end of memory to be reported",
+                TIMEOUT_SECONDS,
             )
             order.unlink()
-            made_again()
+            recreate_topic()
             expect(written("newest"))
             all_there("the topic was made again while there was no driver")
             assert agent.count("SINK.k1", "DriverRestartCount") == 1
 
         assert agent.stop() == 0
         ended = int("memory ends" in happening)
-        assert agent.log.count("the Spark driver has ended and is started again: ") == ended
+        assert agent.log.count("the Spark driver has ended and is restarted: ") == ended
         assert "Traceback" not in agent.log

@@ -1,4 +1,4 @@
-"""The source `spooldir` in an agent of its own: SIGKILL, and what `agent check` says of a directory."""
+"""Source `spooldir` in its own agent: SIGKILL, and the messages of `agent check` about a directory."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ a1.sinks.k1.channel = c1
     files = {name: put(spool, name, count) for name, count in (("large", 40_000), ("a", 10), ("b", 700))}
     for kill in range(KILLS):
         with RunningAgent(tmp_path, configuration) as agent:
-            # At another place each time: at once, within the large file, and further on.
+            # At another offset each time: at once, within the large file, and later.
             agent.until(lambda: agent.count("SOURCE.s1", "EventAcceptedCount") > 4_000 * kill, "events")
             agent.process.send_signal(signal.SIGKILL)
             agent.process.wait()

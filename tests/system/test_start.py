@@ -1,4 +1,4 @@
-"""`agent start` as a user meets it: signals, a plugin that fails, metrics, Flume's command line."""
+"""`agent start` as users run it: signals, a failing plugin, metrics, Flume's command line."""
 
 import re
 import signal
@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from flafka.agent.cli.start import SAME_SECONDS
+from flafka.agent.cli.start import DUPLICATE_SIGNAL_SECONDS
 from flafka.agent.services.hdfs import HdfsCluster
 from flafka.agent.services.kafka import KafkaCluster
-from flafka.agent.services.running import PATIENCE_SECONDS, RunningAgent
+from flafka.agent.services.running import WAIT_TIMEOUT_SECONDS, RunningAgent
 from tests.fixtures.ports import free_port
 from tests.system.running import NO_HDFS, agent_command, hdfs_sink, in_hdfs, in_topic, kafka_channel, send, unique
 
@@ -86,20 +86,18 @@ a1.sinks = k1
         send_lines(agent)
         agent.process.send_signal(number)
         agent.until(lambda: "stopping: draining" in agent.log, "the agent to stop")
-        agent.process.send_signal(
-            number
-        )  # the same request: GNU timeout sends one to the process and one to its group
-        time.sleep(SAME_SECONDS)
+        agent.process.send_signal(number)  # one request: GNU timeout sends the signal to the process and to its group
+        time.sleep(DUPLICATE_SIGNAL_SECONDS)
         assert agent.process.poll() is None
         agent.process.send_signal(number)
-        assert agent.ended() == 128 + number
+        assert agent.wait_for_exit() == 128 + number
         assert agent.log.endswith(
-            f"WARNING agent: {number.name} came again, the agent ends at once. Left undone: sinks k1 (durable "
+            f"WARNING agent: second {number.name}: the agent ends at once. Not finished: sinks k1 (durable "
             f"channels deliver again what is not committed); {len(LINES)} events in memory channels, which are lost\n"
         )
 
 
-def test_signals_in_a_burst_are_one(tmp_path: Path, hdfs_cluster: HdfsCluster) -> None:
+def test_a_burst_of_signals_counts_once(tmp_path: Path, hdfs_cluster: HdfsCluster) -> None:
     root = unique("/proofs/burst")
     configuration = f"""
 {SYSLOG}
@@ -116,7 +114,7 @@ a1.sinks = k1
     assert Counter(in_hdfs(hdfs_cluster, root)) == Counter(LINES)
 
 
-def test_what_could_not_be_delivered_stays_in_kafka(
+def test_undelivered_events_stay_in_kafka(
     tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster
 ) -> None:
     topic = unique("left")
@@ -132,17 +130,17 @@ a1.sinks = k1
     nobody = f"127.0.0.1:{free_port()}"
     with RunningAgent(tmp_path, configuration(nobody)) as agent:
         send_lines(agent)
-        agent.until(lambda: agent.failing() == {"SINK.k1": NO_HDFS.format(nobody)}, "the missing HDFS to be told")
+        agent.until(lambda: agent.failing() == {"SINK.k1": NO_HDFS.format(nobody)}, "the missing HDFS to be reported")
         assert agent.stop() == 1
         assert "not everything could be delivered" in agent.log
     with RunningAgent(
         tmp_path, configuration(hdfs_cluster.webhdfs), "-c", str(tmp_path / "agent.conf"), "--drain"
     ) as agent:
-        assert agent.ended() == 0
+        assert agent.wait_for_exit() == 0
     assert Counter(in_hdfs(hdfs_cluster, f"/proofs/{topic}")) == Counter(LINES)
 
 
-def test_sigquit_tells_what_each_thread_does_and_ends_nothing(tmp_path: Path) -> None:
+def test_sigquit_logs_the_stack_of_each_thread_and_ends_nothing(tmp_path: Path) -> None:
     configuration = f"""
 {SYSLOG}
 a1.channels.c1.type = memory
@@ -152,7 +150,7 @@ a1.sinks.k1.channel = c1
 """
     with RunningAgent(tmp_path, configuration) as agent:
         agent.port("syslog")
-        told = agent.stacks(seconds=PATIENCE_SECONDS)
+        told = agent.stacks(seconds=WAIT_TIMEOUT_SECONDS)
         for place in (
             "Thread a1.sources.syslog (",
             "Thread a1.sinks.k1 (",
@@ -198,7 +196,7 @@ def components() -> list[type[Component]]:
 
 @pytest.fixture
 def plugin(tmp_path: Path) -> dict[str, str]:
-    """The environment in which that plugin is installed."""
+    """Environment in which that plugin is installed."""
     (tmp_path / "mistaken.py").write_text(PLUGIN)
     metadata = tmp_path / "mistaken-1.0.dist-info"
     metadata.mkdir()
@@ -230,7 +228,7 @@ a1.sinks.k2.sink.directory = {out}
             "SOURCE.flaky": "ZeroDivisionError: a mistake in the plugin",
             "SINK.k1": "KeyError: 'no such thing'",
         }
-        # A source that is tried again is well for a moment, so they are not always failing both.
+        # A source is healthy for a moment after each restart, so they need not fail at the same time.
         for component, error in failures.items():
             agent.until(
                 lambda c=component, e=error: agent.failing().get(c, "").startswith(f"{e} ("),
@@ -238,7 +236,7 @@ a1.sinks.k2.sink.directory = {out}
             )
         send_lines(agent)
         agent.until(lambda: agent.count("SINK.k2", "EventDrainSuccessCount") > len(LINES), "the good sink")
-        # It is tried again and again, and told once.
+        # It is retried repeatedly, and reported once.
         agent.until(lambda: agent.count("SINK.k1", "FailureCount") > 1, "another try of the sink")
         agent.until(lambda: agent.count("SOURCE.flaky", "FailureCount") > 1, "another try of the source")
         assert len(re.findall(r"KeyError: 'no such thing' \(.*, plugin mistaken .*\)\nTraceback", agent.log)) == 1
@@ -308,11 +306,14 @@ a1.monitoring.port = {port}
             send(agent.port("syslog"), HEAD + b"delivered\n")
             agent.until(lambda: list((tmp_path / "out").glob("*")), "the event")
             assert agent.stop() == 0
-            assert f"flafka.agent.monitoring.server: metrics are not served: 127.0.0.1:{port}: Address" in agent.log
+            assert (
+                f"flafka.agent.monitoring.server: metrics are not served: cannot listen on 127.0.0.1:{port}: Address"
+                in agent.log
+            )
     assert [file.read_bytes() for file in (tmp_path / "out").iterdir()] == [b"delivered\n"]
 
 
-# --- Flume's habits
+# --- Flume's command line
 
 
 def test_flumes_command_line(tmp_path: Path, kafka_cluster: KafkaCluster) -> None:
@@ -354,12 +355,12 @@ a1.channels.c1.kafka.topic = {topic}
 
     nowhere = {"FLAFKA_CLUSTER_DIR": str(tmp_path / "nowhere")}
     with RunningAgent(tmp_path, configuration, environment=nowhere) as agent:
-        assert agent.ended() == 1
+        assert agent.wait_for_exit() == 1
         assert "run `agent cluster start`, or add a1.channels.c1.kafka.bootstrap.servers = host:port" in agent.log
         assert "Traceback" not in agent.log
 
     flumes = "= org.apache.flume.channel.kafka.KafkaChannel\na1.channels.c1.format = arrow"
     flume = configuration.replace("= kafka", flumes)
     with RunningAgent(tmp_path, flume, environment=own) as agent:
-        assert agent.ended() == 2
+        assert agent.wait_for_exit() == 2
         assert "a1.channels.c1: kafka.bootstrap.servers is required: add " in agent.log

@@ -1,4 +1,4 @@
-"""`agent tap` beside a real agent under load: readers, fast and stuck, cost no event."""
+"""`agent tap` beside a real agent under load: fast and stalled readers lose no event."""
 
 import json
 import os
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from flafka.agent.monitoring.taps import reachable, receive
+from flafka.agent.monitoring.taps import receive, socket_address
 from flafka.agent.services.running import RunningAgent
 
 EVENTS = 400_000
@@ -39,13 +39,13 @@ def test_no_event_is_lost_or_doubled_beside_readers(tmp_path: Path) -> None:
         taps = tmp_path / "state/flafka/taps"
         agent.until(lambda: [*taps.glob("a1-*.sock")], "the socket")
         (file,) = taps.glob("a1-*.sock")
-        with reachable(file) as address, socket.socket(socket.AF_UNIX) as stuck:
+        with socket_address(file) as address, socket.socket(socket.AF_UNIX) as stuck:
             stuck.connect(address)
             stuck.sendall(json.dumps({"component": "s1.i1"}).encode() + b"\n")
             assert receive(stuck)[0]["component"] == "a1.sources.s1.interceptors.i1"
             words = ["tap", "sources.s1", "-c", str(agent.file), "--json", "--limit", "100"]
             command = [sys.executable, "-m", "flafka", *words]
-            # It may come too late to see any of them, and is told so then; in time, it shows what passes.
+            # The tap may start too late for any event, and reports it then; in time it shows the passing events.
             reader = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount") == EVENTS, "all events")
             assert agent.stop() == 0

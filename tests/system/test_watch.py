@@ -1,4 +1,4 @@
-"""What monitoring sees of real brokers: who leads, who is away, and what is left, also for a sink that is down."""
+"""Monitoring of real brokers: leaders, missing brokers, and backlogs, also for a sink that is down."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from flafka.agent.services.kafka import KafkaCluster
 from flafka.agent.services.running import RunningAgent
 from flafka.plugins.kafka.backlog import TopicMonitor
-from flafka.plugins.kafka.clients import ASK, CONSUMER
-from tests.agent.alerting import firing, look
+from flafka.plugins.kafka.clients import CONSUMER, QUERY
+from tests.agent.alerting import firing, series
 from tests.fixtures.ports import free_port
 from tests.system.running import kafka_channel, send, unique
 
@@ -23,29 +23,29 @@ WEEK = 168 * 3600
 
 
 def cluster(agent: RunningAgent) -> dict[str, Any]:
-    """The one that its page shows; with an error, or empty, as long as nothing was seen."""
+    """Return the cluster on the agent's page; it has an error, or is empty, until brokers answered."""
     clusters = json.loads(agent.get("/api/state")[1] or b"{}").get("kafka", [])
     return clusters[0] if clusters else {}
 
 
 def figure(agent: RunningAgent, sink: str, name: str) -> float | None:
-    """A figure of a sink; None while it has none."""
+    """Return a figure of a sink; None while it has none."""
     value = agent.metrics().get(f"SINK.{sink}", {}).get(name)
     return None if value is None else float(value)
 
 
 def alerting(agent: RunningAgent) -> dict[str, set[str]]:
-    """By alert of conf/monitoring that fires on its figures: the components that it is about."""
-    scraped = look(agent.get("/metrics/prometheus")[1].decode())
+    """Return the affected components by firing alert of conf/monitoring."""
+    scraped = series(agent.get("/metrics/prometheus")[1].decode())
     return firing(scraped, scraped)
 
 
 def an_old_backlog(kafka: KafkaCluster) -> str:
-    """A topic that is kept for two hours, of one replica, with a record in each partition that is older than ten
+    """Topic with a retention of two hours and one replica, whose partitions each have a record older than ten
     minutes."""
     topic, servers = unique("old"), {"bootstrap.servers": kafka.bootstrap_servers}
     new = NewTopic(topic, num_partitions=3, replication_factor=1, config={"retention.ms": str(2 * 3_600_000)})
-    admin = AdminClient(servers)  # its answers come as long as it is there
+    admin = AdminClient(servers)  # its answers arrive as long as it exists
     admin.create_topics([new])[topic].result(60)
     producer = Producer(servers)
     for partition in range(3):
@@ -125,12 +125,12 @@ a1.sinks.down.hdfs.path = webhdfs://127.0.0.1:{free_port()}/nowhere
 
 
 def test_a_backlog_is_known_where_the_settings_of_the_topic_are_not(brokers: str) -> None:
-    topic = unique("untold")  # these brokers do not tell settings
+    topic = unique("untold")  # these brokers do not report settings
     producer = Producer({"bootstrap.servers": brokers})
     for n in range(5):
         producer.produce(topic, b"x", timestamp=1000 * (n + 1))
     assert producer.flush(60) == 0
-    monitor = TopicMonitor(ASK, topic, topic, {"bootstrap.servers": brokers})
+    monitor = TopicMonitor(QUERY, topic, topic, {"bootstrap.servers": brokers})
     try:
         found = monitor.backlog(None)
         assert (found.records, found.retention) == (5, None)
@@ -138,7 +138,7 @@ def test_a_backlog_is_known_where_the_settings_of_the_topic_are_not(brokers: str
         monitor.close()
 
 
-def test_the_age_of_one_group_is_not_read_anew_for_another(brokers: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_age_of_a_backlog_is_that_of_its_group(brokers: str, monkeypatch: pytest.MonkeyPatch) -> None:
     topic = unique("aged")
     producer = Producer({"bootstrap.servers": brokers})
     producer.produce(topic, b"x", partition=0, timestamp=5000)
@@ -146,19 +146,19 @@ def test_the_age_of_one_group_is_not_read_anew_for_another(brokers: str, monkeyp
     done = Consumer({**CONSUMER, "bootstrap.servers": brokers, "group.id": f"{topic}-done"})
     done.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
     done.close()
-    monitor = TopicMonitor(ASK, topic, f"{topic}-behind", {"bootstrap.servers": brokers})
+    monitor = TopicMonitor(QUERY, topic, f"{topic}-behind", {"bootstrap.servers": brokers})
     try:
         assert monitor.backlog(None).oldest == 5000
-        monkeypatch.setattr("flafka.plugins.kafka.backlog.RECORD_SECONDS", 0.0)
+        monkeypatch.setattr("flafka.plugins.kafka.backlog.OLDEST_RECORD_SECONDS", 0.0)
         assert monitor.backlog(f"{topic}-done")[:2] == (0, None)
         assert monitor.backlog(None)[:2] == (1, 5000)
     finally:
         monitor.close()
 
 
-def test_looking_creates_no_topic(brokers: str) -> None:
+def test_monitoring_creates_no_topic(brokers: str) -> None:
     topic = unique("unseen")  # these brokers would create it for a producer
-    monitor = TopicMonitor(ASK, topic, topic, {"bootstrap.servers": brokers})
+    monitor = TopicMonitor(QUERY, topic, topic, {"bootstrap.servers": brokers})
     try:
         assert monitor.cluster().partitions == 0
         assert monitor.backlog(None).records == 0

@@ -1,4 +1,4 @@
-"""YARN from the sandbox: what `agent check` is told by it, and what `agent spark upload` keeps on its HDFS."""
+"""YARN of the sandbox: reports of `agent check`, and files of `agent spark upload` on its HDFS."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ import pytest
 from flafka.agent.audit.reconciliation import HdfsReader
 from flafka.agent.services.kafka import KafkaCluster
 from flafka.agent.services.yarn import NODEMANAGER, RESOURCEMANAGER, YarnCluster
-from flafka.agent.yarn.kept import DRAFT_SECONDS
-from tests.system.onyarn import small
+from flafka.agent.yarn.uploads import DRAFT_EXPIRY_SECONDS
+from tests.system.onyarn import small_containers
 from tests.system.running import ROOT, agent_command, kafka_channel, unique
 
 UPLOAD = """
 import os, signal, sys, time
 from pathlib import Path
 from flafka.agent.cli import main
-from flafka.agent.yarn import kept
+from flafka.agent.yarn import uploads
 
 home, turn, *arguments = sys.argv[1:]
-kept.spark_home = lambda: Path(home)  # 400 MB of jars would be uploaded in the same way
-copied = kept.KeptFiles._copy
+uploads.spark_home = lambda: Path(home)  # 400 MB of jars would be uploaded in the same way
+copied = uploads.UploadedFiles._copy
 
 def copy(self, file, draft):
     copied(self, file, draft)
@@ -42,7 +42,7 @@ def copy(self, file, draft):
         while len(list(Path(home).glob("together*"))) < 2:
             time.sleep(0.01)
 
-kept.KeptFiles._copy = copy
+uploads.UploadedFiles._copy = copy
 main(arguments)
 """
 
@@ -63,7 +63,7 @@ def test_the_sandbox_s_cluster(tmp_path: Path, yarn_cluster: YarnCluster) -> Non
     assert {(row["state"], row["address"]) for row in rows} == {("up", yarn_cluster.address)}
 
 
-def test_what_check_is_told_by_the_resourcemanager(
+def test_check_reports_the_answers_of_the_resourcemanager(
     tmp_path: Path, kafka_cluster: KafkaCluster, yarn_cluster: YarnCluster, environment: dict[str, str]
 ) -> None:
     def checked(*more: str) -> str:
@@ -73,7 +73,7 @@ def test_what_check_is_told_by_the_resourcemanager(
             kafka_channel(kafka_cluster.bootstrap_servers, topic),
             yarn_cluster.hdfs.webhdfs,
         )
-        lines = [small(*more), "a1.channels = c1", "a1.sinks = k1", "a1.monitoring.port = 0", channel]
+        lines = [small_containers(*more), "a1.channels = c1", "a1.sinks = k1", "a1.monitoring.port = 0", channel]
         lines += [
             "a1.sinks.k1.type = hdfs",
             "a1.sinks.k1.channel = c1",
@@ -92,7 +92,7 @@ def test_what_check_is_told_by_the_resourcemanager(
     told = checked("a1.spark.conf.spark.pyspark.python = no-python")
     assert "a node of YARN has no no-python on the PATH of its containers" in told
     told = checked("a1.spark.conf.spark.pyspark.python = /bin/false")
-    assert "whether the nodes of YARN have /bin/false is not known" in told
+    assert "the Python of the nodes of YARN, /bin/false, is unknown" in told
 
 
 def test_spark_s_jars_are_uploaded_once_by_whoever_comes_first(
@@ -132,9 +132,9 @@ def test_spark_s_jars_are_uploaded_once_by_whoever_comes_first(
     left, there = sorted(client.listdir(place))
     assert left.startswith(f".{name}.")
     assert there == name
-    client.set_times(f"{place}/{left}", modificationtime=int((time.time() - DRAFT_SECONDS - 60) * 1000))
+    client.set_times(f"{place}/{left}", modificationtime=int((time.time() - DRAFT_EXPIRY_SECONDS - 60) * 1000))
     last = told(begin("alone"))
-    assert (last["state"], last["file"]) == ("is there", uri)
+    assert (last["state"], last["file"]) == ("exists", uri)
     assert client.listdir(place) == [name]
     with zipfile.ZipFile(io.BytesIO(HdfsReader(yarn_cluster.hdfs.webhdfs).read(path))) as archive:
         assert archive.namelist() == ["one.jar", "other.jar"]

@@ -1,4 +1,4 @@
-"""An application that writes numbered lines into log files, and rotates them."""
+"""Application that writes numbered lines into log files, and rotates them."""
 
 import random
 import threading
@@ -8,11 +8,11 @@ from pathlib import Path
 from tests.system.evidence import line
 
 TRICKLE = 20
-"""Lines a second while nothing is asked for: something is always under way."""
+"""Lines a second while no lines are requested, so that some are always in flight."""
 
 
 class Writer(threading.Thread):
-    """An application that writes lines into two log files, which are rotated by renaming now and then."""
+    """Application that writes lines into two log files, which are rotated by renaming now and then."""
 
     def __init__(self, directory: Path, seed: int, rate: int) -> None:
         super().__init__(name="writer", daemon=True)
@@ -22,13 +22,13 @@ class Writer(threading.Thread):
         self.rotations = 0
         self.written = 0
         self.wanted = 0
-        """So many lines come at full rate, and more as a trickle."""
+        """Number of lines to write at full rate; a trickle follows."""
         self.last: int | None = None
-        """No line from this one on; None: no end yet."""
+        """Number of the first line that is not written; None: no end yet."""
         self._seed, self._rate, self._chance = seed, rate, random.Random(seed)
 
     def finish(self, lines: int) -> None:
-        """Write up to so many lines and end."""
+        """Write up to that many lines and end."""
         self.last = self.wanted = max(lines, self.written)
 
     def run(self) -> None:
@@ -49,7 +49,8 @@ class Writer(threading.Thread):
         rotate = self._chance.random() < (upto - self.written) / 2000
         if rotate:
             self.rotations += 1
-            self.paths[chosen].rename(f"{self.paths[chosen]}.{self.rotations}")  # and goes on writing for a moment
+            # and writes into the renamed file for a moment
+            self.paths[chosen].rename(f"{self.paths[chosen]}.{self.rotations}")
         cut = self._chance.randrange(len(text) + 1)
         for part in (text[:cut], text[cut:]):
             while part:

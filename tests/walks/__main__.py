@@ -14,7 +14,7 @@ from flafka.agent.services.hdfs import HdfsCluster
 from flafka.agent.services.kafka import KafkaCluster
 from tests.fixtures.servers import of_this_run
 from tests.walks.recording import Walk, size
-from tests.walks.walking import Walked
+from tests.walks.walking import RecordedAgents
 
 IDLE_SECONDS = 15.0
 """Time without events: longer than the 10 s after which the slowest loop of these agents does all its work."""
@@ -33,8 +33,8 @@ def main() -> None:
         of_this_run(KafkaCluster(Path(directory, "kafka"), fixed_ports=False)) as kafka,
         of_this_run(HdfsCluster(Path(directory, "hdfs"), fixed_ports=False)) as hdfs,
     ):
-        intake, local, spark = Walked(Path(directory), kafka, hdfs, spark=True).run(arguments.idle)
-    walks = [intake, local, spark.beyond(local, "spark beyond local")]
+        intake, local, spark = RecordedAgents(Path(directory), kafka, hdfs, spark=True).run(arguments.idle)
+    walks = [intake, local, spark.without(local, "spark beyond local")]
     if arguments.json:
         print(json.dumps([as_json(walk) for walk in walks], indent=1))
         return

@@ -13,9 +13,9 @@ from tests.walks.statements import ROOT, Function, function_at
 
 RECORDER = Path(__file__).parent / "recorder"
 OBSERVERS = ("agent/monitoring/", "agent/audit/", "agent/logs.py")
-"""Modules that only observe; the audit is off."""
+"""Modules that only observe. The audit is off."""
 OBSERVING_THREADS = frozenset({"history", "kafka watch", "metrics", "taps", "tap"})
-"""Threads of `agent/monitoring`, which ask components for their gauges."""
+"""Threads of `agent/monitoring`, which read the gauges of components."""
 
 Window = tuple[float, float]
 """Start and end, by the monotonic clock, which all processes of a machine share."""
@@ -30,7 +30,7 @@ class Call(NamedTuple):
 
 
 class Thread(NamedTuple):
-    """A thread of a recorded process; pools that are made anew count as one."""
+    """A thread of a recorded process. Successive thread pools count as one."""
 
     process_id: str
     name: str
@@ -40,7 +40,7 @@ Calls = Mapping[Function, Call]
 
 
 def environment(directory: Path, paths: str = "") -> dict[str, str]:
-    """Variables with which all Python processes of an agent record their calls into a directory."""
+    """Return the variables that make all Python processes of an agent record their calls into a directory."""
     directory.mkdir(parents=True, exist_ok=True)
     return {
         "PYTHONPATH": ":".join(filter(None, [str(RECORDER), paths])),
@@ -49,7 +49,7 @@ def environment(directory: Path, paths: str = "") -> dict[str, str]:
     }
 
 
-def complete(directory: Path, end: float) -> bool:
+def is_complete(directory: Path, end: float) -> bool:
     """Return True once each process of a recording that still runs has written its calls up to a time."""
     return all(
         not Path(f"/proc/{file.stem}").exists() or max((line["until"] for line in _lines(file)), default=0) > end
@@ -65,15 +65,15 @@ class Walk:
     batch: Calls
     """Functions that a thread runs for batches alone."""
     loops: Calls
-    """Other functions of these threads, which run while nothing comes as well."""
+    """Other functions of these threads, which also run while the agent is idle."""
 
     @property
     def functions(self) -> Calls:
         """Functions of both kinds."""
         return _in_order({**self.batch, **self.loops})
 
-    def beyond(self, other: Walk, name: str) -> Walk:
-        """Return the part of this walk that another does not have."""
+    def without(self, other: Walk, name: str) -> Walk:
+        """Return the part of this walk that is not in another one."""
         known = other.functions.keys()
         batch = {function: call for function, call in self.batch.items() if function not in known}
         loops = {function: call for function, call in self.loops.items() if function not in known}
@@ -81,27 +81,27 @@ class Walk:
 
 
 def walk(name: str, directory: Path, batches: Sequence[Window], idle: Window) -> Walk:
-    """Return the walk that a recording shows: functions that run in each batch.
+    """Return the walk of a recording: the functions that run in each batch.
 
-    A timer that expires during one batch is no part of it. A thread that does the same when idle is none either,
-    such as one that looks for a changed configuration.
+    A timer that expires during one batch is no part of it. Neither is a thread that does the same when idle, such as
+    the one that polls the configuration file.
     """
-    ran, first, *others = (_calls_within(directory, window) for window in (idle, *batches))
+    idle_calls, first, *others = (_calls_within(directory, window) for window in (idle, *batches))
     called = {key: call for key, call in first.items() if all(key in other for other in others)}
-    passed = {thread for thread, function in called.keys() - ran.keys()}
+    batch_threads = {thread for thread, function in called.keys() - idle_calls.keys()}
     batch: dict[Function, Call] = {}
     loops: dict[Function, Call] = {}
     for (thread, function), call in sorted(called.items(), key=lambda item: item[1].time):
-        if (thread, function) not in ran:
+        if (thread, function) not in idle_calls:
             batch.setdefault(function, call)
-        elif thread in passed:
+        elif thread in batch_threads:
             loops.setdefault(function, call)
     return Walk(name, batch, {function: call for function, call in loops.items() if function not in batch})
 
 
 def _calls_within(directory: Path, window: Window) -> dict[tuple[Thread, Function], Call]:
     """Return the functions that threads called within a window, each with its first call."""
-    found: dict[tuple[Thread, Function], Call] = {}
+    calls: dict[tuple[Thread, Function], Call] = {}
     for file in directory.iterdir():
         for line in _lines(file):
             process = " ".join(Path(word).name for word in line["process"])
@@ -111,8 +111,8 @@ def _calls_within(directory: Path, window: Window) -> dict[tuple[Thread, Functio
                 function = function_at(*code)
                 if function is not None and not function.file.startswith(OBSERVERS):
                     thread = Thread(file.stem, re.sub(r"^ThreadPoolExecutor-\d+_\d+$", "ThreadPoolExecutor", name))
-                    found.setdefault((thread, function), Call(time, process, name))
-    return found
+                    calls.setdefault((thread, function), Call(time, process, name))
+    return calls
 
 
 def _in_order(calls: Calls) -> Calls:
@@ -127,7 +127,7 @@ def _lines(file: Path) -> Iterator[dict[str, Any]]:
 
 
 class Size(NamedTuple):
-    """Amount of code that somebody has to read."""
+    """Amount of code."""
 
     files: int
     functions: int

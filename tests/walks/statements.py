@@ -24,7 +24,7 @@ class Function(NamedTuple):
 def function_at(file: str, line: int, name: str) -> Function | None:
     """Return the function to which code of that first line and qualified name belongs.
 
-    A comprehension or lambda belongs to the function around it. Code of a module or a class belongs to none.
+    A comprehension or lambda belongs to the enclosing function. Code of a module or a class belongs to none.
     """
     functions = _functions(file)
     if line in functions and functions[line].name == name:
@@ -32,13 +32,13 @@ def function_at(file: str, line: int, name: str) -> Function | None:
     inner = name.rpartition(".")[2]
     if not inner.startswith("<") or inner == "<module>":
         return None
-    around = [function for first, function in functions.items() if first <= line <= _last_lines(file)[first]]
-    return max(around, key=lambda function: function.line) if around else Function(file, line, name, 1)
+    enclosing = [function for first, function in functions.items() if first <= line <= _last_lines(file)[first]]
+    return max(enclosing, key=lambda function: function.line) if enclosing else Function(file, line, name, 1)
 
 
 @functools.cache
 def _functions(file: str) -> dict[int, Function]:
-    """Functions of a file by first line."""
+    """Return the functions of a file by first line."""
     return {
         _first_line(node): Function(file, _first_line(node), name, sum(1 for _ in statements(node)))
         for name, node in _definitions(_parsed(file), "")
@@ -56,7 +56,7 @@ def _parsed(file: str) -> ast.Module:
 
 
 def _first_line(node: Definition) -> int:
-    """Line that Python has as the first one of the function's code."""
+    """Return the first line of the function's code: that of its first decorator or its `def`."""
     return min([node.lineno, *(decorator.lineno for decorator in node.decorator_list)])
 
 

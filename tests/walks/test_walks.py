@@ -1,4 +1,4 @@
-"""The tracer finds what a batch is known to pass; how much that is, `./dev walks` says."""
+"""The recorder finds the known functions of a batch. `./dev walks` prints the sizes."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from tests.walks import statements
 from tests.walks.__main__ import listing
 from tests.walks.recording import OBSERVERS, Walk
 from tests.walks.statements import Function, function_at
-from tests.walks.walking import Walked
+from tests.walks.walking import RecordedAgents
 
 INTAKE = [
     "SyslogFramer.cut",
     "SourceRunner.deliver",
-    "MaskInterceptor.matched",
+    "MaskInterceptor.apply",
     "KafkaChannel.put_in_order",
     "DeliveryReports._report",
 ]
@@ -45,16 +45,16 @@ key = lambda: 1
 
 
 def test_walks_of_a_batch(tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster) -> None:
-    intake, delivery = Walked(tmp_path, kafka_cluster, hdfs_cluster, spark=False).run(idle_seconds=3)
+    intake, delivery = RecordedAgents(tmp_path, kafka_cluster, hdfs_cluster, spark=False).run(idle_seconds=3)
     assert _in_order(intake, INTAKE) == INTAKE
     assert _in_order(delivery, DELIVERY) == DELIVERY
-    # The former never returns.
+    # `SinkRunner.run` never returns: its call is recorded as a running caller.
     assert {"SinkRunner.run", "KafkaReader.take"} <= {function.name for function in delivery.loops}
     for walk in (intake, delivery):
         assert not [function for function in walk.functions if function.file.startswith(OBSERVERS)]
         assert "MainThread" not in {call.thread for call in walk.functions.values()}
     assert any(text.endswith("[c1-producer]") for text in listing(intake))
-    assert not delivery.beyond(delivery, "nothing").functions
+    assert not delivery.without(delivery, "nothing").functions
 
 
 def _in_order(walk: Walk, names: list[str]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Batches sent through recorded agents on real servers: over TCP into Kafka, and from there into files on HDFS."""
+"""Batches through recorded agents on real servers: over TCP into Kafka, and from there into files on HDFS."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from flafka.agent.services.kafka import KafkaCluster
 from flafka.agent.services.running import RunningAgent, until
 from flafka.plugins.kafka.admin import committed_offsets
 from tests.system.running import connected, hdfs_sink, kafka_channel, unique
-from tests.walks.recording import Walk, Window, complete, environment, walk
+from tests.walks.recording import Walk, Window, environment, is_complete, walk
 
 EVENTS = 100
-"""Events of a batch: enough for the parser to read them by columns."""
+"""Number of events in a batch: enough for the vectorized parser."""
 BATCHES = 3
-"""Batches whose functions are put together, since not each of them meets each timer."""
+"""Number of batches. A function counts if it runs in each, which excludes timers."""
 SETTLE_SECONDS = 1.0
-"""Time after the delivery of a batch in which its counters and acknowledgements follow."""
+"""Time after the delivery of a batch for its counters and acknowledgements."""
 AFTER_FIRST_SECONDS = 2.0
 """Time until an agent is idle after the first batch; Spark reports its progress late."""
 INTAKE, LOCAL, SPARK = "intake", "hdfs local", "hdfs spark"
 
 
-class Walked:
-    """Recorded agents on a topic of their own: one takes events in, and one for each runner writes files."""
+class RecordedAgents:
+    """Recorded agents on their own topic: one receives events, and one per runner writes files."""
 
     def __init__(self, directory: Path, kafka: KafkaCluster, hdfs: HdfsCluster, *, spark: bool) -> None:
         self.topic = unique("walk")
@@ -38,10 +38,10 @@ class Walked:
         self._sinks = (LOCAL, SPARK) if spark else (LOCAL,)
 
     def run(self, idle_seconds: float) -> list[Walk]:
-        """Send a first batch, wait, send those that count, and return the walks of each agent."""
+        """Send a first batch, wait, send the measured batches, and return the walk of each agent."""
         with contextlib.ExitStack() as stack:
             intake = stack.enter_context(self._agent(INTAKE, self._intake()))
-            port = intake.port("s1")  # the topic is there now
+            port = intake.port("s1")  # the topic exists now
             agents = [intake, *(stack.enter_context(self._agent(name, self._sink(name))) for name in self._sinks)]
             with connected(port) as connection:
                 self._deliver(connection.sendall)
@@ -50,7 +50,7 @@ class Walked:
                 batches = [_window(lambda: self._deliver(connection.sendall)) for _ in range(BATCHES)]
             recordings = {name: self._directory / name / "calls" for name in (INTAKE, *self._sinks)}
             for name, recording in recordings.items():
-                until(lambda of=recording: complete(of, batches[-1][1]), f"all calls of {name}")
+                until(lambda recording=recording: is_complete(recording, batches[-1][1]), f"all calls of {name}")
             for agent in agents:
                 agent.stop()
         return [walk(name, recording, batches, idle) for name, recording in recordings.items()]
@@ -116,8 +116,8 @@ a1.sinks.k1.group = {self._group(name)}
 
     def _committed(self, name: str) -> int:
         with self._consumer(self._group(name)) as consumer:
-            (found,) = committed_offsets(consumer, [TopicPartition(self.topic, 0)], seconds=60)
-            return found.offset
+            (committed,) = committed_offsets(consumer, [TopicPartition(self.topic, 0)], seconds=60)
+            return committed.offset
 
     @contextlib.contextmanager
     def _consumer(self, group: str) -> Iterator[Consumer]:

@@ -1,4 +1,4 @@
-"""What an agent on YARN asks and says, with a ResourceManager that is none."""
+"""Requests and messages of an agent on YARN, with a fake ResourceManager."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from typing import Any, ClassVar
 import pytest
 
 from flafka.agent.options import AgentOptions
-from flafka.agent.runner.spark.session import _placed
+from flafka.agent.runner.spark.session import _driver_address
 from flafka.agent.services.cluster import site_xml
 from flafka.agent.services.running import until
 from flafka.agent.yarn import application, resourcemanager
-from flafka.agent.yarn.application import Application, YarnApplication, be_alone, plain, tag_of
+from flafka.agent.yarn.application import Application, YarnApplication, application_tag, lock_tag, shorten_diagnostics
 from flafka.agent.yarn.hadoop import hadoop_configuration
-from flafka.agent.yarn.resourcemanager import megabytes, told_of_yarn, wrong_with_yarn
+from flafka.agent.yarn.resourcemanager import describe_yarn, megabytes, yarn_problems
 from flafka.plugins import ConnectivityWarning, Retry
 from tests.fixtures.ports import free_port
 
@@ -30,7 +30,7 @@ ONE = Application("application_1_0001", "ACCEPTED", "UNDEFINED", "http://rm/1", 
 
 
 class FakeYarn:
-    """As `Yarn`, of memory alone."""
+    """Replacement of `Yarn` in memory."""
 
     def __init__(self, *applications: Application) -> None:
         self.known, self.killed, self.running = list(applications), list[str](), 2
@@ -47,7 +47,7 @@ class FakeYarn:
     def nodes(self) -> int:
         return self.running
 
-    def used(self, queue: str) -> str:
+    def queue_usage(self, queue: str) -> str:
         return "100 %"
 
 
@@ -58,7 +58,7 @@ def of(*applications: Application) -> tuple[YarnApplication, FakeYarn, list[str]
     return made, fake, said, shown
 
 
-def test_what_keeps_an_application_waiting_is_said_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reason_of_a_waiting_application_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(application, "APPLICATION_CHECK_SECONDS", 0.01)
     monkeypatch.setattr(application, "CONTAINER_WAIT_SECONDS", 0.05)
     made, fake, said, shown = of()
@@ -75,7 +75,7 @@ def test_what_keeps_an_application_waiting_is_said_once(monkeypatch: pytest.Monk
     assert shown == [{"application": ONE.id, "tracking": "http://rm/1"}]
 
 
-def test_a_container_that_starts_is_nothing_to_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_starting_container_is_not_reported_as_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(application, "APPLICATION_CHECK_SECONDS", 0.001)
     monkeypatch.setattr(application, "CONTAINER_WAIT_SECONDS", 0.0)
     made, fake, said, _ = of(replace(ONE, containers=1))
@@ -86,25 +86,27 @@ def test_a_container_that_starts_is_nothing_to_wait_for(monkeypatch: pytest.Monk
         until(lambda: said, "a word", 60)
 
 
-def test_executors_that_are_not_given() -> None:
+def test_missing_executors() -> None:
     made, fake, _, _ = of(replace(ONE, state="RUNNING", containers=1))
-    assert made.lacking("a container with 2g") == (
+    assert made.executor_shortage("a container with 2g") == (
         "YARN gives application_1_0001 no executor: queue night is full to 100 %, and a container with 2g is needed; "
         "http://rm/1"
     )
     fake.known = [replace(ONE, state="RUNNING", containers=2)]
-    assert made.lacking("a container with 2g") is None, "it is being started"
+    assert made.executor_shortage("a container with 2g") is None, "it is being started"
     fake.known = [replace(ONE, state="ACCEPTED", containers=1)]
-    assert made.lacking("a container with 2g") is None, "another ApplicationMaster is"
+    assert made.executor_shortage("a container with 2g") is None, "another ApplicationMaster is"
 
 
-def test_an_end_is_told_with_the_words_of_the_resource_manager(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_end_is_reported_with_the_message_of_the_resource_manager(monkeypatch: pytest.MonkeyPatch) -> None:
     made, fake, _, _ = of(replace(ONE, state="RUNNING"))
     with monkeypatch.context() as hasty:
         hasty.setattr(application, "LAST_RESPONSE_SECONDS", 0.1)
-        assert made.why_over() is None
-    fake.known = [replace(ONE, state="KILLED", end="KILLED", diagnostics="Application was killed by user ann")]
-    assert made.why_over() == (
+        assert made.end_reason() is None
+    fake.known = [
+        replace(ONE, state="KILLED", final_status="KILLED", diagnostics="Application was killed by user ann")
+    ]
+    assert made.end_reason() == (
         "the YARN application application_1_0001 has ended as KILLED: Application was killed by user ann; http://rm/1"
     )
 
@@ -116,7 +118,7 @@ def test_an_application_that_runs_is_ended_where_the_agent_is() -> None:
     assert fake.killed == [ONE.id]
 
 
-def test_settings_keep_what_the_user_says() -> None:
+def test_settings_of_the_user_are_kept() -> None:
     made = of()[0]
     own = {"spark.yarn.tags": "logs", "spark.yarn.maxAppAttempts": "2"}
     assert made.settings(own) == {"spark.yarn.tags": "tag,logs", "spark.yarn.maxAppAttempts": "2"}
@@ -125,25 +127,29 @@ def test_settings_keep_what_the_user_says() -> None:
 
 def test_a_tag_is_one_agent_s_and_held_by_one_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
-    tags = {tag_of("a1", "/etc/a.conf"), tag_of("a2", "/etc/a.conf"), tag_of("a1", "/etc/b.conf")}
+    tags = {
+        application_tag("a1", "/etc/a.conf"),
+        application_tag("a2", "/etc/a.conf"),
+        application_tag("a1", "/etc/b.conf"),
+    }
     assert len(tags) == 3
-    assert tag_of("A,1", "/etc/a.conf").startswith("flafka-a-1-")
+    assert application_tag("A,1", "/etc/a.conf").startswith("flafka-a-1-")
     assert all(tag == tag.lower() and len(tag) <= 100 for tag in tags)
-    monkeypatch.setattr(application, "_held", [])
+    monkeypatch.setattr(application, "_locks", [])
     tag = tags.pop()
-    be_alone(tag)
+    lock_tag(tag)
     with pytest.raises(Retry, match="another driver of this agent runs on this host"):
-        be_alone(tag)
-    application._held.pop().close()
-    be_alone(tag)
-    application._held.pop().close()
+        lock_tag(tag)
+    application._locks.pop().close()
+    lock_tag(tag)
+    application._locks.pop().close()
 
 
 def test_diagnostics_in_one_line() -> None:
-    assert plain("[Mon Nov 23 11:00:00 +0000 2026] Application is added\n  to the scheduler. ") == (
+    assert shorten_diagnostics("[Mon Nov 23 11:00:00 +0000 2026] Application is added\n  to the scheduler. ") == (
         "Application is added to the scheduler."
     )
-    assert len(plain("x" * 10_000)) == application.LONGEST_TEXT + 1
+    assert len(shorten_diagnostics("x" * 10_000)) == application.MAX_DIAGNOSTICS_CHARACTERS + 1
 
 
 @pytest.mark.parametrize(
@@ -154,13 +160,13 @@ def test_sizes(text: str, size: int) -> None:
 
 
 class Pages(http.server.BaseHTTPRequestHandler):
-    """A ResourceManager's web pages, as far as they are asked."""
+    """Web pages of a ResourceManager, as far as they are read."""
 
-    told: ClassVar[dict[str, Any]] = {}
+    answers: ClassVar[dict[str, Any]] = {}
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0].removeprefix("/ws/v1/cluster/")
-        found = self.told.get(path)
+        found = self.answers.get(path)
         self.send_response(200 if found is not None else 401)
         self.end_headers()
         self.wfile.write(found if isinstance(found, bytes) else json.dumps(found).encode())
@@ -173,13 +179,13 @@ class Pages(http.server.BaseHTTPRequestHandler):
         self.wfile.write(b'{"application-id": "application_1_0009"}' if new else b"")
 
     def log_message(self, *_: object) -> None:
-        """Nothing."""
+        """Log nothing."""
 
 
 @pytest.fixture
 def pages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[Pages]]:
     class Own(Pages):
-        told: ClassVar[dict[str, Any]] = {
+        answers: ClassVar[dict[str, Any]] = {
             "info": {"clusterInfo": {"resourceManagerVersion": "3.4.3", "state": "STARTED"}},
             "metrics": {"clusterMetrics": {"activeNodes": 2, "totalMB": 8192}},
             "nodes": {"nodes": {"node": [node(2048), node(6144), node(0, "LOST")]}},
@@ -221,12 +227,12 @@ def queue(name: str, state: str = "RUNNING", used: float = 10.0) -> dict[str, An
 
 def found(**conf: str) -> list[str]:
     named = {f"spark.{name.replace('_', '.')}": value for name, value in conf.items()}
-    return list(wrong_with_yarn(AgentOptions(spark_master="yarn", spark_conf=named)))
+    return list(yarn_problems(AgentOptions(spark_master="yarn", spark_conf=named)))
 
 
 def test_all_is_well(pages: type[Pages]) -> None:
     assert found() == []
-    assert told_of_yarn() == "YARN 3.4.3 with 2 NodeManagers and 8,192 MB"
+    assert describe_yarn() == "YARN 3.4.3 with 2 NodeManagers and 8,192 MB"
 
 
 def test_queues(pages: type[Pages]) -> None:
@@ -234,7 +240,7 @@ def test_queues(pages: type[Pages]) -> None:
     assert found(yarn_queue="night") == [
         "YARN has no queue night (spark.conf.spark.yarn.queue): there are day, default"
     ]
-    queues = pages.told["scheduler"]["scheduler"]["schedulerInfo"]["queues"]
+    queues = pages.answers["scheduler"]["scheduler"]["schedulerInfo"]["queues"]
     queues["queue"] = [queue("default", "STOPPED")]
     assert found() == ["YARN's queue default is STOPPED: it takes no applications"]
     queues["queue"] = [queue("default", used=100.0)]
@@ -258,28 +264,28 @@ def test_sizes_that_do_not_fit(pages: type[Pages]) -> None:
     [
         ("exitCode: 127 failing", "a node of YARN has no python"),
         ("exitCode: 42 failing", " on a node of YARN is not Python "),
-        ("exitCode: -1000", "is not known: application_1_0009 is FAILED: exitCode: -1000"),
+        ("exitCode: -1000", "is unknown: application_1_0009 is FAILED: exitCode: -1000"),
     ],
 )
 def test_the_python_of_the_executors(pages: type[Pages], diagnostics: str, said: str) -> None:
-    pages.told["apps/application_1_0009"]["app"]["diagnostics"] = diagnostics
+    pages.answers["apps/application_1_0009"]["app"]["diagnostics"] = diagnostics
     (one,) = found()
     assert said in one
 
 
 def test_a_resource_manager_without_nodes_too_old_or_with_kerberos(pages: type[Pages]) -> None:
-    pages.told["nodes"] = {"nodes": None}
-    pages.told["info"]["clusterInfo"].update(resourceManagerVersion="2.10.1", state="STOPPED")
+    pages.answers["nodes"] = {"nodes": None}
+    pages.answers["info"]["clusterInfo"].update(resourceManagerVersion="2.10.1", state="STOPPED")
     assert found() == [
-        "YARN is 2.10.1, and Spark speaks with 3.0 or newer",
+        "YARN is 2.10.1, and Spark needs 3.0 or newer",
         "the ResourceManager is STOPPED",
-        "YARN has no NodeManager that runs: no container is given",
+        "YARN has no running NodeManager, so it gives no container",
     ]
-    del pages.told["info"]
+    del pages.answers["info"]
     (one,) = found()
     assert isinstance(one, ConnectivityWarning)
-    assert one.startswith("the ResourceManager's pages do not tell of YARN (http://127.0.0.1:")
-    assert "asks for Kerberos" in one
+    assert one.startswith("no active ResourceManager answers at its web pages (http://127.0.0.1:")
+    assert "requires Kerberos" in one
 
 
 def test_of_two_resource_managers_the_active_one_is_asked(
@@ -288,8 +294,8 @@ def test_of_two_resource_managers_the_active_one_is_asked(
     redirected = b"This is standby RM. Redirecting to the current active RM: http://rm2:8088/ws/v1/cluster/nodes\n"
 
     class StandingBy(Pages):
-        told: ClassVar[dict[str, Any]] = {
-            "info": {"clusterInfo": {**pages.told["info"]["clusterInfo"], "haState": "STANDBY"}},
+        answers: ClassVar[dict[str, Any]] = {
+            "info": {"clusterInfo": {**pages.answers["info"]["clusterInfo"], "haState": "STANDBY"}},
             **dict.fromkeys(["metrics", "nodes", "scheduler"], redirected),
         }
 
@@ -299,7 +305,7 @@ def test_of_two_resource_managers_the_active_one_is_asked(
             self.end_headers()
             self.wfile.write(redirected)
 
-    pages.told["info"]["clusterInfo"]["haState"] = "ACTIVE"
+    pages.answers["info"]["clusterInfo"]["haState"] = "ACTIVE"
     (active,) = hadoop_configuration().pages()
     with serving(StandingBy) as other:
         properties = {"yarn.resourcemanager.ha.enabled": "true", "yarn.resourcemanager.ha.rm-ids": "rm1,rm2"}
@@ -307,11 +313,11 @@ def test_of_two_resource_managers_the_active_one_is_asked(
             properties |= {f"yarn.resourcemanager.{name}.{id}": at for name in ("address", "webapp.address")}
         (tmp_path / "yarn-site.xml").write_text(site_xml(properties))
         assert found() == []
-        assert told_of_yarn() == "YARN 3.4.3 with 2 NodeManagers and 8,192 MB"
-        StandingBy.told["info"] = {"another": "program"}
+        assert describe_yarn() == "YARN 3.4.3 with 2 NodeManagers and 8,192 MB"
+        StandingBy.answers["info"] = {"another": "program"}
         assert found() == []
-        StandingBy.told["info"] = {"clusterInfo": {"haState": "STANDBY"}}
-        pages.told["info"]["clusterInfo"]["haState"] = "STANDBY"
+        StandingBy.answers["info"] = {"clusterInfo": {"haState": "STANDBY"}}
+        pages.answers["info"]["clusterInfo"]["haState"] = "STANDBY"
         (one,) = found()
         assert isinstance(one, ConnectivityWarning)
         assert f"(http://{other} is STANDBY; {active} is STANDBY): nothing else is checked" in one
@@ -337,22 +343,22 @@ OTHERWISE = b"""
     ],
     ids=["html", "empty", "null", "list", "truncated", "other", "deep", "otherwise"],
 )
-def test_answers_of_another_program_are_told_in_a_sentence(
+def test_answers_of_another_program_are_reported(
     pages: type[Pages], page: str, answer: bytes, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(resourcemanager, "TRIAL_SECONDS", 0.05)
-    pages.told[page] = answer
+    pages.answers[page] = answer
     said = found()
     assert all(isinstance(one, ConnectivityWarning) for one in said), "no more is known of YARN than before"
-    assert told_of_yarn() == "" or page not in ("info", "metrics")
+    assert describe_yarn() == "" or page not in ("info", "metrics")
 
 
 def test_an_answer_that_does_not_end(pages: type[Pages], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(resourcemanager, "ANSWER_BYTES", 100)
-    pages.told["nodes"] = b" " * 1000
+    monkeypatch.setattr(resourcemanager, "MAX_RESPONSE_BYTES", 100)
+    pages.answers["nodes"] = b" " * 1000
     (first, *_) = found()
     assert isinstance(first, ConnectivityWarning)
-    assert first.startswith("which nodes YARN has is not known: http://127.0.0.1:")
+    assert first.startswith("the nodes of YARN are unknown: http://127.0.0.1:")
     assert first.endswith(": its answer does not end")
 
 
@@ -361,7 +367,7 @@ def test_no_resource_manager(pages: type[Pages], monkeypatch: pytest.MonkeyPatch
     assert found() == ["no ResourceManager of YARN answers (127.0.0.1:1: Connection refused)"]
 
 
-def test_the_driver_is_where_the_first_resource_manager_that_answers_is_reached_from(
+def test_the_driver_is_at_the_address_that_reaches_the_first_live_resource_manager(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
@@ -375,7 +381,7 @@ def test_the_driver_is_where_the_first_resource_manager_that_answers_is_reached_
             "yarn.resourcemanager.address.b": f"127.0.0.1:{port}",
         }
         (tmp_path / "yarn-site.xml").write_text(site_xml(several))
-        assert _placed("yarn") == {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
+        assert _driver_address("yarn") == {"spark.driver.host": "127.0.0.1", "spark.driver.bindAddress": "127.0.0.1"}
     refused = f"127.0.0.1:{silent}: Connection refused; 127.0.0.1:{port}: Connection refused"
     with pytest.raises(Retry, match=f"no ResourceManager of YARN answers \\({re.escape(refused)}\\)"):
-        _placed("yarn")
+        _driver_address("yarn")

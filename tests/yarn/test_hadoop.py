@@ -1,4 +1,4 @@
-"""Hadoop's configuration, as it is read without Java."""
+"""Configuration of Hadoop, read without Java."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_both_directories_and_references(tmp_path: Path, monkeypatch: pytest.Mon
     assert found.get("fs.defaultFS") == "hdfs://hdfs"
     assert found.get("only") == "there"
     assert found.get("missing", "otherwise") == "otherwise"
-    assert found.get("x")  # two that name one another come to an end
+    assert found.get("x")  # two that refer to one another end
     assert found.resource_managers() == [("rm", 8032)]
     assert found.pages() == ["http://rm:8088"]
 
@@ -68,7 +68,7 @@ def test_several_resource_managers_and_https(tmp_path: Path, monkeypatch: pytest
     assert found.pages() == ["https://a:9090", "https://b:8090"]
 
 
-def test_what_is_missing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_configuration_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def said() -> str:
         with pytest.raises(FlafkaError) as raised:
             hadoop_configuration()
@@ -78,7 +78,7 @@ def test_what_is_missing_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "none"))
     assert said() == f"HADOOP_CONF_DIR = {tmp_path / 'none'} is not a directory"
     monkeypatch.setenv("HADOOP_CONF_DIR", str(write(tmp_path / "conf", core={})))
-    assert said() == f"{tmp_path / 'conf'} has no yarn-site.xml, which says where YARN is"
+    assert said() == f"{tmp_path / 'conf'} has no yarn-site.xml, which has the address of YARN"
     (tmp_path / "conf" / "yarn-site.xml").write_text("<configuration>")
     assert said().startswith(f"{tmp_path / 'conf' / 'yarn-site.xml'} cannot be read: ")
 

@@ -1,1 +1,1 @@
-"""The page of an agent: HTML, CSS and JavaScript as browsers get them. Nothing of it is built."""
+"""Page of an agent: HTML, CSS and JavaScript, served as they are."""

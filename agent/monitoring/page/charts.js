@@ -1,22 +1,22 @@
-// Numbers as text, the last hour as lines, and how elements are made.
+// Numbers as text, time series of the last hour as lines, and helpers that create elements.
 "use strict";
 
-const POINTS = 180; // of a line: more are not to be seen
+const POINTS = 180; // of a line; more would not be visible
 
-/** An element with these attributes and children. Text is only ever set as text: it comes from outside. */
+/** Create an HTML element. Children are set as text or nodes, never as HTML: the text may come from an attacker. */
 export function element(tag, attributes = {}, ...children) {
-  return filled(document.createElement(tag), attributes, children);
+  return fill(document.createElement(tag), attributes, children);
 }
 
-/** The same in a drawing. */
-export function drawn(tag, attributes = {}, ...children) {
-  return filled(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
+/** Create an SVG element. */
+export function svgElement(tag, attributes = {}, ...children) {
+  return fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
 }
 
-function filled(made, attributes, children) {
-  for (const [name, value] of Object.entries(attributes)) made.setAttribute(name, value);
-  made.append(...children);
-  return made;
+function fill(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
+  node.append(...children);
+  return node;
 }
 
 export function short(number) {
@@ -42,66 +42,66 @@ export function span(seconds) {
   return seconds < 172800 ? `${(seconds / 3600).toFixed(1)} h` : `${Math.round(seconds / 86400)} d`;
 }
 
-/** The samples of the last hour, as the agent had them, also of its runs before this one. */
+/** Samples of the last hour, from this run of the agent and from earlier ones. */
 export const history = {
-  times: [], series: {}, every: 2, kept: 3600, asked: 0,
+  times: [], series: {}, every: 2, kept: 3600, requested: 0,
 
-  add(came) {
-    this.every = came.every;
-    this.kept = came.kept;
+  add(update) {
+    this.every = update.every;
+    this.kept = update.kept;
     const before = this.times.length;
-    this.times.push(...came.times);
-    const known = new Set([...Object.keys(this.series), ...Object.keys(came.series)]);
-    for (const component of known) {
-      const mine = (this.series[component] ||= {}), theirs = came.series[component] || {};
-      for (const counter of new Set([...Object.keys(mine), ...Object.keys(theirs)])) {
-        const values = (mine[counter] ||= new Array(before).fill(null));
-        values.push(...(theirs[counter] || new Array(came.times.length).fill(null)));
+    this.times.push(...update.times);
+    const components = new Set([...Object.keys(this.series), ...Object.keys(update.series)]);
+    for (const component of components) {
+      const old = (this.series[component] ||= {}), added = update.series[component] || {};
+      for (const counter of new Set([...Object.keys(old), ...Object.keys(added)])) {
+        const values = (old[counter] ||= new Array(before).fill(null));
+        values.push(...(added[counter] || new Array(update.times.length).fill(null)));
       }
     }
-    const old = this.times.findIndex((at) => at >= this.times[this.times.length - 1] - this.kept);
-    if (old > 0) {
-      this.times.splice(0, old);
-      for (const mine of Object.values(this.series)) for (const values of Object.values(mine)) values.splice(0, old);
+    const expired = this.times.findIndex((time) => time >= this.times[this.times.length - 1] - this.kept);
+    if (expired > 0) {
+      this.times.splice(0, expired);
+      for (const series of Object.values(this.series)) for (const values of Object.values(series)) values.splice(0, expired);
     }
   },
 
-  /** Values of a gauge, or how many a second a counter counted; null where it is not known. */
+  /** Values of a gauge, or the rate per second of a counter; null if unknown. */
   values(component, counter, asRate) {
-    const found = this.series[component]?.[counter] || [];
-    if (!asRate) return found;
-    return found.map((value, i) => {
+    const values = this.series[component]?.[counter] || [];
+    if (!asRate) return values;
+    return values.map((value, i) => {
       const seconds = this.times[i] - this.times[i - 1];
-      const unknown = i === 0 || value === null || found[i - 1] === null || seconds > 3 * this.every;
-      return unknown ? null : Math.max(0, (value - found[i - 1]) / seconds);
+      const unknown = i === 0 || value === null || values[i - 1] === null || seconds > 3 * this.every;
+      return unknown ? null : Math.max(0, (value - values[i - 1]) / seconds);
     });
   },
 
-  /** They as the path of a line; it breaks where the agent was down. */
+  /** Path of a line through the values, with gaps for the times when the agent was down. */
   line(numbers, width, height) {
-    const { points, most } = this.points(numbers);
+    const { points, maximum } = this.points(numbers);
     let path = "", pen = "M", last = null;
     for (const point of points) {
-      if (last !== null && point.at - last > Math.max(3 * this.every, (2.5 * this.kept) / POINTS)) pen = "M";
-      const x = width * (1 - (this.times[this.times.length - 1] - point.at) / this.kept);
-      path += `${pen}${x.toFixed(1)},${(height - 1 - (height - 2) * (point.value / most)).toFixed(1)}`;
+      if (last !== null && point.time - last > Math.max(3 * this.every, (2.5 * this.kept) / POINTS)) pen = "M";
+      const x = width * (1 - (this.times[this.times.length - 1] - point.time) / this.kept);
+      path += `${pen}${x.toFixed(1)},${(height - 1 - (height - 2) * (point.value / maximum)).toFixed(1)}`;
       pen = "L";
-      last = point.at;
+      last = point.time;
     }
     return path;
   },
 
   points(numbers) {
     const bucket = this.kept / POINTS, points = [];
-    let sum = 0, count = 0, at = 0, slot = null;
-    const close = () => { if (count) points.push({ at: at / count, value: sum / count }); sum = count = at = 0; };
+    let sum = 0, count = 0, time = 0, slot = null;
+    const close = () => { if (count) points.push({ time: time / count, value: sum / count }); sum = count = time = 0; };
     numbers.forEach((value, i) => {
       if (value === null) return;
-      const mine = Math.floor(this.times[i] / bucket);
-      if (mine !== slot) { close(); slot = mine; }
-      sum += value; at += this.times[i]; count += 1;
+      const current = Math.floor(this.times[i] / bucket);
+      if (current !== slot) { close(); slot = current; }
+      sum += value; time += this.times[i]; count += 1;
     });
     close();
-    return { points, most: numbers.reduce((most, value) => Math.max(most, value), 1e-9) };
+    return { points, maximum: numbers.reduce((maximum, value) => Math.max(maximum, value), 1e-9) };
   },
 };

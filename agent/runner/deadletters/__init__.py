@@ -1,1 +1,1 @@
-"""Events that can never be delivered: made, kept with a reason, found again, and replayed."""
+"""Dead letters: events that can never be delivered, stored with the reason, read back, and reported as alerts."""

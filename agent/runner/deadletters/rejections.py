@@ -1,86 +1,88 @@
-"""What one sink rejects: dead letters as long as it is the exception, a pause where it is the rule."""
+"""Rejected events of one sink: dead letters while they are few, a pause of the sink once they are too many."""
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Collection, Iterable
 
-from flafka.agent.runner.deadletters.letters import DeadLetter, DeadLetters
+from flafka.agent.runner.deadletters.store import DeadLetter, DeadLetterStore
 from flafka.agent.topology import Tolerance
 from flafka.plugins import Retry
 
-HELD_BYTES = 16 << 20
-"""So much may wait for the commit."""
-LETTER_BYTES = 1000
-"""What a letter takes beside its body, about."""
+MAX_PENDING_BYTES = 16 << 20
+"""Size of pending dead letters from which on the batches that they came with are committed early."""
+OVERHEAD_BYTES = 1000
+"""Estimated memory that a dead letter takes beside its body."""
 
 
 class Rejections:
-    """Dead letters of one sink, held until the events they came with are about to be committed.
+    """Pending dead letters of one sink, held until the batch that they came with is about to be committed.
 
-    What is offered again after a failure is rejected again: a dead letter of it has the same name, is stored once and
-    counts once.
+    Events that are redelivered after a failure are rejected again. Their dead letters have the same names, so they
+    are stored once and count once.
 
-    Above the share that `tolerance` allows it raises Retry instead and is paused: the sink's runner offers the events
-    again, and again, until most of them are taken.
+    Above the share that `tolerance` allows, the sink is paused and Retry is raised instead. The sink's runner then
+    redelivers the events until most of them are accepted.
     """
 
-    def __init__(self, letters: DeadLetters, tolerance: Tolerance) -> None:
-        self.letters, self.tolerance = letters, tolerance
+    def __init__(self, store: DeadLetterStore, tolerance: Tolerance) -> None:
+        self._dead_letters, self.tolerance = store, tolerance
         self.paused = ""
-        """Why, in words; empty while the sink is not paused."""
+        """Reason for the pause, in words; empty while the sink is not paused."""
         self._latest: deque[tuple[int, int]] = deque()  # (events, rejected) of each commit
         self.events = self._rejected = 0
-        """How many were offered, and how many of them rejected, since the last commit."""
-        self._held: list[DeadLetter] = []
+        """Numbers of events offered to the sink, and of those rejected, since the last commit."""
+        self._pending: list[DeadLetter] = []
         self._bytes = 0
         self._stored: dict[str, int | None] = {}
-        """Partition by name, of dead letters that are durable although what they came with is not committed."""
+        """Partition by name of dead letters that are durable although their batch is not committed yet."""
 
-    def offered(self, events: int) -> None:
-        """The sink is about to get so many."""
+    def add_offered(self, events: int) -> None:
+        """Count events that are about to be offered to the sink."""
         self.events += events
 
-    def add(self, letters: Iterable[DeadLetter]) -> None:
-        """It rejected these. Raises Retry where they are too many."""
-        new = list(letters)
+    def add(self, dead_letters: Iterable[DeadLetter]) -> None:
+        """Hold dead letters of events that the sink rejected. Raises Retry if the share of them is too large."""
+        new = list(dead_letters)
         if not new:
             return
         self._rejected += len(new)
-        self._held += new
+        self._pending += new
         self._bytes += sum(map(_size, new))
-        self._judge(new[-1].reason)
+        self._check_tolerance(new[-1].reason)
 
     @property
-    def full(self) -> bool:
-        """Whether so much is held that it had better be kept, and what it came with committed."""
-        return self._bytes > HELD_BYTES
+    def is_full(self) -> bool:
+        """True if pending dead letters take so much memory that their batches should be committed now."""
+        return self._bytes > MAX_PENDING_BYTES
 
     def store(self, partition: int | None = None) -> int:
-        """Make the held dead letters of this partition durable, or all, and return how many of them are new.
+        """Make the pending dead letters of one partition durable, or all, and return the number of new ones.
 
-        The caller commits afterwards what they came with. Raises Retry, and holds them still.
+        The caller commits their batch afterwards. Raises Retry, after which they are still pending.
         """
-        held = self._held if partition is None else [one for one in self._held if _partition(one) == partition]
-        new = [one for one in held if one.name not in self._stored]
+        pending = (
+            self._pending if partition is None else [one for one in self._pending if _partition(one) == partition]
+        )
+        new = [dead_letter for dead_letter in pending if dead_letter.name not in self._stored]
         if new:
-            self.letters.put(new)
-            self._stored.update((one.name, _partition(one)) for one in new)
-        self._drop(held)
+            self._dead_letters.put(new)
+            self._stored.update((dead_letter.name, _partition(dead_letter)) for dead_letter in new)
+        self._drop(pending)
         return len(new)
 
     def partitions(self) -> set[int]:
-        """Partitions of which dead letters are held."""
-        return {one.id.partition for one in self._held if one.id is not None}
+        """Return the partitions with pending dead letters."""
+        return {dead_letter.id.partition for dead_letter in self._pending if dead_letter.id is not None}
 
-    def take(self) -> list[DeadLetter]:
-        """All that are held, for someone else to keep."""
-        held = self._held
-        self._drop(held)
-        return held
+    def take_all(self) -> list[DeadLetter]:
+        """Remove and return all pending dead letters, for a caller that stores them itself."""
+        pending = self._pending
+        self._drop(pending)
+        return pending
 
     def committed(self, partitions: Collection[int]) -> None:
-        """Everything that was offered of these partitions is delivered, except for what was rejected."""
+        """Record that the offered events of these partitions are committed: delivered, or stored as dead letters."""
         self._forget_stored(partitions)
         if not self.events:
             return
@@ -91,19 +93,23 @@ class Rejections:
         self.events = self._rejected = 0
 
     def start_over(self) -> None:
-        """Nothing since the last commit counts: it is offered again."""
+        """Drop all since the last commit, as the events are redelivered."""
         self.events = self._rejected = 0
-        self._drop(self._held)
+        self._drop(self._pending)
 
     def lost(self, partitions: Collection[int]) -> None:
-        """Others go on with these partitions."""
+        """Drop the dead letters of partitions that are assigned to other members now."""
         self._forget_stored(partitions)
-        self._drop([one for one in self._held if _partition(one) in partitions])
+        self._drop([dead_letter for dead_letter in self._pending if _partition(dead_letter) in partitions])
 
     def _forget_stored(self, partitions: Collection[int]) -> None:
-        self._stored = {name: one for name, one in self._stored.items() if one is not None and one not in partitions}
+        self._stored = {
+            name: partition
+            for name, partition in self._stored.items()
+            if partition is not None and partition not in partitions
+        }
 
-    def _judge(self, reason: str) -> None:
+    def _check_tolerance(self, reason: str) -> None:
         events, rejected, window = self.events, self._rejected, 0
         if not self.paused:
             window = self.tolerance.window
@@ -114,23 +120,23 @@ class Rejections:
         self.paused = self.paused or (
             f"paused: {rejected:,} of the latest {events:,} events were rejected, more than errors.tolerance = "
             f"{self.tolerance.percent} (%) allows, the last because: {reason}. They wait in the channel and are "
-            f"offered again until they are taken: correct the configuration or what the sink writes to; with "
-            f"errors.tolerance = all they become dead letters"
+            "redelivered until they are accepted: correct the configuration or what the sink writes to; with "
+            "errors.tolerance = all they become dead letters"
         )
         raise Retry(self.paused)
 
-    def _drop(self, letters: list[DeadLetter]) -> None:
-        if letters is self._held:
-            self._held, self._bytes = [], 0
+    def _drop(self, dead_letters: list[DeadLetter]) -> None:
+        if dead_letters is self._pending:
+            self._pending, self._bytes = [], 0
             return
-        gone = set(map(id, letters))
-        self._held = [one for one in self._held if id(one) not in gone]
-        self._bytes = sum(map(_size, self._held))
+        dropped = set(map(id, dead_letters))
+        self._pending = [dead_letter for dead_letter in self._pending if id(dead_letter) not in dropped]
+        self._bytes = sum(map(_size, self._pending))
 
 
-def _partition(letter: DeadLetter) -> int | None:
-    return letter.id.partition if letter.id is not None else None
+def _partition(dead_letter: DeadLetter) -> int | None:
+    return dead_letter.id.partition if dead_letter.id is not None else None
 
 
-def _size(letter: DeadLetter) -> int:
-    return len(letter.event.body) + LETTER_BYTES
+def _size(dead_letter: DeadLetter) -> int:
+    return len(dead_letter.event.body) + OVERHEAD_BYTES

@@ -1,1 +1,1 @@
-"""Runs sources, channels and sinks on threads of the agent."""
+"""Runners of sources, channels and sinks on threads of the agent."""

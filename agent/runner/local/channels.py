@@ -1,4 +1,4 @@
-"""Opens one channel, keeps it open, and puts into it."""
+"""Runner of one channel: opens it, keeps it open, and puts batches into it."""
 
 from __future__ import annotations
 
@@ -12,45 +12,46 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flafka.agent.audit.publishing import AUDIT_INTERVAL_SECONDS, Audit
-from flafka.agent.monitoring.latency import took
+from flafka.agent.monitoring.latency import record_batch_duration
 from flafka.agent.monitoring.taps import Taps
-from flafka.agent.runner.deadletters.letters import DeadLetter, DeadLetters
-from flafka.agent.runner.supervise import Worker
+from flafka.agent.runner.deadletters.store import DeadLetter, DeadLetterStore
+from flafka.agent.runner.worker import Worker
 from flafka.plugins import Batch, Channel, Metric, Reader, RebalanceListener, Rejected, Retry
 
 Enqueued = Callable[[], None]
+"""Callback for a batch that is enqueued: no later batch can overtake it."""
 
 
-def nobody_waits() -> None:
-    """`enqueued` of a batch that is on its way alone."""
+def no_callback() -> None:
+    """Do nothing: the `Enqueued` callback of a batch that is in flight alone."""
 
 
 class PutResult(NamedTuple):
-    """Result of a put: the batch is in the channel, but for what it can never take."""
+    """Result of a put: the events that the channel has stored, and those that it can never take."""
 
     stored: Batch
     rejected: Sequence[DeadLetter]
-    """Events that the channel can never take. They are kept as dead letters before the batch counts as stored."""
+    """Events that the channel can never take. They are stored as dead letters before the batch counts as stored."""
 
 
 @dataclass(eq=False)
 class PendingPut:
-    """A batch on its way into one channel. `ChannelRunner.complete` is repeated with it until it returns."""
+    """Put of a batch into one channel. The caller repeats `ChannelRunner.complete` with it until that returns."""
 
     batch: Batch
     owners: Sequence[str]
-    """Path of the source of each row, or of all rows."""
+    """Path of the source of each row; a single path stands for all rows."""
     result: PutResult | None = None
-    """Unset while the channel does not hold it. Afterwards another put would store the events twice."""
+    """Result once the channel has stored the batch, after which another put would duplicate the events."""
     overflow: PendingPut | None = None
-    """The put into the overflow that has taken its place."""
+    """Put into the overflow that replaces this put."""
 
 
 class ChannelRunner(Worker):
-    """A channel with its audit."""
+    """Runner of a channel with its audit."""
 
     declared_metrics: ClassVar[tuple[Metric, ...]] = ()
-    """Metrics of the runner, besides the ones of every channel and the channel's own."""
+    """Metrics of the runner, besides the metrics of every channel and the channel's own."""
 
     def __init__(self, path: str, name: str, channel: Channel, audit: Audit | None = None) -> None:
         super().__init__(path, channel)
@@ -58,10 +59,10 @@ class ChannelRunner(Worker):
         self.taps = Taps()
         self.ready = threading.Event()
         self.may_close = threading.Event()
-        channel.stopping = threading.Event()  # puts under way go on while the agent drains
+        channel.stopping = threading.Event()  # its own event, as puts in flight continue while the agent drains
 
     def work(self) -> None:
-        """Open, and wait; tell the audit now and then."""
+        """Open the channel, and report to the audit periodically until it may close."""
         self.channel.open()
         if self.audit is not None:
             self.audit.open()
@@ -69,32 +70,37 @@ class ChannelRunner(Worker):
         self.ready.set()
         while not self.may_close.wait(AUDIT_INTERVAL_SECONDS):
             if self.audit is not None:
-                self.audit.alive()
+                self.audit.report_alive()
 
-    def wait_until_open(self, stopping: threading.Event, patience: float | None = None) -> bool:
-        """Return when it is open, or after so many seconds of patience; False where `stopping` came first."""
-        return wait_for(self.ready, stopping, patience)
+    def wait_until_open(self, stopping: threading.Event, timeout: float | None = None) -> bool:
+        """Block until the channel is open, or for `timeout` seconds; None waits without limit.
 
-    def wait_until_it_takes_events(self, stopping: threading.Event, patience: float | None = None) -> bool:
-        """Return when events can be put, as `wait_until_open` does."""
-        return self.wait_until_open(stopping, patience)
+        Return False if `stopping` is set before, else True, also after the timeout.
+        """
+        return wait_for(self.ready, stopping, timeout)
+
+    def wait_until_accepting(self, stopping: threading.Event, timeout: float | None = None) -> bool:
+        """Block until events can be put, or for `timeout` seconds; None waits without limit.
+
+        Return False if `stopping` is set before, else True, also after the timeout.
+        """
+        return self.wait_until_open(stopping, timeout)
 
     def reader(self, owner: RebalanceListener, *, group: str | None, member: str) -> Reader:
-        """A consumer of it: see `Channel.reader`."""
+        """Return a reader of the channel, as `Channel.reader` does."""
         return self.channel.reader(owner, group=group, member=member)
 
-    def complete(self, pending: PendingPut, letters: DeadLetters, enqueued: Enqueued = nobody_waits) -> int:
-        """Store a batch, and return the number of its dead letters.
+    def complete(self, pending: PendingPut, store: DeadLetterStore, enqueued: Enqueued = no_callback) -> int:
+        """Store a batch in the channel, and rejected events as dead letters. Return the number of dead letters.
 
-        Returns when the channel holds the batch, and the events that it can never take are dead letters. Raises what
-        the channel and the dead letters raise; the next call with the same batch does what is left. `enqueued` may be
-        called before, see `Channel.put_in_order`.
+        Raises the errors of the channel and of the dead letter store, after which another call with the same put does
+        the remaining steps. `enqueued` is called before or at the return, as by `Channel.put_in_order`.
         """
         if pending.result is None:
             pending.result = self._put(pending, enqueued)
         stored, rejected = pending.result
         if rejected:
-            letters.put(rejected)
+            store.put(rejected)
         if self.audit is not None:
             self.audit.put(stored)
         return len(rejected)
@@ -114,16 +120,19 @@ class ChannelRunner(Worker):
                 for event, (row, reason) in zip(batch.where(rejected), reasons.items(), strict=True)
             ]
             batch = batch.where(pc.invert(rejected))
-        took(self.metrics, since)
+        record_batch_duration(self.metrics, since)
         return PutResult(batch, refused)
 
     def stop_forwarding(self) -> None:
-        """No source puts anything any more: whatever puts into the channel on its own ends."""
+        """Stop puts that the runner itself makes, as all sources have ended. A plain channel makes none."""
 
 
-def wait_for(event: threading.Event, stopping: threading.Event, patience: float | None) -> bool:
-    """Return when it is set, or after so many seconds of patience; False where `stopping` came first."""
-    deadline = None if patience is None else time.monotonic() + patience
+def wait_for(event: threading.Event, stopping: threading.Event, timeout: float | None) -> bool:
+    """Block until the event is set, or for `timeout` seconds; None waits without limit.
+
+    Return False if `stopping` is set before, else True, also after the timeout.
+    """
+    deadline = None if timeout is None else time.monotonic() + timeout
     while not event.wait(0.2):
         if stopping.is_set():
             return False

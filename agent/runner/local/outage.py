@@ -1,4 +1,4 @@
-"""Outage of a channel, during which puts go into its overflow: its reason, begin and end."""
+"""Outage of a channel, during which puts go into its overflow: reason, start and end."""
 
 from __future__ import annotations
 
@@ -12,29 +12,30 @@ from typing import NamedTuple
 from flafka.agent.runner.local.channels import ChannelRunner, PendingPut
 from flafka.plugins import Metrics, PolledBatch, Reader
 
-GATE_SECONDS = 1.0
-"""The longest time for which sources wait when an overflow is about to end."""
-COUNTED = ("OverflowEventCount", "OverflowForwardedCount", "OverflowRepeatedCount")
-"""Counters of the events stored in the overflow, forwarded, and perhaps repeated."""
+BARRIER_SECONDS = 1.0
+"""Longest time for which puts are blocked while the forwarder ends an outage."""
+COUNTERS = ("OverflowEventCount", "OverflowForwardedCount", "OverflowRepeatedCount")
+"""Counters of events stored in the overflow, forwarded from it, and possibly duplicated."""
 
 
-class LatePut(NamedTuple):
-    """Put into the channel that has not ended within `overflowTimeout`, and is still running."""
+class InDoubtPut(NamedTuple):
+    """Put into the channel that is not acknowledged within `overflowTimeout`, and may still succeed."""
 
     put: Future[int]
     pending: PendingPut
 
     def release(self, put: Future[int]) -> None:
-        """Free the batch once the put has ended, unless its dead letters are left to be stored."""
+        """Free the memory of the batch when the put ends, unless its dead letters are still to be stored."""
         if put.exception() is None or self.pending.result is None:
             self.pending.batch, self.pending.result = self.pending.batch.slice(0, 0), None
 
 
 class Outage:
-    """State shared by the puts into a channel and the forwarder of its overflow, guarded by one lock.
+    """State shared by the puts into a channel and the forwarder of its overflow. Thread-safe.
 
-    A put into the overflow is counted from `enter`, or `enter_late`, to `left`. The forwarder, one thread, says how
-    its own puts fare, and alone ends the outage: while no put is under way into the overflow, and nothing is in it.
+    A put into the overflow counts as in flight from `enter`, or `enter_in_doubt`, until `leave`. The forwarder, a
+    single thread, reports the outcomes of its puts, and alone ends the outage. It ends while the overflow is empty
+    and no put into it is in flight.
     """
 
     def __init__(self, metrics: Metrics, log: logging.Logger, overflow: ChannelRunner, seconds: float) -> None:
@@ -44,162 +45,163 @@ class Outage:
         self._reason = ""
         """Reason why puts go into the overflow; empty while they do not."""
         self._began, self._counted = 0.0, (0.0, 0.0, 0.0)
-        """Monotonic time at which the outage began, and the counters of `COUNTED` at that time."""
-        self._well_since: float | None = None
-        """Since when all is acknowledged in time again."""
-        self._closed = False
-        """True while puts wait, as the overflow is about to end."""
+        """Monotonic time at which the outage began, and the values of `COUNTERS` at that time."""
+        self._healthy_since: float | None = None
+        """Monotonic time since which all puts are acknowledged in time; None while one is not."""
+        self._barrier = False
+        """True while puts are blocked, as the outage is about to end."""
         self._storing = 0
-        """Number of puts into the overflow that are under way."""
-        self._under_way = 0
-        """Number of events in puts into the channel itself that are under way."""
-        self._late: dict[str, LatePut] = {}
-        """By mark: puts that were late. Their batches are in the overflow."""
+        """Number of puts into the overflow that are in flight."""
+        self._in_flight = 0
+        """Number of events in puts into the channel itself that are in flight."""
+        self._in_doubt: dict[str, InDoubtPut] = {}
+        """In-doubt puts by correlation ID. Their batches are in the overflow, too."""
 
     @property
     def overflowing(self) -> bool:
         """True while puts go into the overflow."""
         return bool(self._reason)
 
-    def held(self) -> float:
+    def overflow_size(self) -> float:
         """Return the number of events in the overflow."""
         return self._overflow.metrics.get("ChannelSize")
 
-    def told(self) -> str:
+    def describe(self) -> str:
         """Return the description of the outage for the health check; empty while puts go into the channel."""
         if not self._reason:
             return ""
         seconds = time.monotonic() - self._began
+        size = self.overflow_size()
         return (
-            f"overflows into {self._overflow.path} for {seconds:.0f} s, which holds {self.held():.0f} events: "
-            f"{self._reason}"
+            f"overflows into {self._overflow.path} for {seconds:.0f} s, which holds {size:.0f} events: {self._reason}"
         )
 
     # --- for puts
 
-    def begin(self, reason: str) -> None:
-        """From now on puts go into the overflow."""
+    def start(self, reason: str) -> None:
+        """Start the outage: from now on puts go into the overflow. Idempotent."""
         with self._changed:
-            self._begin(reason)
+            self._start(reason)
 
-    def enter(self, why: Callable[[], str]) -> bool:
-        """Return True if a put goes into the overflow; the put is then counted as under way.
+    def enter(self, start_reason: Callable[[], str]) -> bool:
+        """Return True if a put goes into the overflow, and count the put as in flight.
 
-        While puts go into the channel, `why` is called: a reason that is not empty begins the outage.
+        Blocks while the barrier is closed. While puts go into the channel, `start_reason` is called: a reason that is
+        not empty starts the outage.
         """
         with self._changed:
-            self._changed.wait_for(lambda: not self._closed)
-            if not self._reason and (reason := why()):
-                self._begin(reason)
+            self._changed.wait_for(lambda: not self._barrier)
+            if not self._reason and (reason := start_reason()):
+                self._start(reason)
             self._storing += bool(self._reason)
             return bool(self._reason)
 
-    def enter_late(self, mark: str, late: LatePut) -> bool:
-        """Enter the overflow with a batch whose put is late. Return False if that put has ended meanwhile."""
+    def enter_in_doubt(self, correlation_id: str, in_doubt: InDoubtPut) -> bool:
+        """Enter the overflow with the batch of an in-doubt put. Return False if that put has ended meanwhile."""
         with self._changed:
-            if late.put.done():
+            if in_doubt.put.done():
                 return False
-            self._begin(f"no acknowledgement for {self._seconds:.0f} s")
-            self._late[mark] = late
-            late.put.add_done_callback(late.release)
+            self._start(f"no acknowledgement for {self._seconds:.0f} s")
+            self._in_doubt[correlation_id] = in_doubt
+            in_doubt.put.add_done_callback(in_doubt.release)
             self._storing += 1
             return True
 
-    def left(self) -> None:
-        """A put into the overflow has ended."""
+    def leave(self) -> None:
+        """Record the end of a put into the overflow."""
         with self._changed:
             self._storing -= 1
             self._changed.notify_all()
 
-    def count_under_way(self, change: int) -> None:
-        """Change the number of events that are on their way into the channel itself."""
+    def add_in_flight(self, change: int) -> None:
+        """Change the number of events in flight into the channel itself."""
         with self._changed:
-            self._under_way += change
+            self._in_flight += change
 
     # --- for the forwarder
 
     def wait(self, ending: threading.Event) -> bool:
-        """Return True once puts go into the overflow or `ending` is set, False after a second; `wake` rechecks."""
+        """Block until puts go into the overflow or `ending` is set with `wake`. Return False after a second."""
         with self._changed:
-            return bool(self._changed.wait_for(lambda: self._reason or ending.is_set(), GATE_SECONDS))
+            return bool(self._changed.wait_for(lambda: self._reason or ending.is_set(), BARRIER_SECONDS))
 
     def wake(self) -> None:
-        """Have who waits look again."""
+        """Wake the thread in `wait`, after `ending` was set."""
         with self._changed:
             self._changed.notify_all()
 
-    def late(self, mark: str) -> LatePut | None:
-        """The put that was late and has this mark, if it is this agent's."""
+    def in_doubt_put(self, correlation_id: str) -> InDoubtPut | None:
+        """Return the in-doubt put with this correlation ID; None if it is not of this run of the agent."""
         with self._changed:
-            return self._late.get(mark)
+            return self._in_doubt.get(correlation_id)
 
-    def well(self) -> None:
-        """The channel takes events."""
+    def report_success(self) -> None:
+        """Record that the channel takes events in time."""
         with self._changed:
-            if self._well_since is None:
-                self._well_since = time.monotonic()
+            if self._healthy_since is None:
+                self._healthy_since = time.monotonic()
 
-    def trouble(self, reason: str) -> None:
-        """The channel does not take events in time; the reason stays what it was where this one is empty."""
+    def report_failure(self, reason: str) -> None:
+        """Record that the channel does not take events in time. An empty reason keeps the present one."""
         with self._changed:
-            self._well_since = None
+            self._healthy_since = None
             self._reason = reason or self._reason
-        self.open_gate()
+        self.lift_barrier()
 
-    def open_gate(self) -> None:
-        """No put waits any longer for the end."""
+    def lift_barrier(self) -> None:
+        """Unblock the puts that wait in `enter`."""
         with self._changed:
-            self._closed = False
+            self._barrier = False
             self._changed.notify_all()
 
     def end_or_take(self, reader: Reader) -> PolledBatch | None:
-        """End if brokers are well and nothing is left in the overflow, else answer what is to be forwarded next.
+        """End the outage if the channel takes events and the overflow is empty, else return the next records.
 
-        While sources put all the time it is never empty: they wait until it is, which takes a moment.
+        Closes the barrier: while sources put without a pause, the overflow would never be empty.
         """
         with self._changed:
-            if self._well_since is None or time.monotonic() - self._well_since < self._seconds:
+            if self._healthy_since is None or time.monotonic() - self._healthy_since < self._seconds:
                 return None
-            self._closed = True
-            self._changed.wait_for(lambda: not self._storing, GATE_SECONDS)
+            self._barrier = True
+            self._changed.wait_for(lambda: not self._storing, BARRIER_SECONDS)
             taken = None if self._storing else reader.take(0)
             if taken is None:
                 if not self._storing and self._reason:
                     self._end()
-                self._closed = False
+                self._barrier = False
                 self._changed.notify_all()
             return taken
 
     # --- with the lock held
 
-    def _begin(self, reason: str) -> None:
+    def _start(self, reason: str) -> None:
         if self._reason:
             return
-        self._reason, self._began, self._well_since = reason, time.monotonic(), None
+        self._reason, self._began, self._healthy_since = reason, time.monotonic(), None
         self._counted = self._counts()
         self._metrics.set("Overflowing", 1)
-        self._metrics.covered = True
+        self._metrics.is_covered = True
         self._changed.notify_all()
         self._log.warning(
-            "overflows into %s, which holds %d events: %s; %d events are under way. What comes now is as safe as "
-            "one disk of this host, until the brokers take it",
-            *(self._overflow.path, self.held(), reason, self._under_way),
+            "overflows into %s, which holds %d events: %s; %d events are in flight. Until the brokers take events "
+            "again, only one disk of this host has the new ones",
+            *(self._overflow.path, self.overflow_size(), reason, self._in_flight),
         )
 
     def _end(self) -> None:
-        stored, forwarded, repeated = (
+        stored, forwarded, duplicated = (
             now - before for now, before in zip(self._counts(), self._counted, strict=True)
         )
         seconds = time.monotonic() - self._began
         self._reason = ""
-        self._late.clear()
+        self._in_doubt.clear()
         self._metrics.set("Overflowing", 0)
-        self._metrics.covered = False
+        self._metrics.is_covered = False
         self._log.info(
-            "takes events again after %.0f s: %d events went into %s, %d were forwarded, and %d may be in it twice",
-            *(seconds, stored, self._overflow.path, forwarded, repeated),
+            "takes events again after %.0f s: %d events went into %s, %d were forwarded, and %d may be duplicates",
+            *(seconds, stored, self._overflow.path, forwarded, duplicated),
         )
 
     def _counts(self) -> tuple[float, float, float]:
-        stored, forwarded, repeated = (self._metrics.get(name) for name in COUNTED)
+        stored, forwarded, repeated = (self._metrics.get(name) for name in COUNTERS)
         return stored, forwarded, repeated

@@ -1,4 +1,4 @@
-"""A channel in Kafka whose events go to the disk of this host while its brokers are away."""
+"""Channel in Kafka with disk overflow: its events go to a disk of this host during an outage of its brokers."""
 
 from __future__ import annotations
 
@@ -12,27 +12,27 @@ from concurrent.futures import ThreadPoolExecutor
 
 from flafka.agent.audit.publishing import Audit
 from flafka.agent.monitoring.definitions import OVERFLOW
-from flafka.agent.runner.deadletters.letters import DeadLetters
-from flafka.agent.runner.local.channels import ChannelRunner, Enqueued, PendingPut, nobody_waits, wait_for
+from flafka.agent.runner.deadletters.store import DeadLetterStore
+from flafka.agent.runner.local.channels import ChannelRunner, Enqueued, PendingPut, no_callback, wait_for
 from flafka.agent.runner.local.forwarding import FORWARDER_CHECK_SECONDS, Forwarder, has_ended
-from flafka.agent.runner.local.outage import GATE_SECONDS, LatePut, Outage
-from flafka.agent.runner.retries import log_failure, told
+from flafka.agent.runner.local.outage import BARRIER_SECONDS, InDoubtPut, Outage
+from flafka.agent.runner.retries import describe_error, log_failure
 from flafka.plugins import Channel, Retry, Unreachable
 from flafka.plugins.kafka.topic import KafkaBackedChannel
 
-MOST_PUTS = 1000
-"""Threads for puts at once, made as they are needed: a source has its own bound."""
-AWAY_AT_START_SECONDS = 30.0
-"""At the start brokers count as away after so long, also where it is not known yet what is wrong."""
+MAX_PUTS = 1000
+"""Maximum number of threads for puts, started as needed. The sources limit their concurrent puts."""
+START_OUTAGE_SECONDS = 30.0
+"""Time after the start at which brokers count as away even if no error is known yet."""
 
 
 class OverflowingChannel(ChannelRunner):
-    """A channel that puts what its brokers do not acknowledge in time into another one, the overflow.
+    """Channel that puts batches which its brokers do not acknowledge in time into another channel, the overflow.
 
-    The overflow has one reader, which forwards its events in their order. While it holds any, all puts go there, so
-    that no event overtakes one that its source has brought before. A late put is not cancelled: its batch is in the
-    overflow, too, and is not forwarded if that put succeeds. So an event is in the channel twice only where the
-    outcome of an earlier put is unknown: after a kill, a stop amid an outage, or an error of the client.
+    The overflow has a single reader, which forwards its events in order. While it holds events, all puts go there, so
+    events of a source keep their order. An in-doubt put is not cancelled: its batch goes into the overflow as well,
+    and is not forwarded if the put succeeds. Events are therefore duplicated only if the outcome of a put stays
+    unknown: after a kill, a stop during an outage, or an error of the client.
     """
 
     declared_metrics = OVERFLOW
@@ -44,64 +44,64 @@ class OverflowingChannel(ChannelRunner):
         channel: Channel,
         audit: Audit | None,
         overflow: ChannelRunner,
-        letters: DeadLetters,
+        store: DeadLetterStore,
         seconds: float,
     ) -> None:
-        """Events that the channel can never take become dead letters; `seconds` is `overflowTimeout`."""
+        """`store` is for events that the channel can never take. `seconds` is `overflowTimeout`."""
         super().__init__(path, name, channel, audit)
         self.overflow = overflow
         self._seconds = seconds
-        self._puts = ThreadPoolExecutor(MOST_PUTS, thread_name_prefix=f"{path}-put")
+        self._puts = ThreadPoolExecutor(MAX_PUTS, thread_name_prefix=f"{path}-put")
         self._outage = Outage(self.metrics, self.log, overflow, seconds)
-        self._forwarder = Forwarder(self, overflow, self._outage, letters, self._puts, seconds)
+        self._forwarder = Forwarder(self, overflow, self._outage, store, self._puts, seconds)
         self._run, self._numbers = uuid.uuid4().hex, itertools.count()
-        """Parts of a mark, which names a late put: id of this run, and serial numbers."""
-        self.metrics.degraded = self._outage.told
+        """Parts of the correlation ID of an in-doubt put: ID of this run, and serial numbers."""
+        self.metrics.degradation = self._outage.describe
 
-    # --- life
+    # --- start and stop
 
     def start(self) -> None:
-        """Open it, and forward what the overflow holds."""
+        """Start the threads of the channel and of the forwarder."""
         super().start()
         self._forwarder.start()
 
-    def wait_until_it_takes_events(self, stopping: threading.Event, patience: float | None = None) -> bool:
-        """Block until the channel or its overflow takes events, or for `patience` seconds. Return False if `stopping`
-        is set before.
+    def wait_until_accepting(self, stopping: threading.Event, timeout: float | None = None) -> bool:
+        """Block until the channel or its overflow takes events, or for `timeout` seconds.
 
-        For brokers that are away the outage begins after `overflowTimeout`, but not before they were asked once.
-        Brokers that refuse the client are waited for.
+        Return False if `stopping` is set before. If brokers are away, the outage starts after `overflowTimeout`, but
+        not before the first attempt to open the channel has failed. It does not start while brokers refuse the
+        client.
         """
-        deadline = math.inf if patience is None else time.monotonic() + patience
-        if not wait_for(self._forwarder.looked, stopping, patience):
+        deadline = math.inf if timeout is None else time.monotonic() + timeout
+        if not wait_for(self._forwarder.scanned, stopping, timeout):
             return False
         began = time.monotonic()
         while not self.ready.wait(FORWARDER_CHECK_SECONDS):
             if stopping.is_set():
                 return False
             waited = time.monotonic() - began
-            asked = self.retries.last is not None or waited > AWAY_AT_START_SECONDS
-            if waited > self._seconds and asked and not self._refusal():
-                self._outage.begin(self._why_not_open())
+            has_failed = self.retries.last is not None or waited > START_OUTAGE_SECONDS
+            if waited > self._seconds and has_failed and not self._refusal():
+                self._outage.start(self._why_not_open())
             if self._outage.overflowing or time.monotonic() > deadline:
                 return True
         return True
 
     def stop_forwarding(self) -> None:
-        """Finish the batch that is being forwarded; what is left waits for the next start."""
+        """Finish the batch that is being forwarded. Other events stay in the overflow until the next start."""
         self._forwarder.stop()
         self._puts.shutdown(wait=False)
-        if left := self._outage.held():
+        if size := self._outage.overflow_size():
             self.log.warning(
-                "%s holds %d events, which are put into %s at the next start", self.overflow.path, left, self.path
+                "%s holds %d events, which are put into %s at the next start", self.overflow.path, size, self.path
             )
 
     def _refusal(self) -> str:
-        """Return the channel's error if that is no outage; empty also while no error is known."""
+        """Return the channel's error unless it means that brokers are away; empty also while no error is known."""
         last = self.retries.last
         if last is None or isinstance(last, Unreachable):
             return ""
-        return told(last)
+        return describe_error(last)
 
     def _refused(self) -> str:
         return self.channel.refusal if isinstance(self.channel, KafkaBackedChannel) else ""
@@ -109,42 +109,46 @@ class OverflowingChannel(ChannelRunner):
     def _why_not_open(self) -> str:
         return self.metrics.last_error or "no broker has answered yet"
 
-    # --- in
+    # --- puts
 
-    def complete(self, pending: PendingPut, letters: DeadLetters, enqueued: Enqueued = nobody_waits) -> int:
-        """Return when the brokers hold the batch, or, where they are away, this host's disk."""
+    def complete(self, pending: PendingPut, store: DeadLetterStore, enqueued: Enqueued = no_callback) -> int:
+        """Store a batch in Kafka, or in the overflow during an outage. Return the number of dead letters.
+
+        Raises the errors of the channel and of the dead letter store, after which another call with the same put does
+        the remaining steps.
+        """
         if pending.overflow is not None:
-            return self._complete_overflow(pending.overflow, letters, enqueued)
+            return self._complete_overflow(pending.overflow, store, enqueued)
         if pending.result is not None:
-            return super().complete(pending, letters, enqueued)
-        if not self._forwarder.looked.is_set():
+            return super().complete(pending, store, enqueued)
+        if not self._forwarder.scanned.is_set():
             raise Retry(f"channel {self.overflow.name} is not open yet")
-        if self._outage.enter(self._why_untried):
-            return self._keep(pending, letters, enqueued)
-        under_way = PendingPut(pending.batch, pending.owners)
+        if self._outage.enter(self._outage_reason):
+            return self._put_into_overflow(pending, store, enqueued)
+        attempt = PendingPut(pending.batch, pending.owners)
         try:
-            put = self._puts.submit(self._put_now, under_way, letters, enqueued)
-        except RuntimeError as e:  # a source that did not end in time goes on after `stop_forwarding`
+            put = self._puts.submit(self._put_into_kafka, attempt, store, enqueued)
+        except RuntimeError as e:  # a source that did not end in time may still put after `stop_forwarding`
             raise Retry(f"channel {self.name} is closed") from e
         try:
             error = put.exception(self._seconds)
         except TimeoutError:
-            return self._keep_late(pending, letters, enqueued, LatePut(put, under_way))
+            return self._complete_in_doubt(pending, store, enqueued, InDoubtPut(put, attempt))
         if error is None:
             return put.result()
         if isinstance(error, Unreachable):
-            self._outage.begin(str(error))
-        pending.result = under_way.result
-        if pending.result is not None or not isinstance(error, Retry) or not self._outage.enter(self._why_untried):
+            self._outage.start(str(error))
+        pending.result = attempt.result
+        if pending.result is not None or not isinstance(error, Retry) or not self._outage.enter(self._outage_reason):
             raise error
         log_failure(self.log, logging.DEBUG, f"not stored, and put into {self.overflow.path}: {error}", error)
         self.metrics.add("OverflowRepeatedCount", len(pending.batch))
-        return self._keep(pending, letters, enqueued)
+        return self._put_into_overflow(pending, store, enqueued)
 
-    def _why_untried(self) -> str:
-        """Return the reason to put into the overflow at once; empty if the channel is open.
+    def _outage_reason(self) -> str:
+        """Return why puts go into the overflow while the channel is not open; empty if it is open.
 
-        Raises Retry for an error that is no outage.
+        Raises Retry if another error than unreachable brokers keeps it from opening, such as refused credentials.
         """
         if self.ready.is_set():
             return ""
@@ -152,43 +156,47 @@ class OverflowingChannel(ChannelRunner):
             raise Retry(refusal)
         return self._why_not_open()
 
-    def _put_now(self, pending: PendingPut, letters: DeadLetters, enqueued: Enqueued) -> int:
-        self._outage.count_under_way(len(pending.batch))
+    def _put_into_kafka(self, pending: PendingPut, store: DeadLetterStore, enqueued: Enqueued) -> int:
+        self._outage.add_in_flight(len(pending.batch))
         try:
-            return super().complete(pending, letters, enqueued)
+            return super().complete(pending, store, enqueued)
         finally:
-            self._outage.count_under_way(-len(pending.batch))
+            self._outage.add_in_flight(-len(pending.batch))
 
-    def _keep(self, pending: PendingPut, letters: DeadLetters, enqueued: Enqueued, mark: str = "") -> int:
-        """Put it into the overflow, which it has entered. Raises Retry."""
-        marked = self._forwarder.marked(pending.batch, pending.owners[0], mark)
-        kept = PendingPut(marked, pending.owners)
+    def _put_into_overflow(
+        self, pending: PendingPut, store: DeadLetterStore, enqueued: Enqueued, correlation_id: str = ""
+    ) -> int:
+        """Put a batch into the overflow, after `Outage.enter` or `enter_in_doubt`. Raises Retry."""
+        tagged = self._forwarder.tag(pending.batch, pending.owners[0], correlation_id)
+        overflow = PendingPut(tagged, pending.owners)
         try:
-            return self._complete_overflow(kept, letters, enqueued)
+            return self._complete_overflow(overflow, store, enqueued)
         finally:
-            if kept.result is not None:
-                pending.overflow = kept
-            self.metrics.set("OverflowSize", self._outage.held())
-            self._outage.left()
+            if overflow.result is not None:
+                pending.overflow = overflow
+            self.metrics.set("OverflowSize", self._outage.overflow_size())
+            self._outage.leave()
 
-    def _complete_overflow(self, kept: PendingPut, letters: DeadLetters, enqueued: Enqueued) -> int:
-        rejected = self.overflow.complete(kept, letters, enqueued)
-        self.metrics.add("OverflowEventCount", len(kept.batch) - rejected)
+    def _complete_overflow(self, overflow: PendingPut, store: DeadLetterStore, enqueued: Enqueued) -> int:
+        rejected = self.overflow.complete(overflow, store, enqueued)
+        self.metrics.add("OverflowEventCount", len(overflow.batch) - rejected)
         return rejected
 
-    def _keep_late(self, pending: PendingPut, letters: DeadLetters, enqueued: Enqueued, late: LatePut) -> int:
-        """Put it into the overflow, unless the put that is late ends while that is not possible."""
-        mark, put = f"{self._run}-{next(self._numbers)}", late.put
+    def _complete_in_doubt(
+        self, pending: PendingPut, store: DeadLetterStore, enqueued: Enqueued, in_doubt: InDoubtPut
+    ) -> int:
+        """Put the batch of an in-doubt put into the overflow, unless the put ends before that is possible."""
+        correlation_id, put = f"{self._run}-{next(self._numbers)}", in_doubt.put
         while True:
             while not self._outage.overflowing and self._refused() and not has_ended(put, FORWARDER_CHECK_SECONDS):
-                pass  # that is no outage
-            if not self._outage.enter_late(mark, late):
-                pending.result = late.pending.result
+                pass  # brokers that refuse the client are no outage
+            if not self._outage.enter_in_doubt(correlation_id, in_doubt):
+                pending.result = in_doubt.pending.result
                 return put.result()
             try:
-                return self._keep(pending, letters, enqueued, mark)
+                return self._put_into_overflow(pending, store, enqueued, correlation_id)
             except Retry as e:
                 if pending.overflow is not None:
                     raise
-                log_failure(self.log, logging.DEBUG, f"a put that is late is not kept, trying again: {e}", e)
-                has_ended(put, GATE_SECONDS)
+                log_failure(self.log, logging.DEBUG, f"the overflow does not take an in-doubt put, retrying: {e}", e)
+                has_ended(put, BARRIER_SECONDS)

@@ -1,4 +1,4 @@
-"""Channel selectors, which divide a batch among the channels of a source, and puts into optional channels."""
+"""Channel selectors, which divide the batches of a source among its channels, and puts into optional channels."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import random
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
-from concurrent.futures import TimeoutError as NotYet
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from functools import partial
 from typing import NamedTuple
 
@@ -19,7 +19,7 @@ from flafka.plugins import Batch
 
 
 class Routed(NamedTuple):
-    """Events on their way to one channel."""
+    """Events of a batch that go to one channel."""
 
     channel: str
     batch: Batch
@@ -27,47 +27,50 @@ class Routed(NamedTuple):
 
 
 class Selector:
-    """A channel selector at work. Threads may call it at once."""
+    """Channel selector of one source. Thread-safe."""
 
     def __init__(self, spec: SelectorSpec) -> None:
         self._spec = spec
         self._values = pa.array(list(spec.routes), pa.string())
-        self._routes = [*spec.routes.values(), spec.otherwise]  # the last for events whose value is none of these
-        self._turn = itertools.count()
+        self._routes = [*spec.routes.values(), spec.default]  # the last for events with any other value
+        self._counter = itertools.count()
 
     def route(self, batch: Batch) -> list[Routed]:
-        """The batch, divided among channels, required ones first. An event may be in none: it has no channel."""
+        """Divide a batch among channels, and return required channels first.
+
+        Events without a channel are in no part.
+        """
         spec = self._spec
         if spec.kind == "load_balancing":
-            names = spec.otherwise.required
-            turn = random.randrange(len(names)) if spec.policy == "random" else next(self._turn) % len(names)
-            return [Routed(names[turn], batch, True)]
+            names = spec.default.required
+            index = random.randrange(len(names)) if spec.policy == "random" else next(self._counter) % len(names)
+            return [Routed(names[index], batch, True)]
         if not len(self._values):
-            return _everything(batch, spec.otherwise)
+            return _route_all(batch, spec.default)
         column = batch.header(spec.header)
-        found = pc.index_in(column.dictionary, self._values).take(column.indices)
-        numbers = found.fill_null(len(self._values))
-        used = [self._routes[number] for number in sorted(numbers.unique().to_pylist())]
+        values = pc.index_in(column.dictionary, self._values).take(column.indices)
+        route_numbers = values.fill_null(len(self._values))
+        used = [self._routes[number] for number in sorted(route_numbers.unique().to_pylist())]
         if len(used) == 1:
-            return _everything(batch, used[0])
+            return _route_all(batch, used[0])
         routed = []
         for required in (True, False):
             for name in dict.fromkeys(name for route in used for name in route.channels(required=required)):
-                takes = [name in route.channels(required=required) for route in self._routes]
-                routed.append(Routed(name, batch.where(pa.array(takes).take(numbers)), required))
+                includes = [name in route.channels(required=required) for route in self._routes]
+                routed.append(Routed(name, batch.where(pa.array(includes).take(route_numbers)), required))
         return routed
 
     def unrouted(self, batch: Batch) -> int:
-        """Return the number of events in the batch that have no channel at all."""
+        """Return the number of events in the batch that have no channel."""
         spec = self._spec
         if all(route.required or route.optional for route in self._routes):
             return 0
-        found = pc.index_in(batch.header(spec.header).dictionary_decode(), self._values)
-        none = [not (route.required or route.optional) for route in self._routes]
-        return int(pc.sum(pa.array(none).take(found.fill_null(len(self._values)))).as_py() or 0)
+        values = pc.index_in(batch.header(spec.header).dictionary_decode(), self._values)
+        has_no_channel = [not (route.required or route.optional) for route in self._routes]
+        return int(pc.sum(pa.array(has_no_channel).take(values.fill_null(len(self._values)))).as_py() or 0)
 
 
-def _everything(batch: Batch, route: Route) -> list[Routed]:
+def _route_all(batch: Batch, route: Route) -> list[Routed]:
     return [
         *(Routed(name, batch, True) for name in route.required),
         *(Routed(name, batch, False) for name in route.optional),
@@ -75,11 +78,11 @@ def _everything(batch: Batch, route: Route) -> list[Routed]:
 
 
 OPTIONAL_PUT_SECONDS = 3.0
-"""Longest time that a put may take, in seconds: as long as Flume's channels wait for room."""
+"""Longest wait for a put into an optional channel: the time for which Flume's channels wait for room."""
 
 
-class Late(TimeoutError):
-    """A put that takes too long, and may still succeed."""
+class PutTimeout(TimeoutError):
+    """Error for a put that takes too long, and may still succeed."""
 
     def __init__(self, put: Future[None]) -> None:
         super().__init__(f"a put has not ended within {OPTIONAL_PUT_SECONDS:.0f} s: the channel may have no room")
@@ -87,41 +90,45 @@ class Late(TimeoutError):
 
 
 class OptionalPuts:
-    """The puts of one source into one optional channel.
+    """Puts of one source into one optional channel. Thread-safe.
 
-    While the channel takes events, the source goes at its pace. Once a put takes too long, what comes is refused at
-    once, until that put has ended one way or the other: a channel that hangs costs the source this one wait.
+    The source waits for each put, up to `OPTIONAL_PUT_SECONDS`. After such a timeout further puts fail at once until
+    the late put has ended, so a channel that hangs delays the source only once.
     """
 
-    def __init__(self, name: str, at_once: int) -> None:
-        self._begin = partial(ThreadPoolExecutor, at_once, thread_name_prefix=f"{name}-optional")
+    def __init__(self, name: str, limit: int) -> None:
+        """`limit` is the maximum number of concurrent puts."""
+        self._new_pool = partial(ThreadPoolExecutor, limit, thread_name_prefix=f"{name}-optional")
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
         self._late: set[Future[None]] = set()
 
     def __call__(self, put: Callable[[], None]) -> None:
-        """Run `put`. Raises what it raises; Late where it takes too long, TimeoutError while one before does."""
+        """Run `put` on a thread. Raises the errors of `put`.
+
+        Raises PutTimeout after `OPTIONAL_PUT_SECONDS`, and TimeoutError while an earlier put is late.
+        """
         with self._lock:
             if self._late:
                 raise TimeoutError("it is still busy with a put that takes too long")
-            self._pool = self._pool or self._begin()
-            under_way = self._pool.submit(put)
+            self._pool = self._pool or self._new_pool()
+            future = self._pool.submit(put)
         try:
-            under_way.result(OPTIONAL_PUT_SECONDS)
-        except NotYet:
+            future.result(OPTIONAL_PUT_SECONDS)
+        except FutureTimeoutError:
             with self._lock:
-                if not under_way.done():
-                    self._late.add(under_way)
-                    under_way.add_done_callback(self._ended)
-            raise Late(under_way) from None
+                if not future.done():
+                    self._late.add(future)
+                    future.add_done_callback(self._forget_late)
+            raise PutTimeout(future) from None
 
     def close(self) -> None:
-        """End its threads, but for one that hangs in a put; the next put begins others."""
+        """End the idle threads. A thread that hangs in a put ends after that put."""
         with self._lock:
             if self._pool is not None:
                 self._pool.shutdown(wait=False)
                 self._pool = None
 
-    def _ended(self, put: Future[None]) -> None:
+    def _forget_late(self, put: Future[None]) -> None:
         with self._lock:
             self._late.discard(put)

@@ -1,4 +1,4 @@
-"""Sink processors: which sink of a group gets a batch, and which one when that fails."""
+"""Sink processors: the order in which the sinks of a sink group are tried with a batch."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator, Sequence
 
 from flafka.agent.topology import Policy, SinkProcessorSpec
 
-FIRST_PENALTY = 2.0
-MOST_DOUBLINGS = 16
+FIRST_PENALTY_SECONDS = 2.0
+MAX_DOUBLINGS = 16
 FORGET_SECONDS = 3600.0
-"""`load_balance`: a failure so long after the one before, and after its penalty, is a first one again."""
+"""Time after the end of a penalty from which on another failure counts as the first one (`load_balance`)."""
 
 Clock = Callable[[], float]
 
@@ -19,22 +19,28 @@ Clock = Callable[[], float]
 def sink_processor_of(
     spec: SinkProcessorSpec | None, sinks: Sequence[str], clock: Clock = time.monotonic
 ) -> Failover | LoadBalance:
-    """The processor of a group with these sinks; None: they are one, without a group, and it gets every batch."""
+    """Return the processor of a sink group, which gives each batch to one of `sinks`.
+
+    `spec` is None for a sink without a group. That single sink gets every batch, without penalties after failures.
+    """
     if spec is None:
         return LoadBalance(sinks, "round_robin", 0, clock)
     if spec.kind == "failover":
-        return Failover({sink: spec.priorities[sink] for sink in sinks}, spec.longest_penalty, clock)
-    return LoadBalance(sinks, spec.policy, spec.longest_penalty if spec.backoff else 0, clock)
+        return Failover({sink: spec.priorities[sink] for sink in sinks}, spec.max_penalty_seconds, clock)
+    return LoadBalance(sinks, spec.policy, spec.max_penalty_seconds if spec.backoff else 0, clock)
 
 
 def penalty(failures: int, longest: float) -> float:
-    """Seconds a sink is left alone after so many failures, one after the other: 2, 4, 8 and so on."""
-    return min(longest, FIRST_PENALTY * 2.0 ** (min(failures, MOST_DOUBLINGS) - 1))
+    """Return the penalty in seconds after a number of consecutive failures: 2, 4, 8 and so on, up to `longest`."""
+    return min(longest, FIRST_PENALTY_SECONDS * 2.0 ** (min(failures, MAX_DOUBLINGS) - 1))
 
 
 class Failover:
-    """The sink of the highest priority works. One that failed is left alone, then tried once: it comes back, or waits
-    twice as long."""
+    """Processor that gives batches to the live sink of the highest priority.
+
+    A sink that failed is not live for the time of its penalty, and then tried once. It becomes live again after a
+    success, and gets a penalty twice as long after a failure.
+    """
 
     def __init__(self, priorities: dict[str, int], longest: float, clock: Clock) -> None:
         self._live = sorted(priorities, key=lambda sink: -priorities[sink])
@@ -50,14 +56,14 @@ class Failover:
         yield from live
 
     def failed(self, sink: str) -> None:
-        """Leave it alone."""
+        """Begin the penalty of a sink."""
         if sink in self._live:
             self._live.remove(sink)
         self._failures[sink] = self._failures.get(sink, 0) + 1
         self._until[sink] = self._clock() + penalty(self._failures[sink], self._longest)
 
     def delivered(self, sink: str) -> None:
-        """Have it back."""
+        """End the penalties of a sink, which is live again."""
         if self._until.pop(sink, None) is not None:
             del self._failures[sink]
             self._live = sorted([*self._live, sink], key=lambda name: -self._priorities[name])
@@ -68,7 +74,10 @@ class Failover:
 
 
 class LoadBalance:
-    """Batches go to the sinks in turn, or by chance. One that failed is left alone, unless `longest` is 0."""
+    """Processor that gives batches to all sinks, round-robin or at random.
+
+    A sink that failed gets no batch for the time of its penalty, unless `longest` is 0.
+    """
 
     def __init__(self, sinks: Sequence[str], policy: Policy, longest: float, clock: Clock) -> None:
         self._sinks, self._policy, self._longest, self._clock = sinks, policy, longest, clock
@@ -78,19 +87,19 @@ class LoadBalance:
         self._until: dict[str, float] = {}
 
     def attempts(self) -> Iterator[str]:
-        """Return the sinks without a penalty, from the one whose turn it is, or shuffled."""
+        """Return the sinks without a penalty, from the next one of the round on, or shuffled."""
         now = self._clock()
-        able = [sink for sink in self._sinks if sink not in self._until or self._until[sink] < now]
+        live = [sink for sink in self._sinks if sink not in self._until or self._until[sink] < now]
         if self._policy == "random":
-            return iter(random.sample(able, len(able)))
-        if not able:
+            return iter(random.sample(live, len(live)))
+        if not live:
             return iter(())
-        begin = self._head if self._head < len(able) else 0
-        self._head = (begin + 1) % len(able)
-        return iter(able[begin:] + able[:begin])
+        start = self._head if self._head < len(live) else 0
+        self._head = (start + 1) % len(live)
+        return iter(live[start:] + live[:start])
 
     def failed(self, sink: str) -> None:
-        """Leave it alone, the longer the more often it failed of late."""
+        """Begin the penalty of a sink, which doubles with each recent failure."""
         if not self._longest:
             return
         now, before = self._clock(), self._failures.get(sink, 0)

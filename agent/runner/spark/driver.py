@@ -1,8 +1,8 @@
-"""The driver process: `python -m flafka.agent.runner.spark.driver`, started and watched by the agent.
+"""Spark driver process: `python -m flafka.agent.runner.spark.driver`, started and supervised by the agent.
 
 Reads a pickled `Job` from its standard input, and reports counters as lines of JSON on its standard output. Ends at
-SIGTERM, after the micro-batch under way, or when the agent is gone and so closes the standard input. Ends also when
-its SparkContext or its JVM is gone: then its last line says why.
+SIGTERM after the current micro-batch, and at the end of standard input, when the agent has ended. Ends also when its
+SparkContext or its JVM has ended; its last line then has the reason.
 """
 
 from __future__ import annotations
@@ -25,40 +25,46 @@ from typing import Any
 from flafka.agent.jvm import ServiceError
 from flafka.agent.logs import log_to_stderr
 from flafka.agent.onyarn import OnYarn, agent_on_yarn
-from flafka.agent.options import YARN, is_local
-from flafka.agent.runner.deadletters.letters import dead_letters_of
-from flafka.agent.runner.deadletters.notices import Heard
+from flafka.agent.options import YARN, is_local_master
+from flafka.agent.runner.commitlogmove import CommitLogMove
+from flafka.agent.runner.deadletters.alerts import AlertingStore
 from flafka.agent.runner.deadletters.rejections import Rejections
-from flafka.agent.runner.moving import CommitLogMove
+from flafka.agent.runner.deadletters.store import dead_letter_store
 from flafka.agent.runner.retries import Retries, log_failure
 from flafka.agent.runner.spark import failures
 from flafka.agent.runner.spark.gateway import Gateway, kill_gateway
-from flafka.agent.runner.spark.job import GAVE_UP, Job, SinkJob
+from flafka.agent.runner.spark.job import NO_SPARK_EXIT_CODE, Job, SinkJob
 from flafka.agent.runner.spark.processing import Processing
-from flafka.agent.runner.spark.progress import listener, report, report_application, report_end, report_rejected
+from flafka.agent.runner.spark.progress import (
+    progress_listener,
+    report,
+    report_application,
+    report_end,
+    report_rejected,
+)
 from flafka.agent.runner.spark.query import Query
 from flafka.agent.runner.spark.session import start_session, stop_session
-from flafka.agent.stacks import tell
+from flafka.agent.threaddump import write_thread_dump
 from flafka.plugins import FlafkaError, Retry, StreamingSink
 
 log = logging.getLogger("spark")
 
-WORKERS_PYTHON = (
+WORKERS_PYTHON_HINT = (
     "the cluster's workers need a {} on their PATH (its packages come from here); "
     "spark.conf.spark.pyspark.python names another one of that version"
 ).format("python{}.{}".format(*sys.version_info))
-HINTS = {"[PYTHON_VERSION_MISMATCH]": WORKERS_PYTHON, "Cannot run program": WORKERS_PYTHON}
-"""Spark's words where Python on its workers is not what it has to be, and what there is to do."""
-GONE = "failOnDataLoss"
-"""Option that Spark names where records that it was to read are gone."""
+HINTS = {"[PYTHON_VERSION_MISMATCH]": WORKERS_PYTHON_HINT, "Cannot run program": WORKERS_PYTHON_HINT}
+"""Hints for users by a part of Spark's error message."""
+DATA_LOSS_MARK = "failOnDataLoss"
+"""Option that Spark's error message names if records that it was to read are no longer there."""
 EXECUTOR_SECONDS = 30.0
-"""Maximum time in which a cluster may give no executor before the sinks count as failing."""
+"""Longest time without an executor before the sinks count as failing."""
 CONTAINER_SECONDS = 10.0
-"""Maximum time in which YARN may give no container to an application that runs."""
+"""Longest time without a container for a running application on YARN before the sinks count as failing."""
 SPARK_END_SECONDS = 20.0
-"""Maximum time that Spark may take to end after its queries, before it is killed."""
-WATCH_SECONDS = 1.0
-"""Interval at which this process checks that its Spark is there, and has executors."""
+"""Longest wait for the end of Spark after its queries have ended."""
+WATCHDOG_SECONDS = 1.0
+"""Interval of the checks that the SparkContext runs and has executors."""
 
 
 def main() -> None:
@@ -66,21 +72,21 @@ def main() -> None:
     job: Job = pickle.load(sys.stdin.buffer)  # noqa: S301  # the agent's own
     try:
         _run(job)
-    finally:  # the agent does it too, unless it is gone
-        _leave_nothing(job)
+    finally:  # the agent does the same, unless it was killed
+        _clean_up(job)
 
 
 def _run(job: Job) -> None:
-    log_to_stderr(keep=_ours)
+    log_to_stderr(record_filter=_is_own_record)
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the agent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group, and the agent handles it
     done, begun = threading.Event(), threading.Event()
-    threading.Thread(target=_end_with_the_agent, args=(job, done), daemon=True).start()
+    threading.Thread(target=_end_with_agent, args=(job, done), daemon=True).start()
     on_yarn = None
     if job.options.spark_master == YARN:
-        on_yarn = agent_on_yarn(job.agent, job.configuration, partial(_missing, job), report_application)
-    threading.Thread(target=_end_before_it_begins, args=(job, on_yarn, stopping, begun), daemon=True).start()
+        on_yarn = agent_on_yarn(job.agent, job.configuration, partial(_report_shortage, job), report_application)
+    threading.Thread(target=_end_while_starting, args=(job, on_yarn, stopping, begun), daemon=True).start()
     try:
         spark, gateway = start_session(
             job.agent,
@@ -90,20 +96,22 @@ def _run(job: Job) -> None:
             on_yarn,
             keeps_checkpoints=job.keeps_checkpoints,
         )
-    except Exception as e:  # noqa: BLE001  # Spark raises many kinds over its own properties
+    except Exception as e:  # noqa: BLE001  # Spark raises many kinds of errors about its properties
         log_failure(log, logging.DEBUG, "no Spark session", e)
-        report_end(str(e) if isinstance(e, FlafkaError | ServiceError) else reason(f"{type(e).__name__}: {e}"))
-        sys.exit(GAVE_UP)
+        report_end(
+            str(e) if isinstance(e, FlafkaError | ServiceError) else failure_reason(f"{type(e).__name__}: {e}")
+        )
+        sys.exit(NO_SPARK_EXIT_CODE)
     begun.set()
-    watch = SparkWatchdog(spark, gateway, done, on_yarn)
-    threading.Thread(target=watch.run, daemon=True).start()
+    watchdog = SparkWatchdog(spark, gateway, done, on_yarn)
+    threading.Thread(target=watchdog.run, daemon=True).start()
     log.info("Spark %s on %s", spark.version, spark.sparkContext.master)
-    if not is_local(spark.sparkContext.master):
-        threading.Thread(target=_miss_executors, args=(spark, job, done, on_yarn), daemon=True).start()
+    if not is_local_master(spark.sparkContext.master):
+        threading.Thread(target=_watch_executors, args=(spark, job, done, on_yarn), daemon=True).start()
     running: Running = {}
-    spark.streams.addListener(listener(log, partial(sink_of, running)))
+    spark.streams.addListener(progress_listener(log, partial(sink_of, running)))
     threads = [
-        threading.Thread(target=_supervise, args=(watch, sink, job, running, stopping), name=sink.sink.path)
+        threading.Thread(target=_supervise, args=(watchdog, sink, job, running, stopping), name=sink.sink.path)
         for sink in job.sinks
     ]
     for thread in threads:
@@ -111,86 +119,90 @@ def _run(job: Job) -> None:
     for thread in threads:
         thread.join()
     done.set()
-    _end(spark, gateway)
+    _stop_spark(spark, gateway)
 
 
 Running = dict[str, Query | Processing]
-"""The queries of each sink, by its path, as long as they have not failed."""
+"""Queries by path of their sink, unless they have failed."""
 
 
 def sink_of(running: Running, query: str) -> Query | Processing | None:
-    """Return what runs the query of that name.
+    """Return the sink of a query, by the query's name; None if it has failed.
 
-    Spark reports late: after a query has failed, what it did before is no sign that its sink works again.
+    Spark reports progress late. Progress before a failure is no sign that the sink works again.
     """
-    # The path of the sink is the query's name, or what stands before an output's.
+    # The name of a query is the path of its sink, or that path with a dot and the name of an output.
     return next((sink for path, sink in running.items() if f"{query}.".startswith(f"{path}.")), None)
 
 
-def _ours(record: logging.LogRecord) -> bool:
-    """Filter of log records. Py4J logs failures at length and raises them as well; `_supervise` reports them."""
+def _is_own_record(record: logging.LogRecord) -> bool:
+    """Return False for log records of Py4J, which also raises the failures that it logs at length."""
     return "py4j" not in Path(record.pathname).parts
 
 
 class SparkWatchdog:
-    """Ends this process, with the reason, when its Spark is gone: no session can be made anew within it."""
+    """Watchdog that ends this process, with the reason, when its SparkContext or JVM has ended.
+
+    Within one process, PySpark cannot start a second JVM.
+    """
 
     def __init__(self, spark: Any, gateway: Gateway, done: threading.Event, on_yarn: OnYarn | None = None) -> None:
-        """Once `done` is set, the end is a regular one."""
+        """`done` is set before a regular end of Spark."""
         self.spark, self._gateway, self._done, self._on_yarn = spark, gateway, done, on_yarn
         self._lock = threading.Lock()
 
     def run(self) -> None:
-        """Look again and again."""
-        while not self._done.wait(WATCH_SECONDS):
-            self.look()
+        """Call `check` periodically until `done` is set."""
+        while not self._done.wait(WATCHDOG_SECONDS):
+            self.check()
 
-    def look(self) -> None:
-        """Look now. Does not return where Spark is gone: what failed then is not a sink."""
+    def check(self) -> None:
+        """Return if the SparkContext runs; otherwise end the process. Thread-safe."""
         with self._lock:
-            gone = self._gone()
-            if gone is None or self._done.is_set():
+            reason = self._end_reason()
+            if reason is None or self._done.is_set():
                 return
-            report_end(gone)
+            report_end(reason)
             kill_gateway()
-            os._exit(GAVE_UP)  # threads may wait for Spark without end
+            os._exit(NO_SPARK_EXIT_CODE)  # a regular exit would join threads that wait for Spark forever
 
-    def _gone(self) -> str | None:
-        """Return why there is no SparkContext any more."""
+    def _end_reason(self) -> str | None:
+        """Return the reason why the SparkContext has ended; None if it runs."""
         try:
             stopped = self.spark.sparkContext._jsc.sc().isStopped()
-        except Exception:  # noqa: BLE001  # py4j's, many
+        except Exception:  # noqa: BLE001  # py4j raises many kinds of errors
             return self._gateway.why_ended(5)
         if not stopped:
             return None
-        return (self._on_yarn is not None and self._on_yarn.why_over()) or self._gateway.why_stopped()
+        return (self._on_yarn is not None and self._on_yarn.end_reason()) or self._gateway.why_stopped()
 
 
 _FRAME = re.compile(r'^  File "([^"]+)", line (\d+), in (\S+)$', re.MULTILINE)
 _JAVA = re.compile(r"An error occurred while calling [^\n]*\n: (?:[\w.$]+: )*(?:\w+\.)+(\w+): ([^\n]+)")
-"""py4j's words around an exception of Java's: the innermost one's name, and what it says."""
-NOTE = "its arguments were: "
-"""Begin of the line of a trace that has the arguments of a processor's function that raised."""
+"""Py4J's text around a Java exception: name and message of the innermost one."""
+ARGUMENTS_PREFIX = "its arguments were: "
+"""Prefix of the line of a traceback with the arguments of a processor's function that raised."""
 
 
-def _supervise(watch: SparkWatchdog, sink: SinkJob, job: Job, running: Running, stopping: threading.Event) -> None:
+def _supervise(watchdog: SparkWatchdog, sink: SinkJob, job: Job, running: Running, stopping: threading.Event) -> None:
     retries = Retries(sink.sink.path)
     channel = sink.channel
-    letters = Heard(dead_letters_of(job.agent, channel, channel.make(), job.options), report_rejected)
-    rejections, move = Rejections(letters, sink.sink.tolerance), CommitLogMove()
+    store = AlertingStore(dead_letter_store(job.agent, channel, channel.make(), job.options), report_rejected)
+    rejections, move = Rejections(store, sink.sink.tolerance), CommitLogMove()
     while not stopping.is_set():
-        retries.begin()
+        retries.start_attempt()
         try:
-            streams = issubclass(sink.sink.cls, StreamingSink)
-            query = running[sink.sink.path] = Processing(job, sink) if streams else Query(job, sink, rejections, move)
-            query.run(watch.spark, stopping)
+            is_processor = issubclass(sink.sink.cls, StreamingSink)
+            query = Processing(job, sink) if is_processor else Query(job, sink, rejections, move)
+            running[sink.sink.path] = query
+            query.run(watchdog.spark, stopping)
             if stopping.is_set():
                 return
-            raise Retry("its query ended, though nobody has stopped it")
-        except Exception as e:  # noqa: BLE001  # one sink's failure must not take the others down
-            watch.look()
+            raise Retry("its query ended without a stop")
+        except Exception as e:  # noqa: BLE001  # an unexpected error of one sink must not stop the others
+            watchdog.check()
             running.pop(sink.sink.path, None)
-            text = reason(str(e) if isinstance(e, FlafkaError) else f"{type(e).__name__}: {e}", sink)
+            text = failure_reason(str(e) if isinstance(e, FlafkaError) else f"{type(e).__name__}: {e}", sink)
             failure = Retry(text, e.after if isinstance(e, Retry) else None)
             failure.__cause__ = e
             seconds = retries.failed(failure)
@@ -198,58 +210,62 @@ def _supervise(watch: SparkWatchdog, sink: SinkJob, job: Job, running: Running, 
         stopping.wait(seconds)
 
 
-def reason(failure: str, sink: SinkJob | None = None) -> str:
-    """Return the cause in a failure's text: Spark wraps Python's trace in its own and in Java's."""
-    if GONE in failure and sink is not None:
-        return _gone(sink)
-    for said, hint in HINTS.items():
-        if said in failure:
+def failure_reason(failure: str, sink: SinkJob | None = None) -> str:
+    """Return the cause in an error text, in which Spark wraps a Python traceback in its own and in Java's."""
+    if DATA_LOSS_MARK in failure and sink is not None:
+        return _data_loss(sink)
+    for message, hint in HINTS.items():
+        if message in failure:
             return hint
-    _, trace, end = failure.rpartition("Traceback (most recent call last):")
-    if trace:
+    _, traceback, end = failure.rpartition("Traceback (most recent call last):")
+    if traceback:
         lines = end.splitlines()
         for number, line in enumerate(lines):
-            # Of a failure of Java's, py4j says first which call it was.
+            # Py4J puts a line with the Java call before the error line.
             if line.strip() and not line[0].isspace() and not line.startswith("py4j."):
-                said = re.sub(r"^flafka\.plugins\.errors\.\w+: ", "", line.strip(": "))
-                notes = [text.strip() for text in lines[number + 1 :] if text.startswith(NOTE)]
-                return "; ".join([said + _place(end, sink), *notes[:1]])
+                message = re.sub(r"^flafka\.plugins\.errors\.\w+: ", "", line.strip(": "))
+                arguments = [text.strip() for text in lines[number + 1 :] if text.startswith(ARGUMENTS_PREFIX)]
+                return "; ".join([message + _location(end, sink), *arguments[:1]])
     if java := _JAVA.search(failure):
         return f"{java[1]}: {java[2].strip()}"
-    return " ".join(line.strip() for line in failures.core(failure).splitlines()[:3])
+    return " ".join(line.strip() for line in failures.core_message(failure).splitlines()[:3])
 
 
-def _place(trace: str, sink: SinkJob | None) -> str:
-    """` in fails (logins.py, line 70)`: the innermost place in a processor's own module, or in one beside it."""
+def _location(traceback: str, sink: SinkJob | None) -> str:
+    """Return ` in fails (logins.py, line 70; …)`: the innermost frame in the modules of a processor."""
     if sink is None or not issubclass(sink.sink.cls, StreamingSink):
         return ""
-    made = sink.sink.make()
-    module = sys.modules.get(made.pipeline.partition(":")[0])
-    own = (getattr(module, "__file__", None) or "-", *((made.modules,) if made.modules else ()))
-    frames = [f for f in _FRAME.findall(trace) if f[0] == own[0] or any(f[0].startswith(f"{d}/") for d in own[1:])]
+    processor = sink.sink.make()
+    module = sys.modules.get(processor.pipeline.partition(":")[0])
+    file = getattr(module, "__file__", None) or "-"
+    frames = [
+        frame
+        for frame in _FRAME.findall(traceback)
+        if frame[0] == file or (processor.modules and frame[0].startswith(f"{processor.modules}/"))
+    ]
     if not frames:
         return ""
     file, line, name = frames[-1]
-    return f" in {name} ({Path(file).name}, line {line}; processor {made.pipeline})"
+    return f" in {name} ({Path(file).name}, line {line}; processor {processor.pipeline})"
 
 
-def _gone(sink: SinkJob) -> str:
-    """Records are gone that were not read: Spark advises an option that is not its users' here."""
+def _data_loss(sink: SinkJob) -> str:
+    """Return the error for lost records, in place of Spark's advice to set an option that users cannot set here."""
     stream = sink.channel.make().kafka.stream(sink.sink.group)
     own = f", and name another {sink.sink.path}.checkpoint" if issubclass(sink.sink.cls, StreamingSink) else ""
     return (
         f"the brokers no longer have the records of {stream.topic} that come next: retention removed them, or the "
-        f"topic was created again. To accept the loss: agent group reset {stream.group} --topic {stream.topic} "
+        f"topic was recreated. To accept the loss: agent group reset {stream.group} --topic {stream.topic} "
         f"--to earliest --bootstrap-server {stream.bootstrap_servers}{own}"
     )
 
 
-def _end(spark: Any, gateway: Gateway) -> None:
-    """End Spark, or leave it: nothing is under way, and who asks a ResourceManager that is away waits for minutes."""
+def _stop_spark(spark: Any, gateway: Gateway) -> None:
+    """Stop Spark, for at most `SPARK_END_SECONDS`: a ResourceManager that is away would delay this for minutes."""
 
     def stop() -> None:
-        with suppress(Exception), warnings.catch_warnings():  # py4j's, many: its JVM may be gone
-            warnings.simplefilter("ignore")  # of PySpark's, that it is
+        with suppress(Exception), warnings.catch_warnings():  # py4j raises many kinds of errors without its JVM
+            warnings.simplefilter("ignore")  # PySpark warns that the JVM has ended
             stop_session(spark, gateway)
 
     ending = threading.Thread(target=stop, name="end", daemon=True)
@@ -257,74 +273,72 @@ def _end(spark: Any, gateway: Gateway) -> None:
     ending.join(SPARK_END_SECONDS)
 
 
-def _leave_nothing(job: Job) -> None:
+def _clean_up(job: Job) -> None:
     kill_gateway()
     if not job.directory:
         return
     deadline = time.monotonic() + 10
-    while Path(job.directory).exists() and time.monotonic() < deadline:  # its workers may write until they notice
+    while Path(job.directory).exists() and time.monotonic() < deadline:  # Spark's workers write until they end, too
         shutil.rmtree(job.directory, ignore_errors=True)
         time.sleep(0.05)
 
 
-def _end_with_the_agent(job: Job, done: threading.Event) -> None:
+def _end_with_agent(job: Job, done: threading.Event) -> None:
     while os.read(0, 4096):
         pass
     done.set()
-    _leave_nothing(job)
-    # Nothing of a micro-batch is visible before its commit, so ending in the middle loses and repeats nothing.
+    _clean_up(job)
+    # Safe in the middle of a micro-batch, none of which is visible before its commit.
     os._exit(1)
 
 
-def _end_before_it_begins(
-    job: Job, on_yarn: OnYarn | None, stopping: threading.Event, begun: threading.Event
-) -> None:
-    """End at SIGTERM while Spark starts: no micro-batch is under way yet.
+def _end_while_starting(job: Job, on_yarn: OnYarn | None, stopping: threading.Event, begun: threading.Event) -> None:
+    """End the process at SIGTERM while Spark starts, when no micro-batch runs yet.
 
-    The JVM may take more than a minute on a busy host, and YARN may let its application wait for hours.
+    The start of the JVM may take more than a minute on a busy host, and YARN may let its application wait for hours.
     """
     while not begun.wait(0.2):
         if stopping.is_set():
             if on_yarn is not None:
                 on_yarn.end()
-            _leave_nothing(job)
+            _clean_up(job)
             os._exit(0)
 
 
-def _missing(job: Job, text: str) -> None:
+def _report_shortage(job: Job, text: str) -> None:
     log.warning("%s", text)
     for sink in job.sinks:
         report(sink.sink.name, {}, error=text)
 
 
-def _miss_executors(spark: Any, job: Job, done: threading.Event, on_yarn: OnYarn | None) -> None:
-    """Say it where the cluster gives no executor: Spark itself waits without end, and says so in its log alone."""
+def _watch_executors(spark: Any, job: Job, done: threading.Event, on_yarn: OnYarn | None) -> None:
+    """Report a cluster that gives no executor, for which Spark itself waits forever and writes only to its log."""
     tracker, since = spark.sparkContext._jsc.sc().statusTracker(), time.monotonic()
     memory = spark.sparkContext.getConf().get("spark.executor.memory", "1g")
-    size, said = f"{memory} (spark.conf.spark.executor.memory)", ""
-    while not done.wait(WATCH_SECONDS):
+    size, reported = f"{memory} (spark.conf.spark.executor.memory)", ""
+    while not done.wait(WATCHDOG_SECONDS):
         try:
-            executors = len(tracker.getExecutorInfos()) - 1  # the driver is one of them
-        except Exception:  # noqa: BLE001  # py4j's, many; Spark is ending
+            executors = len(tracker.getExecutorInfos()) - 1  # the driver counts as one
+        except Exception:  # noqa: BLE001  # py4j raises many kinds of errors while Spark ends
             return
         waited = time.monotonic() - since
         if executors:
-            since, said = time.monotonic(), ""
+            since, reported = time.monotonic(), ""
         elif on_yarn is not None and waited > CONTAINER_SECONDS:
             text = None
-            with suppress(Exception):  # py4j's, many: the ResourceManager may be away
-                text = on_yarn.lacking(f"a container with {size} and Spark's overhead")
+            with suppress(Exception):  # py4j raises many kinds of errors if the ResourceManager is away
+                text = on_yarn.executor_shortage(f"a container with {size} and Spark's overhead")
             if text is None:
                 since = time.monotonic()
-            elif text != said:
-                said = text
-                _missing(job, text)
+            elif text != reported:
+                reported = text
+                _report_shortage(job, text)
         elif on_yarn is None and waited > EXECUTOR_SECONDS:
             since = time.monotonic()
-            needed = f"a worker with {size} and a core to spare"
-            _missing(job, f"{spark.sparkContext.master} gives no executor: it needs {needed}")
+            needed = f"a worker with {size} and a free core"
+            _report_shortage(job, f"{spark.sparkContext.master} gives no executor: it needs {needed}")
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGQUIT, tell)  # Ctrl-\ reaches the whole group
+    signal.signal(signal.SIGQUIT, write_thread_dump)  # Ctrl-\ reaches the whole group
     main()

@@ -15,9 +15,14 @@ import pyarrow as pa
 from flafka.agent.audit.publishing import Tallies, audit_of
 from flafka.agent.options import AgentOptions
 from flafka.agent.runner.committer import StagedRange
-from flafka.agent.runner.deadletters.letters import DeadLetter, dead_letters_of, letters_of, letters_of_records
-from flafka.agent.runner.deadletters.notices import Causes, Heard
-from flafka.agent.runner.delivery import Delivery, Range, Ranges, by_id, intercepted, opened
+from flafka.agent.runner.deadletters.alerts import AlertingStore, ErrorGroups
+from flafka.agent.runner.deadletters.store import (
+    DeadLetter,
+    dead_letter_store,
+    rejected_dead_letters,
+    undecodable_dead_letters,
+)
+from flafka.agent.runner.delivery import Delivery, Range, Ranges, collect_reasons, intercept, open_interceptors
 from flafka.agent.topology import ChannelSpec, SinkSpec
 from flafka.plugins import (
     Assignment,
@@ -28,24 +33,24 @@ from flafka.plugins import (
     Record,
     StreamingSink,
 )
+from flafka.plugins.dataframe import to_arrow
 from flafka.plugins.kafka.topic import KafkaBackedChannel
-from flafka.plugins.shared.frames import to_arrow
 
 InterceptorCounts = dict[str, tuple[dict[str, float], str]]
-"""By the interceptor's name: what it has counted, and its latest failure in words."""
+"""Counts of interceptors, and their latest errors, by name of the interceptor."""
 MicroBatches = dict[tuple[str, int], dict[tuple[int, int], int]]
-"""Numbers of events by query id and micro-batch, and within these by partition and the offset of the first record."""
+"""Numbers of events by query ID and micro-batch, and within these by partition and offset of the first record."""
 QUERY_ID, BATCH_ID = "sql.streaming.queryId", "streaming.sql.batchId"
 """Local properties of Spark's tasks (StreamExecution.QUERY_ID_KEY, MicroBatchExecution.BATCH_ID_KEY)."""
 KEPT_MICRO_BATCHES = 64
-"""Micro-batches of each query whose numbers are kept: Spark reports the end of one while later ones are under way."""
-GAVE_UP = 3
-"""A driver's exit code where it ends by itself, as there is no Spark (any more): it has said why."""
+"""Number of micro-batches of each query that are kept, as Spark reports the end of one during later ones."""
+NO_SPARK_EXIT_CODE = 3
+"""Exit code of a driver without a SparkContext, which has reported the reason to the agent."""
 
 
 @dataclass(frozen=True)
 class SinkJob:
-    """One sink to run on Spark: picklable."""
+    """Sink to run on Spark, with its channel. Picklable."""
 
     sink: SinkSpec
     channel: ChannelSpec
@@ -53,22 +58,23 @@ class SinkJob:
 
 @dataclass(frozen=True)
 class Job:
-    """Sinks and options of one driver."""
+    """Sinks and options of one driver. Picklable."""
 
     agent: str
     sinks: tuple[SinkJob, ...]
     options: AgentOptions
-    """The agent's own properties; those under `spark.` are for the session."""
+    """Properties of the agent; those under `spark.` are for the session."""
     log_file: str
     directory: str
-    """For temporary files of this driver, its JVM and its workers; goes with it. Empty: there is none."""
+    """Scratch directory of this driver, its JVM and its workers; empty without one."""
     configuration: str = ""
+    """Path of the agent's configuration file."""
 
     @property
     def modules(self) -> list[str]:
         """Directories of the processors' modules."""
-        made = [sink.sink.make() for sink in self._processors]
-        return list(dict.fromkeys(sink.modules for sink in made if sink.modules))
+        sinks = [job.sink.make() for job in self._processors]
+        return list(dict.fromkeys(sink.module_directory for sink in sinks if sink.module_directory))
 
     @property
     def keeps_checkpoints(self) -> bool:
@@ -85,12 +91,13 @@ class Result:
     """Result of one task for the records of one partition."""
 
     staged: StagedRange
-    """Staged range; for a sink that only writes and flushes, a range that is durable already and needs no commit."""
+    """Staged range; for a sink without a commit log, a flushed range."""
     counts: dict[str, float] = field(default_factory=dict)
+    """Counts of the sink."""
     offered: int = 0
     """Number of events and undecodable records that the sink was to take."""
-    letters: list[DeadLetter] = field(default_factory=list)
-    """Dead letters of what it rejected. The driver stores them."""
+    dead_letters: list[DeadLetter] = field(default_factory=list)
+    """Dead letters of rejected events, for the driver to store."""
     interceptors: InterceptorCounts = field(default_factory=dict)
 
 
@@ -101,102 +108,102 @@ class _Task:
     """
 
     def __init__(self, job: Job, sink: SinkJob, assignments: Mapping[int, Assignment], template: Assignment) -> None:
-        """`template` stands for partitions that are added later."""
+        """`template` is the assignment of partitions that are added later, except for its partition number."""
         self.agent, self.options, self.job = job.agent, job.options, sink
         self.assignments, self.template = dict(assignments), template
 
     def polled(self, batches: Iterator[Any], channel: KafkaBackedChannel) -> Iterator[PolledBatch]:
-        """The records decoded, small ones joined."""
+        """Decode records into batches, and join small ones."""
         for batch in batches:
             if not batch.num_rows:
                 continue
             partition = batch.column("partition")[0].as_py()
-            assignment = self.assignments.get(partition) or self.template.of(partition=partition)
+            assignment = self.assignments.get(partition) or self.template.replace(partition=partition)
             records = _records(batch)
             while (polled := channel.decode(records, assignment)) is not None:
                 yield polled
 
 
 class PartitionTask(_Task):
-    """Runs a sink over one partition's records on an executor: decode, intercept, write, and stage or flush."""
+    """Delivery of one partition's records to a sink on an executor: decode, intercept, write, and stage or flush."""
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """From records to one pickled Result, if any."""
+        """Yield one Arrow batch with the pickled Result, or an empty one."""
         result = self.run(batches)
         values = [pickle.dumps(result)] if result is not None else []
         yield pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], ["result"])
 
     def run(self, batches: Iterator[Any]) -> Result | None:
         """Deliver the records of one task, all of one partition, and return its result; None without records."""
-        logging.basicConfig(level=logging.INFO)  # what components say reaches the executor's log
+        logging.basicConfig(level=logging.INFO)  # logs of components go into the executor's log
         spec = self.job.sink
         channel: KafkaBackedChannel = self.job.channel.make()
-        letters = dead_letters_of(self.agent, self.job.channel, channel, self.options)
-        audited = audit_of(channel, self.options) is not None
+        store = dead_letter_store(self.agent, self.job.channel, channel, self.options)
+        is_audited = audit_of(channel, self.options) is not None
         tallies, ranges = Tallies(), Ranges()
-        delivery = Delivery(spec, letters, ranges, threading.Event(), tallies if audited else None)
+        delivery = Delivery(spec, store, ranges, threading.Event(), tallies if is_audited else None)
         try:
             delivery.open()
             for polled in self.polled(batches, channel):
                 assignment = polled.assignment
-                if delivery.committing is None:  # else the driver does, before it commits
-                    channel.kafka.confirm(assignment)
-                ranges.setdefault(assignment.partition, Range(assignment.at(polled.offsets.start)))
+                if delivery.committing is None:  # with a commit log, the driver confirms the topic before commits
+                    channel.kafka.confirm_topic_id(assignment)
+                ranges.setdefault(assignment.partition, Range(assignment.with_offset(polled.offsets.start)))
                 delivery.write(polled)
-                if delivery.committing is None and delivery.full:
+                if delivery.committing is None and delivery.is_full:
                     delivery.flush()
-            pending = next(iter(ranges.values()), None)  # all records are of one partition
+            pending = next(iter(ranges.values()), None)  # the only one, as all records are of one partition
             return None if pending is None else _result(delivery, pending)
         finally:
             delivery.close()
             channel.close()
-            letters.close()
+            store.close()
 
 
 def _result(delivery: Delivery, pending: Range) -> Result:
     if delivery.committing is None:
         delivery.flush()
     staged = delivery.stage(pending)
-    letters = delivery.rejections.take()
-    interceptors = _of_interceptors(delivery.interceptors)
-    return Result(staged, _counts(delivery.metrics), delivery.rejections.events, letters, interceptors)
+    dead_letters = delivery.rejections.take_all()
+    interceptors = _interceptor_counts(delivery.interceptors)
+    return Result(staged, _counts(delivery.metrics), delivery.rejections.events, dead_letters, interceptors)
 
 
-class Summing:
-    """Parameter of one of Spark's accumulators: adds dicts up with a function."""
+class DictAccumulator:
+    """Parameter of a Spark accumulator (`AccumulatorParam`) whose values are dicts, merged by a function."""
 
     def __init__(self, add: Callable[[Any, Any], Any]) -> None:
         self.addInPlace = add
 
     def zero(self, value: object) -> dict[Any, Any]:
-        """Return the value before anything is added."""
+        """Return the initial value."""
         return {}
 
 
-def sum_counts(one: InterceptorCounts, other: InterceptorCounts) -> InterceptorCounts:
-    """Add up; of two failures the later one stays."""
-    summed = dict(one)
-    for name, (counts, error) in other.items():
-        before, failure = one.get(name, ({}, ""))
-        both = {count: before.get(count, 0) + counts.get(count, 0) for count in {**before, **counts}}
-        summed[name] = both, error or failure
+def sum_counts(first: InterceptorCounts, second: InterceptorCounts) -> InterceptorCounts:
+    """Return the sums of both counts, with the error of `second` if it has one."""
+    summed = dict(first)
+    for name, (counts, error) in second.items():
+        before, earlier_error = first.get(name, ({}, ""))
+        sums = {count: before.get(count, 0) + counts.get(count, 0) for count in {**before, **counts}}
+        summed[name] = sums, error or earlier_error
     return summed
 
 
-def merge_events(one: MicroBatches, other: MicroBatches) -> MicroBatches:
-    """Return the numbers of both, but of no more than the latest micro-batches of each query.
+def merge_events(first: MicroBatches, second: MicroBatches) -> MicroBatches:
+    """Return the numbers of both, limited to the latest `KEPT_MICRO_BATCHES` of each query.
 
     A task that ran twice, and a topic that a join reads twice, count once.
     """
-    merged = dict(one)
-    for key, events in other.items():
+    merged = dict(first)
+    for key, events in second.items():
         merged[key] = {**merged.get(key, {}), **events}
     latest = dict(sorted(merged))
     return {(query, n): own for (query, n), own in merged.items() if n > latest[query] - KEPT_MICRO_BATCHES}
 
 
 def _micro_batch() -> tuple[str, int]:
-    """Return the query and the micro-batch of this task; an empty id outside of a stream."""
+    """Return the query ID and the micro-batch of this task; an empty ID outside of a streaming query."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -205,8 +212,11 @@ def _micro_batch() -> tuple[str, int]:
     return query or "", int(number or 0)
 
 
-def _of_interceptors(interceptors: Iterable[Interceptor[Any]]) -> InterceptorCounts:
-    return {one.name: (_counts(one.metrics), one.metrics.last_error) for one in interceptors}
+def _interceptor_counts(interceptors: Iterable[Interceptor[Any]]) -> InterceptorCounts:
+    return {
+        interceptor.name: (_counts(interceptor.metrics), interceptor.metrics.last_error)
+        for interceptor in interceptors
+    }
 
 
 def _counts(metrics: Metrics) -> dict[str, float]:
@@ -215,7 +225,7 @@ def _counts(metrics: Metrics) -> dict[str, float]:
 
 
 class EventsTask(_Task):
-    """Makes events of one partition's records: decode and intercept."""
+    """Conversion of one partition's records into events for a processor: decode and intercept."""
 
     def __init__(
         self,
@@ -224,39 +234,42 @@ class EventsTask(_Task):
         assignments: Mapping[int, Assignment],
         template: Assignment,
         count: Callable[[InterceptorCounts], None],
-        rejected: Callable[[Causes], None],
+        rejected: Callable[[ErrorGroups], None],
         made: Callable[[MicroBatches], None],
         *,
         keep_dead_letters: bool,
     ) -> None:
-        """Callbacks of a task that ends well.
+        """Callbacks are called by a task that succeeds.
 
-        `count` gets what interceptors counted, `rejected` what became dead letters, `made` the numbers of events.
+        `count` gets the counts of interceptors, `rejected` the error groups of dead letters, and `made` the numbers
+        of events.
         """
         super().__init__(job, sink, assignments, template)
         self.count, self.rejected, self.made = count, rejected, made
         self.keep_dead_letters = keep_dead_letters
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """From records to events, columns as `flafka.plugins.shared.frames.EVENTS` says."""
+        """Yield events as Arrow batches, with the columns of `flafka.plugins.dataframe.EVENTS`."""
         logging.basicConfig(level=logging.INFO)
         channel: KafkaBackedChannel = self.job.channel.make()
-        kept = dead_letters_of(self.agent, self.job.channel, channel, self.options)
-        letters = Heard(kept, lambda _, causes: self.rejected(causes))
+        store = AlertingStore(
+            dead_letter_store(self.agent, self.job.channel, channel, self.options),
+            lambda _, groups: self.rejected(groups),
+        )
         made: dict[tuple[int, int], int] = {}
-        with closing(channel), closing(letters), opened(self.job.sink.interceptors) as interceptors:
+        with closing(channel), closing(store), open_interceptors(self.job.sink.interceptors) as interceptors:
             for polled in self.polled(batches, channel):
-                channel.kafka.confirm(polled.assignment)
+                channel.kafka.confirm_topic_id(polled.assignment)
                 if polled.undecodable and self.keep_dead_letters:
-                    letters.put(letters_of_records(self.job.sink.path, polled))
+                    store.put(undecodable_dead_letters(self.job.sink.path, polled))
                 rejected: dict[EventId, str] = {}
-                batch = intercepted(polled.batch, interceptors, rejected=by_id(rejected))
+                batch = intercept(polled.batch, interceptors, rejected=collect_reasons(rejected))
                 if rejected and self.keep_dead_letters:
-                    letters.put(letters_of(self.job.sink.path, rejected, polled))
+                    store.put(rejected_dead_letters(self.job.sink.path, rejected, polled))
                 made[polled.assignment.partition, polled.offsets.start] = len(batch)
                 if len(batch):
                     yield to_arrow(batch)
-            self.count(_of_interceptors(interceptors))
+            self.count(_interceptor_counts(interceptors))
             self.made({_micro_batch(): made})
 
 

@@ -1,4 +1,4 @@
-"""Web page of a master of a standalone Spark cluster."""
+"""Web page of the master of a standalone Spark cluster."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import json
 import re
 from typing import Any
 
-from flafka.agent.web import page
+from flafka.agent.web import fetch_page
 
 
-def ask_master(host: str, port: int) -> dict[str, Any] | None:
-    """Return the JSON of a standalone master's web page; None without an answer."""
+def fetch_master_status(host: str, port: int) -> dict[str, Any] | None:
+    """Return the JSON of a master's web page; None without an answer."""
     try:
-        status: dict[str, Any] = json.loads(page(host, port, "/json/")[1])
+        status: dict[str, Any] = json.loads(fetch_page(host, port, "/json/")[1])
     except ValueError:
         return None
     return status
 
 
-def master_version(host: str, port: int) -> str | None:
-    """Return the version of Spark that a master's web page shows; None without one."""
-    text = page(host, port, "/")[1].decode(errors="replace")
-    found = re.search(r'class="version[^"]*">\s*(\d+\.\d+\.[^<\s]+)', text)
-    return found[1] if found else None
+def fetch_master_version(host: str, port: int) -> str | None:
+    """Return the version of Spark that a master's web page shows; None without an answer."""
+    text = fetch_page(host, port, "/")[1].decode(errors="replace")
+    match = re.search(r'class="version[^"]*">\s*(\d+\.\d+\.[^<\s]+)', text)
+    return match[1] if match else None

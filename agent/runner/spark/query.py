@@ -1,4 +1,4 @@
-"""One sink's stream on Spark: executors deliver, the driver commits."""
+"""Streaming query of one sink on Spark: executors deliver events, the driver commits."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from typing import Any
 
 from flafka.agent.audit.publishing import audit_of
 from flafka.agent.options import AgentOptions
+from flafka.agent.runner.commitlogmove import CommitLogMove
 from flafka.agent.runner.committer import Committer, StagedRange
 from flafka.agent.runner.deadletters.rejections import Rejections
-from flafka.agent.runner.moving import CommitLogMove
 from flafka.agent.runner.retries import log_failure
 from flafka.agent.runner.spark.job import Job, PartitionTask, Result, SinkJob
-from flafka.agent.runner.spark.progress import Offsets, gauges_of, latest_of, report
+from flafka.agent.runner.spark.progress import Offsets, gauges_of, latest_offsets_of, report
 from flafka.plugins import (
     Assignment,
     AtLeastOnceSink,
@@ -34,23 +34,29 @@ from flafka.plugins import (
     Retry,
     Sink,
 )
-from flafka.plugins.kafka.offsets import OffsetMetadata, RecordsLost, begins_late, made_again, overtaken
+from flafka.plugins.kafka.offsets import (
+    OffsetMetadata,
+    RecordsLost,
+    fencing_reason,
+    missing_offset_warning,
+    recreated_error,
+)
 from flafka.plugins.kafka.properties import java_properties
 from flafka.plugins.kafka.topic import KafkaBackedChannel
 
 log = logging.getLogger("spark")
 
-LOOK_SECONDS = 10.0
-"""Interval in seconds at which a query checks that its group and its topic are those that it began with."""
+CHECK_SECONDS = 10.0
+"""Interval of the checks that the group was not reset, and that the topic was neither recreated nor truncated."""
 SET_BACK_SECONDS = 10.0
-"""A clock that is set back by less delays a micro-batch by as much."""
+"""Change of a clock that is set back, up to which the delay of the next micro-batch is accepted."""
 
 
 class Query:
-    """One sink's stream: its commits happen here, and here only."""
+    """Streaming query of one sink. Only this object commits, on threads of the driver."""
 
     def __init__(self, job: Job, sink: SinkJob, rejections: Rejections, move: CommitLogMove) -> None:
-        """`rejections` and `move` belong to all queries of this sink, one after the other."""
+        """`rejections` and `move` are shared by all consecutive queries of this sink."""
         self.agent, self.job, self.options = job, sink, job.options
         self.rejections, self._move = rejections, move
         self.sink: Sink = sink.sink.make()
@@ -58,17 +64,17 @@ class Query:
         self.channel: KafkaBackedChannel = sink.channel.make()
         self.audit = audit_of(self.channel, job.options)
         self.assignments: dict[int, Assignment] = {}
-        """By partition: what comes next."""
+        """Assignments with the next offsets, by partition."""
         self._counted: Counter[str] = Counter()
         self._lock = threading.Lock()
         self.committer = Committer(self.committing, self.audit, log)
         self._latest: Offsets = {}
         """End offset of each partition, as Spark last reported it."""
-        self._told_lost = False
-        self._stopping, self._over = threading.Event(), threading.Event()
+        self._loss_reported = False
+        self._stopping, self._micro_batch_ended = threading.Event(), threading.Event()
 
     def run(self, spark: Any, stopping: threading.Event) -> None:
-        """Stream until stopping; raises what made the stream fail."""
+        """Run the query until `stopping` is set. Raises the error that ended the query."""
         directory = tempfile.mkdtemp(prefix="flafka-checkpoint-")
         self._stopping = stopping
         try:
@@ -78,23 +84,25 @@ class Query:
             if self.committing is not None:
                 self.committing.open()
             self._resume()
-            query, clock, looked = self._start(spark, directory), Clock(), time.monotonic()
+            query, clock, checked = self._start(spark, directory), ClockMonitor(), time.monotonic()
             try:
                 while not query.awaitTermination(0.2):
-                    clock.look()
-                    if time.monotonic() - looked > LOOK_SECONDS:
-                        with suppress(Retry):  # no broker answers
-                            self._look_for_truncations()
-                        looked = time.monotonic()
-                    # One that is behind begins the next micro-batch at once: it is never seen at rest.
-                    if stopping.is_set() and (self._over.is_set() or not query.status["isTriggerActive"]):
+                    clock.check()
+                    if time.monotonic() - checked > CHECK_SECONDS:
+                        with suppress(Retry):  # brokers that do not answer
+                            self._check_truncations()
+                        checked = time.monotonic()
+                    # A query with lag starts the next micro-batch at once, so its trigger always looks active.
+                    if stopping.is_set() and (
+                        self._micro_batch_ended.is_set() or not query.status["isTriggerActive"]
+                    ):
                         break
             finally:
                 query.stop()
         except Exception as e:
             if self.assignments and not isinstance(e, FlafkaError):
-                with suppress(Retry):  # what Spark sees of it need not say why
-                    self._look_for_records()
+                with suppress(Retry):  # Spark's error may be a consequence of lost records
+                    self._check_records()
             raise
         finally:
             if self.committing is not None:
@@ -105,7 +113,7 @@ class Query:
             shutil.rmtree(directory, ignore_errors=True)
 
     def _resume(self) -> None:
-        for refusal in self.channel.kafka.refusals(self.job.sink.group, {}):
+        for refusal in self.channel.kafka.blocking_errors(self.job.sink.group, {}):
             raise refusal
         if self.committing is not None:
             self._move.make(self.committing, self.channel, self.job.sink.group, joins=False)
@@ -119,30 +127,31 @@ class Query:
             self.assignments[start.partition] = start
             if start.generation != committed.generation or committed.next_offset is None:
                 begun.append(start)
-            elif start.next_offset != committed.next_offset:  # it ended between the two commits
+            elif start.next_offset != committed.next_offset:  # an earlier query ended between the two commits
                 self.committer.committed(start)
-        if begun:  # whoever has a partition next has to know of this sink's commit log
+        if begun:  # the next owner of a partition finds this sink's commit log by the metadata of the offset
             self.channel.kafka.commit_offsets(begun)
         self._store_offsets()
-        self._look_for_records()
+        self._check_records()
 
     def _oldest(self, assignment: Assignment) -> Assignment:
-        """Return the start of a partition in which the group has no offset: its first record. From there on, and not
-        from whatever is the first one later, it is read, so that what retention removes meanwhile is missed.
+        """Return an assignment without an offset at the present first record of its partition.
+
+        Spark's own start, the first record at its first read, would hide records that retention removes until then.
         """
-        start = assignment.at(self._low_watermarks.get(assignment.partition, 0))
+        start = assignment.with_offset(self._low_watermarks.get(assignment.partition, 0))
         if start.next_offset:
-            log.warning("%s", begins_late(start))
+            log.warning("%s", missing_offset_warning(start))
         return start
 
     @cached_property
     def _low_watermarks(self) -> Mapping[int, int]:
-        return self.channel.kafka.starts()
+        return self.channel.kafka.beginning_offsets()
 
     def _start(self, spark: Any, checkpoint: str) -> Any:
         stream = self.channel.kafka.stream(self.job.sink.group)
-        records = read_topic(spark, stream, self.expected(), most_records(self.channel, self.options))
-        template = next(iter(self.assignments.values())).of(epoch=0)
+        records = read_topic(spark, stream, self.next_offsets(), max_records(self.channel, self.options))
+        template = next(iter(self.assignments.values())).replace(epoch=0)
         task = PartitionTask(self.agent, self.job, self.assignments, template)
         return (
             records.mapInArrow(task, "result binary")
@@ -153,129 +162,131 @@ class Query:
             .start()
         )
 
-    def _look(self) -> None:
-        """Raise Conflict if the topic was recreated, the group was reset, or another sink's commit log has replaced
-        this sink's: the query has to be restarted.
+    def _check_ownership(self) -> None:
+        """Raise Conflict if the query has to be restarted.
 
-        If a commit of an earlier epoch or of a deleted topic came late, this query's offset is committed again.
+        Reasons are a recreated topic, a group reset, and a commit log of another sink in place of this sink's. If a
+        commit of an earlier epoch or of a deleted topic came late, this query's offset is committed again.
         """
         undone = set[int]()
         for committed in self.channel.kafka.committed(self.job.sink.group):
-            ours = self.assignments.get(committed.partition)
-            if ours is None:
+            own = self.assignments.get(committed.partition)
+            if own is None:
                 continue
-            if committed.topic_partition.topic_id != ours.topic_partition.topic_id:
-                raise Conflict(self._made_again(ours))
-            if why := overtaken(ours, OffsetMetadata.of(committed)):
+            if committed.topic_partition.topic_id != own.topic_partition.topic_id:
+                raise Conflict(self._topic_recreated(own))
+            if why := fencing_reason(own, OffsetMetadata.of(committed)):
                 raise Conflict(why)
-            if committed.generation.epoch < ours.generation.epoch or committed.next_offset is None:
-                undone.add(ours.partition)
-        with self._lock, suppress(Retry):  # as where the group has members
+            if committed.generation.epoch < own.generation.epoch or committed.next_offset is None:
+                undone.add(own.partition)
+        with self._lock, suppress(Retry):  # such as a group with members
             if undone:
-                self.channel.kafka.restore([self.assignments[partition] for partition in undone])
+                self.channel.kafka.restore_offsets([self.assignments[partition] for partition in undone])
 
-    def _look_for_truncations(self) -> None:
-        """Raise RecordsLost where brokers have lost a record that this query has delivered, besides what `_look`
-        raises: Spark does not notice it once new records have taken the lost offsets.
+    def _check_truncations(self) -> None:
+        """Raise RecordsLost if brokers have lost a record that this query has delivered.
 
-        What retention has removed is no matter here: executors may have read it.
+        Spark does not notice the loss once new records have taken the lost offsets. Records that retention has
+        removed are ignored, as executors may have read them. Raises the errors of `_check_ownership`, too.
         """
         with self._lock:
             unstored = self.committer.unstored
             known = [one for one in self.assignments.values() if one.partition not in unstored]
         self._refuse(error for error in self._refusals(known) if isinstance(error, RecordsLost))
 
-    def _look_for_records(self) -> None:
-        """Raise FlafkaError, with the way out, if the brokers do not have the records that come next.
+    def _check_records(self) -> None:
+        """Raise FlafkaError if the brokers do not have the next records.
 
-        A loss by brokers is kept with the group's offset: otherwise Spark would skip records once new ones have
-        taken the lost offsets. An error of `_look` takes precedence: no record of a recreated topic may be given up.
+        A loss by brokers is stored with the group's offset. Otherwise Spark would skip records once new ones have
+        taken the lost offsets. Errors of `_check_ownership` take precedence, so that no user is advised to skip
+        records of a recreated topic.
         """
         self._refuse(self._refusals([*self.assignments.values()]))
 
     def _refusals(self, starts: Collection[Assignment]) -> Sequence[FlafkaError]:
-        """Return the errors of the channel for these offsets. Raises what `_look` raises."""
-        refusals = self.channel.kafka.refusals(self.job.sink.group, starts)
-        self._look()
+        """Return the errors of the channel for these offsets. Raises the errors of `_check_ownership`."""
+        refusals = self.channel.kafka.blocking_errors(self.job.sink.group, starts)
+        self._check_ownership()
         return refusals
 
     def _refuse(self, refusals: Iterable[FlafkaError]) -> None:
-        """Raise the first of these errors, which is kept with the group's offset."""
+        """Store the first of these errors with the group's offset, and raise it."""
         for error in refusals:
-            with suppress(Retry, Conflict):  # the next attempt finds it again
-                self.channel.kafka.refuse(error)
+            with suppress(Retry, Conflict):  # the next query finds the error again
+                self.channel.kafka.store_error(error)
             raise error
 
-    def _made_again(self, assignment: Assignment) -> str:
-        """Return the error text for a topic that was recreated; the first call counts the loss."""
-        expected = self.expected()
+    def _topic_recreated(self, assignment: Assignment) -> str:
+        """Return the error text for a topic that was recreated. The first call counts the lost records."""
+        expected = self.next_offsets()
         known = {p: end for p, end in self._latest.items() if p in expected}
-        left = sum(max(0, end - expected[p]) for p, end in known.items())
-        if not self._told_lost:
-            self._told_lost = True
-            report(self.job.sink.name, {"TopicRecreatedCount": 1, "RecordLostCount": left})
-        return made_again(assignment, left, len(self.assignments) - len(known))
+        lost = sum(max(0, end - expected[p]) for p, end in known.items())
+        if not self._loss_reported:
+            self._loss_reported = True
+            report(self.job.sink.name, {"TopicRecreatedCount": 1, "RecordLostCount": lost})
+        return recreated_error(assignment, lost, len(self.assignments) - len(known))
 
-    def expected(self) -> Mapping[int, int]:
-        """Return the next offset of each partition."""
-        return {one.partition: one.next_offset or 0 for one in [*self.assignments.values()]}  # others may add some
+    def next_offsets(self) -> Mapping[int, int]:
+        """Return the next offset of each partition. Thread-safe."""
+        # A copy first: the committing thread may add a partition meanwhile.
+        return {one.partition: one.next_offset or 0 for one in [*self.assignments.values()]}
 
-    def show(self, progress: Any) -> None:
-        """Set the gauges: a micro-batch is over."""
-        self._latest |= latest_of(progress)
-        report(self.job.sink.name, {}, gauges_of(progress, self.expected()))
+    def on_progress(self, progress: Any) -> None:
+        """Report the gauges of a finished micro-batch."""
+        self._latest |= latest_offsets_of(progress)
+        report(self.job.sink.name, {}, gauges_of(progress, self.next_offsets()))
 
-    def idle(self, _: str) -> None:
-        """There is nothing new."""
-        with suppress(Conflict):  # the query's own look will find it
+    def on_idle(self, _: str) -> None:
+        """Report a lag of 0, as there are no new records."""
+        with suppress(Conflict):  # the periodic check of `run` finds it
             self._store_offsets()
         report(self.job.sink.name, {}, {"Lag": 0})
 
     def _commit(self, frame: Any, _: int) -> None:
-        """Make one micro-batch visible, partition by partition, then move the group along.
+        """Commit one micro-batch, partition by partition, then the group's offsets.
 
-        What a simple sink's task flushed is visible already: there the group's offset is the only record.
+        Events of a sink without a commit log are visible since the flush on an executor.
         """
-        results: list[Result] = [pickle.loads(row.result) for row in frame.collect()]  # noqa: S301  # our executors'
-        self._refuse_new(results)
+        results: list[Result] = [pickle.loads(row.result) for row in frame.collect()]  # noqa: S301  # from own executors
+        self._refuse_new_partitions(results)
         self.committer.prepare([result.staged for result in results], self, lambda: self._store_dead_letters(results))
         for result in results:
             receipt = result.staged.receipt
-            ours = self.assignments.get(receipt.assignment.partition, receipt.assignment)
-            if receipt.offsets.start < (ours.next_offset or 0):
-                span = f"{receipt.offsets.start}–{ours.next_offset}"
-                raise FlafkaError(f"records {span} of partition {ours.partition} were delivered twice")
+            own = self.assignments.get(receipt.assignment.partition, receipt.assignment)
+            if receipt.offsets.start < (own.next_offset or 0):
+                span = f"{receipt.offsets.start}–{own.next_offset}"
+                raise FlafkaError(f"records {span} of partition {own.partition} were delivered twice")
             if (conflict := self.committer.commit(result.staged).reason) is not None:
                 raise conflict
             with self._lock:
-                self.assignments[ours.partition] = ours.at(receipt.offsets.end, receipt.last_record)
+                self.assignments[own.partition] = own.with_offset(receipt.offsets.end, receipt.last_record)
             counts = {**Counter(result.counts) + self._own_counts()}
             counts |= {"EventDrainSuccessCount": receipt.events, "BatchCompleteCount": 1}
             report(self.job.sink.name, counts, interceptors=result.interceptors)
         self.rejections.committed({result.staged.receipt.assignment.partition for result in results})
         self._store_offsets()
         if self._stopping.is_set():
-            self._over.set()
+            self._micro_batch_ended.set()
 
-    def _refuse_new(self, results: Iterable[Result]) -> None:
+    def _refuse_new_partitions(self, results: Iterable[Result]) -> None:
         """Raise Retry for partitions that were added, which a sink with a commit log has to resume first."""
         added = {result.staged.receipt.assignment.partition for result in results} - self.assignments.keys()
         if added and self.committing is not None:
-            raise Retry(f"{self.job.sink.path}: partitions {sorted(added)} are new: taking them over")
+            raise Retry(f"{self.job.sink.path}: partitions {sorted(added)} are new: restarting the query")
 
     def _store_dead_letters(self, results: Sequence[Result]) -> None:
-        """Store what was rejected. Raises Retry where that is too much."""
+        """Store the dead letters of a micro-batch. Raises Retry if too many events were rejected."""
         self.rejections.start_over()
-        self.rejections.offered(sum(result.offered for result in results))
-        self.rejections.add(letter for result in results for letter in result.letters)
+        self.rejections.add_offered(sum(result.offered for result in results))
+        self.rejections.add(dead_letter for result in results for dead_letter in result.dead_letters)
         if rejected := self.rejections.store():
             report(self.job.sink.name, {"EventRejectedCount": rejected})
 
     def _store_offsets(self) -> None:
-        """Store offsets, with those that could not be stored before.
+        """Store the offsets of committed ranges, including earlier ones that could not be stored.
 
-        Deliveries do not depend on stored offsets while this process lives. The offsets of a group that still has
-        members, as after an agent was killed, are stored later.
+        Deliveries do not depend on stored offsets while this process lives. A group that still has members, as after
+        an agent was killed, gets its offsets later.
         """
         with self._lock:
             try:
@@ -286,36 +297,39 @@ class Query:
     # --- OffsetStore
 
     def verify(self, staged: Sequence[StagedRange]) -> None:
-        """Look at the group before a commit; for sinks without a commit log, at the topic alone."""
+        """Check group and topic before a commit; for sinks without a commit log, the topic alone."""
         if self.committing is not None:
-            self._look()
+            self._check_ownership()
         else:
-            self.channel.kafka.confirm(staged[0].receipt.assignment)
+            self.channel.kafka.confirm_topic_id(staged[0].receipt.assignment)
 
     def store(self, committed: Collection[Assignment]) -> None:
-        """Commit them without membership."""
+        """Commit offsets without membership in the group."""
         self.channel.kafka.commit_offsets(committed)
 
     def _own_counts(self) -> Counter[str]:
-        """Return what the sink has counted on the driver since the previous call."""
+        """Return the counts of the sink on the driver since the previous call."""
         now = Counter(self.committing.metrics.snapshot() if self.committing is not None else {})
         new, self._counted = now - self._counted, now
         return new
 
 
-class Clock:
-    """The machine's, which Spark's triggers go by: set back by an hour, it holds them up for an hour."""
+class ClockMonitor:
+    """Monitor of the host's clock, on which Spark's triggers depend.
+
+    A clock that is set back by an hour delays the next micro-batch by an hour.
+    """
 
     def __init__(self) -> None:
-        self._ahead = time.time() - time.monotonic()
+        self._offset = time.time() - time.monotonic()
 
-    def look(self) -> None:
-        """Raises Retry where it was set back: a query that is begun anew goes by the new time."""
-        if (back := self._ahead - (time.time() - time.monotonic())) > SET_BACK_SECONDS:
-            raise Retry(f"the machine's clock was set back by {back:.0f} s: the query is started again")
+    def check(self) -> None:
+        """Raise Retry if the clock was set back, as a restarted query goes by the new time."""
+        if (back := self._offset - (time.time() - time.monotonic())) > SET_BACK_SECONDS:
+            raise Retry(f"the machine's clock was set back by {back:.0f} s: the query is restarted")
 
 
-def most_records(channel: KafkaBackedChannel, options: AgentOptions) -> str:
+def max_records(channel: KafkaBackedChannel, options: AgentOptions) -> str:
     """Return the maximum number of records in a micro-batch, as text.
 
     The maximum bounds throughput, too: records of one event each need a larger maximum than records of thousands.
@@ -324,8 +338,11 @@ def most_records(channel: KafkaBackedChannel, options: AgentOptions) -> str:
 
 
 def read_topic(spark: Any, stream: KafkaStream, starts: Mapping[int, int | None], most: str) -> Any:
-    """The channel's records from these offsets on (None: from the earliest), as a DataFrame: partition, offset,
-    timestamp in ms, key, value, headers."""
+    """Return a channel's records as a streaming DataFrame.
+
+    `starts` has offsets by partition; None is the earliest one. `most` is the maximum number of records in a
+    micro-batch. Columns: partition, offset, timestamp in milliseconds, key, value, headers.
+    """
     earliest = -2
     offsets = {str(p): earliest if offset is None else offset for p, offset in starts.items()}
     reader = spark.readStream.format("kafka").options(

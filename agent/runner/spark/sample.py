@@ -1,4 +1,4 @@
-"""Events as a stream of Spark's without Kafka: for tests of processors, and to try one on a file of samples."""
+"""Streaming DataFrames of sample events without Kafka, for tests and trials of processors."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from flafka.plugins import Batch, Event, FlafkaError, Origin
-from flafka.plugins.shared.frames import EVENTS, to_arrow
+from flafka.plugins.dataframe import EVENTS, to_arrow
 
 
 def read_samples(file: Path) -> list[Event]:
-    """An event for each line that is not empty: its bytes are the body, but a JSON object with `body` and `headers`
-    and nothing else says both. FlafkaError where the file cannot be read, or there is none in it.
+    """Read a file with one event per line; empty lines are skipped.
+
+    A line is the body, unless it is a JSON object with exactly `body` and `headers`. Raises FlafkaError if the file
+    cannot be read, or has no event.
     """
     try:
         lines = file.read_bytes().splitlines()
@@ -26,23 +28,27 @@ def read_samples(file: Path) -> list[Event]:
         raise FlafkaError(f"{file} cannot be read: {e.strerror}") from e
     events = [_event(line) for line in lines if line.strip()]
     if not events:
-        raise FlafkaError(f"{file} is empty: it has to have an event a line")
+        raise FlafkaError(f"{file} is empty: it must have one event per line")
     return events
 
 
 def _event(line: bytes) -> Event:
     try:
-        said = json.loads(line)
+        parsed = json.loads(line)
     except ValueError:
         return Event(line)
-    if not isinstance(said, dict) or said.keys() != {"body", "headers"} or not isinstance(said["headers"], dict):
+    if (
+        not isinstance(parsed, dict)
+        or parsed.keys() != {"body", "headers"}
+        or not isinstance(parsed["headers"], dict)
+    ):
         return Event(line)
-    body = said["body"] if isinstance(said["body"], str) else json.dumps(said["body"])
-    return Event(body.encode(), {name: str(value) for name, value in said["headers"].items()})
+    body = parsed["body"] if isinstance(parsed["body"], str) else json.dumps(parsed["body"])
+    return Event(body.encode(), {name: str(value) for name, value in parsed["headers"].items()})
 
 
 def write_micro_batch(directory: Path, topic: str, number: int, events: Sequence[Event]) -> None:
-    """Put the events of one micro-batch where `stream_of` finds them; those of lower numbers come first."""
+    """Write the events of one micro-batch into a directory for `stream_of`, which reads lower numbers first."""
     now = int(time.time() * 1000)
     texts = [event.headers.get("timestamp", "") for event in events]
     timestamps = [int(text) if text.isdigit() else now for text in texts]
@@ -50,9 +56,9 @@ def write_micro_batch(directory: Path, topic: str, number: int, events: Sequence
     directory.mkdir(exist_ok=True)
     file = directory / f"{number:06}.parquet"
     pq.write_table(pa.Table.from_batches([to_arrow(Batch.of(events, origin))]), file)
-    os.utime(file, (number, number))  # Spark reads the oldest first
+    os.utime(file, (number, number))  # Spark reads the oldest file first
 
 
 def stream_of(spark: Any, directory: Path) -> Any:
-    """The micro-batches of that directory, as a processor gets a channel's events."""
+    """Return the micro-batches of a directory as a streaming DataFrame, with the columns of a channel's events."""
     return spark.readStream.schema(EVENTS).option("maxFilesPerTrigger", 1).parquet(str(directory))

@@ -1,4 +1,4 @@
-"""The agent's side of the Spark runner: starts the driver process, again when it dies, and shows its counters."""
+"""Supervisor of the Spark driver process: starts it, restarts it when it ends, and publishes its metrics."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
-from flafka.agent.runner.deadletters.notices import Causes
-from flafka.agent.runner.retries import Retries, told, worked
-from flafka.agent.runner.spark.gateway import ended
+from flafka.agent.runner.deadletters.alerts import ErrorGroups
+from flafka.agent.runner.retries import Retries, clear_retry_gauges, describe_error
+from flafka.agent.runner.spark.gateway import describe_exit
 from flafka.agent.runner.spark.job import Job, SinkJob
-from flafka.agent.runner.spark.workplace import workplace
+from flafka.agent.runner.spark.scratch import scratch_directory
 from flafka.agent.state import state_directory
 from flafka.agent.topology import AgentSpec, SinkSpec
 from flafka.plugins import Metrics, Retry
@@ -28,14 +28,16 @@ log = logging.getLogger("spark")
 
 
 class SparkRunner:
-    """One driver process for all sinks with `runner = spark`."""
+    """Runner of all sinks with `runner = spark`, in one driver process."""
 
-    def __init__(self, spec: AgentSpec, sinks: list[SinkSpec], rejected: Callable[[str, Causes], None]) -> None:
-        """`rejected` is called with a sink's path and what of it became dead letters."""
+    def __init__(self, spec: AgentSpec, sinks: list[SinkSpec], rejected: Callable[[str, ErrorGroups], None]) -> None:
+        """`rejected` is called with a sink's path and the error groups of its new dead letters."""
         self._rejected = rejected
         self.metrics = {sink.name: Metrics() for sink in sinks}
-        self.interceptors = {(sink.name, one.name): Metrics() for sink in sinks for one in sink.interceptors}
-        """By sink and name."""
+        self.interceptors = {
+            (sink.name, interceptor.name): Metrics() for sink in sinks for interceptor in sink.interceptors
+        }
+        """Metrics of interceptors, by name of the sink and of the interceptor."""
         self.job = Job(
             spec.name,
             tuple(SinkJob(sink, spec.channel(sink.channel)) for sink in sinks),
@@ -46,22 +48,22 @@ class SparkRunner:
         )
         self.process: subprocess.Popen[bytes] | None = None
         self.application: dict[str, str] = {}
-        """What a cluster calls the application of the driver that runs, and where it shows it; empty without one."""
-        self._said = ""
-        """Why the latest driver ended by itself."""
+        """ID and web page of the driver's application on a cluster; empty without a cluster."""
+        self._end_reason = ""
+        """Reason that the latest driver gave for its end; empty if it gave none."""
         self._stopping = threading.Event()
         self._thread = threading.Thread(target=self._run, name="spark", daemon=True)
 
     def start(self) -> None:
-        """Start supervising; returns at once."""
+        """Start the supervising thread."""
         start_thread(self._thread)
 
     def running(self) -> bool:
-        """Whether there is a driver, or one may be started."""
+        """Return True if a driver runs, or may be started."""
         return self._thread.is_alive()
 
     def stop(self, seconds: float) -> bool:
-        """End the micro-batch under way, then the driver; kill it after so many seconds."""
+        """Finish the current micro-batch and end the driver. Kill it after `seconds`, and return False then."""
         self._stopping.set()
         process = self.process
         if process is not None and process.poll() is None:
@@ -69,31 +71,31 @@ class SparkRunner:
         if self._thread.is_alive():
             self._thread.join(seconds)
         if self._thread.is_alive() and process is not None:
-            log.warning("the Spark driver did not end within %.0f s and is killed; nothing is lost by that", seconds)
+            log.warning("the Spark driver did not end within %.0f s and is killed; no events are lost", seconds)
             process.kill()
             self._thread.join(5)
             return False
         return True
 
     def _run(self) -> None:
-        retries = Retries("spark", *self.metrics.values())  # of every sink, until it has delivered or looked again
+        retries = Retries("spark", *self.metrics.values())  # a failure of the driver is one of every sink
         while not self._stopping.is_set():
-            self._said, cause = "", None
-            retries.begin()
+            self._end_reason, cause = "", None
+            retries.start_attempt()
             try:
-                # Spark and PySpark leave files behind when they are killed, and so may the sinks: all are in here.
-                with workplace() as directory:
-                    code = self._run_in(directory)
-            except ANY_FAILURE as e:  # such as too many open files: it is no end of this thread
-                self._said = f"the Spark driver cannot be started: {told(e)}"
+                # Spark, PySpark and sinks leave files behind when they are killed: in this directory.
+                with scratch_directory() as directory:
+                    code = self._run_driver(directory)
+            except ANY_FAILURE as e:  # an error such as too many open files must not end this thread
+                self._end_reason = f"the Spark driver cannot be started: {describe_error(e)}"
                 code, cause = 1, e
             self.application = {}
             if self._stopping.is_set():
                 return
-            text = self._said or f"the Spark driver {ended(code)}; its log: {self.job.log_file}"
+            text = self._end_reason or f"the Spark driver {describe_exit(code)}; its log: {self.job.log_file}"
             for metrics in self.metrics.values():
-                metrics.forget("Lag")
-            what = "the Spark driver has ended and is started again"
+                metrics.remove("Lag")
+            what = "the Spark driver has ended and is restarted"
             failure = Retry(text)
             failure.__cause__ = cause
             if self._stopping.wait(retries.failed(failure, what=what)):
@@ -101,7 +103,7 @@ class SparkRunner:
             for metrics in self.metrics.values():
                 metrics.add("DriverRestartCount")
 
-    def _run_in(self, directory: str) -> int:
+    def _run_driver(self, directory: str) -> int:
         process = self.process = subprocess.Popen(
             [sys.executable, "-m", "flafka.agent.runner.spark.driver"],
             stdin=subprocess.PIPE,
@@ -112,11 +114,11 @@ class SparkRunner:
         assert process.stdout is not None
         try:
             process.stdin.write(pickle.dumps(replace(self.job, directory=directory)))
-            process.stdin.flush()  # stays open: its end tells the driver that the agent is gone
+            process.stdin.flush()  # stays open, as its end has the driver end: the agent may be killed
             if self._stopping.is_set():
                 process.terminate()
             for line in process.stdout:
-                self._report(line)
+                self._handle_report(line)
         except BrokenPipeError:
             pass
         finally:
@@ -124,36 +126,36 @@ class SparkRunner:
             process.stdout.close()
         return process.wait()
 
-    def _report(self, line: bytes) -> None:
+    def _handle_report(self, line: bytes) -> None:
         try:
-            told = json.loads(line)
-            if "end" in told:
-                self._said = told["end"]
+            report = json.loads(line)
+            if "end" in report:
+                self._end_reason = report["end"]
                 return
-            if "application" in told:
-                self.application = told["application"]
+            if "application" in report:
+                self.application = report["application"]
                 return
-            if "rejected" in told:
-                self._rejected(told["path"], {cause: (reason, n) for cause, reason, n in told["rejected"]})
+            if "rejected" in report:
+                self._rejected(report["path"], {key: (reason, n) for key, reason, n in report["rejected"]})
                 return
-            metrics = self.metrics[told["sink"]]
+            metrics = self.metrics[report["sink"]]
         except (ValueError, KeyError, TypeError):
             log.info("%s", line.decode(errors="replace").rstrip())
             return
-        for name, count in told["counts"].items():
+        for name, count in report["counts"].items():
             metrics.add(name, count)
-        for interceptor, (counts, error) in told.get("interceptors", {}).items():
-            shown = self.interceptors[told["sink"], interceptor]
+        for interceptor, (counts, error) in report.get("interceptors", {}).items():
+            interceptor_metrics = self.interceptors[report["sink"], interceptor]
             for name, count in counts.items():
-                shown.add(name, count)
-            shown.error(error)
-        for name, value in told["gauges"].items():
+                interceptor_metrics.add(name, count)
+            interceptor_metrics.set_error(error)
+        for name, value in report["gauges"].items():
             metrics.set(name, value)
-        if told["gauges"].get("Lag") == 0:  # the watch, which tells the age, looks every few seconds only
+        if report["gauges"].get("Lag") == 0:  # the Kafka monitor sets this gauge only every few seconds
             metrics.set("LagSeconds", 0)
-        metrics.error(told["error"] or "")
-        if told["error"]:
-            metrics.forget("Lag")  # from before it failed, and perhaps 0
-            metrics.forget("LagSeconds")
+        metrics.set_error(report["error"] or "")
+        if report["error"]:
+            metrics.remove("Lag")  # its value is from before the failure, and perhaps 0
+            metrics.remove("LagSeconds")
         else:
-            worked(metrics)
+            clear_retry_gauges(metrics)

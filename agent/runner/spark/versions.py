@@ -1,4 +1,4 @@
-"""Spark, Java and Python, here and on the cluster: whether they go together, as `agent check` tells."""
+"""Versions of Spark, Java and Python, here and on the cluster, and their compatibility, for `agent check`."""
 
 from __future__ import annotations
 
@@ -10,29 +10,33 @@ from collections.abc import Iterator, Mapping
 from flafka.agent.jvm import ServiceError
 from flafka.agent.jvm.jars import read_lock
 from flafka.agent.jvm.java import find_java
-from flafka.agent.jvm.spark import brings_environment, own_address, workers_python
-from flafka.agent.onyarn import described, wrong_with_files, wrong_with_yarn
-from flafka.agent.options import YARN, AgentOptions, is_local, masters
-from flafka.agent.runner.spark.master import ask_master, master_version
+from flafka.agent.jvm.spark import executor_python, own_address, ships_environment
+from flafka.agent.onyarn import describe_yarn, file_problems, yarn_problems
+from flafka.agent.options import YARN, AgentOptions, is_local_master, parse_master_addresses
+from flafka.agent.runner.spark.master import fetch_master_status, fetch_master_version
 from flafka.plugins import ConnectivityWarning, FlafkaError
 
 UI_PORT = "spark.conf.spark.master.ui.port"
 PYTHON = "{}.{}".format(*sys.version_info)
 
 
-def told(options: AgentOptions, *, asking: bool = False) -> str:
-    """`Spark 4.2.1, Java 17 and Python 3.11 on local[2]`; only where nothing is `wrong`. `asking`: and of YARN."""
+def describe_versions(options: AgentOptions, *, connect: bool = False) -> str:
+    """Return text such as `Spark 4.2.1, Java 17 and Python 3.11 on local[2]`; with `connect`, also YARN's version.
+
+    Call it only if `version_problems` finds none.
+    """
     master = options.spark_master
     text = f"Spark {_pyspark()}, Java {find_java().version} and Python {PYTHON} on {master}"
-    if asking and master == YARN and (yarn := described()):
+    if connect and master == YARN and (yarn := describe_yarn()):
         text += f" ({yarn})"
-    what = "executors" if master == YARN else "workers"
-    needed = f"; its {what} need a {workers_python(options)}, without packages"
-    return text + ("" if is_local(master) or brings_environment(options.spark_conf) else needed)
+    if is_local_master(master) or ships_environment(options.spark_conf):
+        return text
+    processes = "executors" if master == YARN else "workers"
+    return f"{text}; its {processes} need a {executor_python(options)}, without packages"
 
 
-def wrong(options: AgentOptions) -> Iterator[str]:
-    """What keeps the agent's Spark from running, as far as it can be known without asking anyone."""
+def version_problems(options: AgentOptions) -> Iterator[str]:
+    """Find problems that keep the agent's Spark from running, without a connection."""
     spark = _pyspark()
     if spark is None:
         yield "runner = spark needs pyspark: pip install 'flafka[spark]'"
@@ -47,29 +51,27 @@ def wrong(options: AgentOptions) -> Iterator[str]:
     except ServiceError as e:
         yield str(e)
     if options.spark_master == YARN:
-        yield from wrong_with_files(options.spark_conf)
-    if is_local(options.spark_master) or brings_environment(options.spark_conf):
+        yield from file_problems(options.spark_conf)
+    if is_local_master(options.spark_master) or ships_environment(options.spark_conf):
         return
-    named = re.search(r"python(\d+\.\d+)$", python := workers_python(options))
-    if named and named[1] != PYTHON:
+    match = re.search(r"python(\d+\.\d+)$", python := executor_python(options))
+    if match and match[1] != PYTHON:
         yield (
             f"the workers' {python} is not the agent's Python {PYTHON}, and Spark requires the same version of both: "
             f"name one of {PYTHON} with spark.conf.spark.pyspark.python, or run the agent with {python}"
         )
 
 
-def wrong_with_master(
-    options: AgentOptions, known_pages: Mapping[tuple[str, int], int] | None = None
-) -> Iterator[str]:
-    """Ask YARN, or the master of a standalone cluster, what keeps the agent's Spark from running.
+def master_problems(options: AgentOptions, known_pages: Mapping[tuple[str, int], int] | None = None) -> Iterator[str]:
+    """Find problems that keep the agent's Spark from running on YARN or a standalone cluster, which it connects to.
 
-    `known_pages` has the port of a master's web page, by the master's address, if it is neither configured nor 8080.
+    `known_pages` has ports of masters' web pages by address, for those that are neither configured nor 8080.
     """
     if options.spark_master == YARN:
-        yield from wrong_with_yarn(options)
+        yield from yarn_problems(options)
         return
     master, spark = options.spark_master, _pyspark()
-    if spark is None or not (addresses := masters(master)):
+    if spark is None or not (addresses := parse_master_addresses(master)):
         return
     try:
         own_address(f"Spark master answers at {master}", addresses)
@@ -78,18 +80,16 @@ def wrong_with_master(
         return
     known, named = known_pages or {}, options.spark_conf.get(UI_PORT.removeprefix("spark.conf."))
     pages = [(host, int(named or known.get((host, port), 8080))) for host, port in addresses]
-    seen = [(version, ask_master(*one)) for one in pages if (version := master_version(*one))]
-    if not seen:
-        where = ", ".join(f"http://{host}:{port}" for host, port in pages)
-        yield ConnectivityWarning(
-            f"{master} does not tell its version at {where}: {UI_PORT} names the port of its web page"
-        )
-    for version, status in seen:
+    answers = [(version, fetch_master_status(*one)) for one in pages if (version := fetch_master_version(*one))]
+    if not answers:
+        urls = ", ".join(f"http://{host}:{port}" for host, port in pages)
+        yield ConnectivityWarning(f"{master} has no web page at {urls}: {UI_PORT} names the port of its web page")
+    for version, status in answers:
         if version != spark:
-            text = f"{master} is Spark {version}, and pyspark here is {spark}: make them the same"
+            text = f"{master} is Spark {version}, and pyspark here is {spark}: install the same version"
             yield text if _minor(version) != _minor(spark) else ConnectivityWarning(text)
         if status and status["status"] == "ALIVE" and not status["aliveworkers"]:
-            yield ConnectivityWarning(f"{master} has no workers: nothing is delivered until one is there")
+            yield ConnectivityWarning(f"{master} has no workers: nothing is delivered until one registers")
 
 
 def _pyspark() -> str | None:

@@ -1,4 +1,4 @@
-"""How many messages of each severity each host sent, minute by minute."""
+"""Number of messages of each host and severity, minute by minute."""
 
 from pyspark.sql import functions as F
 

@@ -4,7 +4,7 @@ import pandas as pd
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.state import GroupStateTimeout
 
-from flafka.plugins.shared.frames import json_body
+from flafka.plugins.dataframe import json_body
 
 SCHEMA = "user string, at timestamp, place string, item string"
 
@@ -33,7 +33,7 @@ def suspicious(events, options):
 
 
 def trades_elsewhere(user, frames, state):
-    """What one player did, put in order. The state is the place and the time of the latest login."""
+    """Return the suspicious trades of one player. The state is the place and the time of the latest login."""
     place, since = state.get if state.exists else (None, pd.Timestamp.min)
     alerts = []
     for action in pd.concat(frames).sort_values(["at", "kind"]).itertuples():  # at the same time, the login is first

@@ -1,4 +1,4 @@
-"""`agent_process`: what becomes of a whole agent. The cases are told in words; each of these has its own play."""
+"""`agent_process`: behaviour of a whole agent. The cases are prose; each of these has its own play."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 def started(text: str, *arguments: str) -> str:
-    """What `agent start` says and how it ends, for a configuration with which it cannot run."""
+    """Return the output and the end of `agent start`, for a configuration with which it cannot run."""
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory, "flume.conf")
         file.write_text(text)
@@ -56,7 +56,7 @@ def started(text: str, *arguments: str) -> str:
 
 
 def loaded(text: str) -> AgentSpec | None:
-    """The agent as it would run; None where there are errors."""
+    """Return the agent as it would run; None after errors."""
     with tempfile.NamedTemporaryFile("w", suffix=".conf") as file:
         file.write(text)
         file.flush()
@@ -124,11 +124,11 @@ PLAYS: dict[str, tuple[Callable[[], str], str]] = {
     r"mtime newer|--poll-interval": (changed_file, "these start again: channels d; sources s; sinks l"),
     r"TAILDIR.*kill -9.*before the first position write": (killed_taildir, "0 of 5 lines delivered twice"),
 }
-"""By what the words of a case have in them: the play, and what has to come of it here."""
+"""Words of a case → the play, and its expected result here."""
 
 
 def op_agent_process(input: str) -> str:
-    """What ours does, which has to be what we promise; Flume does otherwise in each of these."""
+    """Return our behaviour, which has to be the documented one; Flume differs in each of these."""
     for pattern, (play, promise) in PLAYS.items():
         if re.search(pattern, input, re.DOTALL):
             said = play()

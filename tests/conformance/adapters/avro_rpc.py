@@ -1,4 +1,4 @@
-"""`avro_rpc`: what goes over the wire between our avro sink and our avro source."""
+"""`avro_rpc`: bytes on the wire between our avro sink and our avro source."""
 
 import contextlib
 import socket
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from flafka.plugins import Batch, Event
-from flafka.plugins.shared.avrorpc import PROTOCOL_HASH
+from flafka.plugins.wire.avrorpc import PROTOCOL_HASH
 from flafka.sinks.avro import AvroSink, AvroSinkConfig
 from tests.sources.calling import Running
 
@@ -16,7 +16,7 @@ HEADERS = {"k": "v"}
 
 
 def op_avro_rpc(input: Any) -> Any:
-    """The protocol's hash, or both directions of a connection: of its first or second request, or of all of it."""
+    """Return the protocol's hash, or both directions of a connection: its first or second request, or all of it."""
     if not isinstance(input, dict):
         return {"md5": PROTOCOL_HASH.hex()}
     ((kind, events),) = input.items()
@@ -42,7 +42,7 @@ def op_avro_rpc(input: Any) -> Any:
 
 
 def normalise(op: str, value: dict[str, Any]) -> Any:
-    """Without what is said in words. Deflated streams differ by the compressor: what they inflate to counts."""
+    """Return the value without messages. Deflated streams differ by the compressor: their inflated contents count."""
     plain = {}
     for name, text in value.items():
         if name.endswith("_wire_hex"):
@@ -53,7 +53,7 @@ def normalise(op: str, value: dict[str, Any]) -> Any:
 
 
 def _event(event: Any) -> Event:
-    """One that is written as its body alone has the header which all recorded events have."""
+    """Return the event; one that is written as its body alone has the header of all recorded events."""
     return (
         Event(event["body"].encode(), event["headers"]) if isinstance(event, dict) else Event(event.encode(), HEADERS)
     )
@@ -61,7 +61,7 @@ def _event(event: Any) -> Event:
 
 @contextlib.contextmanager
 def _recording(port: int) -> Iterator[tuple[int, tuple[bytearray, bytearray]]]:
-    """A port that leads to the other, and what was sent each way."""
+    """Yield a port that forwards to another, and the bytes of each direction."""
     wire = (bytearray(), bytearray())
     threads: list[threading.Thread] = []
 

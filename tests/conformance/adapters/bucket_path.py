@@ -6,7 +6,7 @@ from flafka.sinks.bucketpath import BucketPath
 
 
 def op_bucket_path(input: dict[str, Any]) -> Any:
-    """The pattern resolved for one event's headers."""
+    """Return the pattern resolved for one event's headers."""
     clock = input.get("clock", 0)
     try:
         path = BucketPath(
@@ -22,5 +22,5 @@ def op_bucket_path(input: dict[str, Any]) -> Any:
 
 
 def normalise(op: str, value: Any) -> Any:
-    """That it fails is the same; the words are Java's there and ours here."""
+    """Return the value without the message of an error, which is Java's there and ours here."""
     return {"error": True} if "error" in value else value

@@ -8,7 +8,7 @@ from typing import Any
 
 from flafka.agent.config import load
 from flafka.agent.config.diagnostics import Diagnostic, DiagnosticCollector
-from flafka.agent.config.properties import LISTS, agents_in, last_wins, parse, words
+from flafka.agent.config.properties import LISTS, agent_names, last_wins, parse, split_names
 from tests.conformance.adapters import cases, components
 
 
@@ -21,10 +21,10 @@ def checked(text: str) -> dict[str, Any]:
     """Return, for each agent, whether it starts, and by kind the listed components that `check` does not name."""
     report = DiagnosticCollector("normal")
     properties = last_wins(parse(text, "case", report), report)
-    if report.failed:
+    if report.has_errors:
         return {"error": "IllegalArgumentException"}
     found: dict[str, Any] = {}
-    for agent in filter(None, agents_in(properties)):
+    for agent in filter(None, agent_names(properties)):
         with tempfile.NamedTemporaryFile("wb", suffix=".conf") as file:
             file.write(text.encode("utf-8", "surrogatepass"))
             file.flush()
@@ -34,13 +34,13 @@ def checked(text: str) -> dict[str, Any]:
             for name, prop in properties.items()
             if name.startswith(f"{agent}.")
         }
-        lists = {kind: words(own[kind]) for kind in LISTS if own.get(kind) and "${" not in own[kind]}
-        left = _left(agent, lists, own, named_in(diagnostics))
+        lists = {kind: split_names(own[kind]) for kind in LISTS if own.get(kind) and "${" not in own[kind]}
+        left = _remaining(agent, lists, own, named_in(diagnostics))
         found[agent] = {"starts": spec is not None} | left
     return {"agents": found}
 
 
-def _left(
+def _remaining(
     agent: str, lists: Mapping[str, list[str]], own: Mapping[str, str], named: Collection[str]
 ) -> dict[str, list[str]]:
     """Return the listed components without the named ones, and without those that need named ones alone."""
@@ -55,7 +55,9 @@ def _left(
         ("sinkgroups", "sinks", "sinks"),
     ):
         there = {*left.get(needed, ())}
-        left[kind] = [name for name in left.get(kind, ()) if there & {*words(own.get(f"{kind}.{name}.{needs}", ""))}]
+        left[kind] = [
+            name for name in left.get(kind, ()) if there & {*split_names(own.get(f"{kind}.{name}.{needs}", ""))}
+        ]
     return left
 
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pydantic
 
-from flafka.agent.config.properties import BLANKS
+from flafka.agent.config.properties import JAVA_BLANKS
 from flafka.plugins import Config, option
 
 INT, LONG = {"ge": -(2**31), "le": 2**31 - 1}, {"ge": -(2**63), "le": 2**63 - 1}
@@ -28,13 +28,13 @@ def op_context(input: dict[str, Any]) -> Any:
     config_class = pydantic.create_model("Case", __base__=Config, value=(kind | None, declared))
     if input["get"] == "sub" and not next(config_class.options()).is_prefix:
         return {"error": "IllegalArgumentException"}
-    config, problems = config_class.parse({name: text.strip(BLANKS) for name, text in input["params"].items()})
+    config, problems = config_class.parse({name: text.strip(JAVA_BLANKS) for name, text in input["params"].items()})
     if config is None:
         return {"error": "NumberFormatException" if kind in (int, float) else "IllegalArgumentException"}
-    assert all(problem.unknown for problem in problems)
+    assert all(problem.is_unknown_option for problem in problems)
     return {"value": config.value}
 
 
 def normalise(op: str, value: Any) -> Any:
-    """The kind of error counts, not Java's words for it."""
+    """Return the value; the kind of error counts, not Java's message."""
     return value.get("error", value)

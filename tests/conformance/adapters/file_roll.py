@@ -11,7 +11,7 @@ from flafka.sinks.file_roll import FileRollConfig, FileRollSink
 
 
 def op_file_roll(input: dict[str, Any]) -> Any:
-    """The files after all events are written and flushed."""
+    """Return the files after all events are written and flushed."""
     with tempfile.TemporaryDirectory() as directory:
         config, problems = FileRollConfig.parse({"sink.directory": directory, **input["config"]})
         if config is None:
@@ -33,7 +33,7 @@ def _shape(name: str, now: float) -> str:
 
 
 def normalise(op: str, value: Any) -> Any:
-    """Without what Flume's `process()` answers: the agent has no such call. Errors differ in their words only."""
+    """Return the value without the answer of Flume's `process()`, which the agent lacks. Messages are omitted."""
     if "error" in value:
         return {"error": True}
     return {"files": value["files"]}

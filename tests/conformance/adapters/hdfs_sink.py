@@ -1,4 +1,4 @@
-"""`hdfs_sink`: the files that the hdfs sink leaves, by steps: put, process, sleep, list, stop."""
+"""`hdfs_sink`: the files of the hdfs sink after steps: put, process, sleep, list, stop."""
 
 import base64
 import itertools
@@ -16,11 +16,11 @@ from tests.sinks.fake_webhdfs import NAMENODE, FakeWebHdfs
 
 ASSIGNMENT = assignment("cluster", "topic", "id", "group", 0, 0)
 _OURS = re.compile(r"topic-0-\d{10}-\d{10}-[0-9a-f]{8}")
-"""What stands for Flume's counter in the names of our files."""
+"""Part of our file names in place of Flume's counter."""
 
 
 def op_hdfs(input: dict[str, Any]) -> Any:
-    """What each step answers; a sink that cannot be configured is an error."""
+    """Return the result of each step; a sink that cannot be configured is an error."""
     with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as staging:
         fake = FakeWebHdfs()
         fake.install(patch)
@@ -38,18 +38,18 @@ def op_hdfs(input: dict[str, Any]) -> Any:
 
 
 class Steps:
-    """A sink, and what a runner does with it."""
+    """Sink with the calls of a runner."""
 
     def __init__(self, config: HdfsConfig, fake: FakeWebHdfs) -> None:
         self.fake, self.sink, self.later = fake, HdfsSink(config), 0.0
         self.sink.clock = lambda: time.monotonic() + self.later
         self.sink.open()
-        self.owned = self.sink.resume(ASSIGNMENT.at(0))
+        self.owned = self.sink.resume(ASSIGNMENT.with_offset(0))
         self.waiting: list[Event] = []
         self.start = self.end = 0
 
     def take(self, step: str, argument: Any = None) -> Any:
-        """One step; None where it has no result."""
+        """Run one step; return None for one without a result."""
         match step:
             case "put":
                 self.waiting += [Event(_body(event), event.get("headers", {})) for event in argument]
@@ -57,7 +57,7 @@ class Steps:
                 return {"process": self.process()}
             case "sleep":
                 self.later += argument / 1000
-                self.deliver(self.sink.due())
+                self.deliver(self.sink.due_partitions())
             case "stop":
                 self.deliver({ASSIGNMENT.partition})
             case "list":
@@ -65,7 +65,7 @@ class Steps:
         return None
 
     def process(self) -> str:
-        """Deliver what waits."""
+        """Deliver the waiting events."""
         events, self.waiting = self.waiting, []
         if not events:
             return "BACKOFF"
@@ -75,7 +75,7 @@ class Steps:
             self.sink.write(Batch.of(events, origin))
         except Rejected as e:
             return f"Rejected: {next(iter(e.reasons.values()))}"
-        self.deliver(self.sink.due())
+        self.deliver(self.sink.due_partitions())
         return "READY"
 
     def deliver(self, due: set[int]) -> None:
@@ -101,7 +101,8 @@ def _shaped(result: dict[str, Any], with_content: bool) -> dict[str, Any]:
 
 
 def normalise(op: str, value: Any) -> Any:
-    """Without files still open, which Flume shows, empty, and we do not; files of one name in order of content."""
+    """Return the value without open files, which Flume shows, empty, and we do not; files of one name sorted by
+    content."""
     if "error" in value:
         return {"error": True}
     results = []

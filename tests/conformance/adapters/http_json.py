@@ -1,4 +1,4 @@
-"""`http_json`: what the handler `json` makes of a request's body."""
+"""`http_json`: events of the handler `json` for a request's body."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ from flafka.sources.http.handlers import HandlerError, json
 
 
 def op_json_handler(input: dict[str, Any]) -> Any:
-    """The events, or the status that the client is answered."""
+    """Return the events, or the status of the answer."""
     charset = input.get("charset")
     java = {"utf-16": "utf-16", "utf-32": "utf-32-be"}.get((charset or "utf-8").lower(), charset or "utf-8")
     try:
@@ -21,7 +21,7 @@ def op_json_handler(input: dict[str, Any]) -> Any:
 
 
 def normalise(op: str, value: dict[str, Any]) -> Any:
-    """Java's exceptions as the status that Flume's source makes of them."""
+    """Return Java's exceptions as the status of Flume's source."""
     if "error" in value:
         return {"status": 400 if value["error"] == "HTTPBadRequestException" else 500}
     return {name: value[name] for name in ("status", "events") if name in value}

@@ -10,7 +10,7 @@ from tests.sources.test_http import Running
 
 
 def op_http_wire(input: dict[str, Any]) -> Any:
-    """Status, and whether there is a body. `[ N events ] with channel …` names a body in words, and its channel."""
+    """Return status and presence of a body. `[ N events ] with channel …` describes body and channel in prose."""
     body, channel = input["body"], None
     if body and (found := re.fullmatch(r"\[ (\d+) events \] with channel transactionCapacity (\d+)", body)):
         body = json.dumps([{"headers": {}, "body": str(number)} for number in range(int(found[1]))])
@@ -29,5 +29,5 @@ def op_http_wire(input: dict[str, Any]) -> Any:
 
 
 def normalise(op: str, value: dict[str, Any]) -> Any:
-    """What was compared."""
+    """Return the compared parts."""
     return {name: value.get(name) for name in ("status", "reply_body_empty")}

@@ -11,12 +11,12 @@ from tests.conformance.adapters import components
 
 
 def op_interceptor(input: dict[str, Any]) -> Any:
-    """What becomes of each event."""
+    """Return the result for each event."""
     return _through([input], input["events"])
 
 
 def op_interceptor_chain(input: dict[str, Any]) -> Any:
-    """The same for several interceptors: a list of them, or properties as they stand in a file."""
+    """Return the result of several interceptors: a list of them, or properties as in a file."""
     chain = input.get("interceptors") or input.get("chain") or input["config"]
     return _through(chain if isinstance(chain, list) else _listed(chain), input["events"])
 
@@ -62,7 +62,7 @@ def _shown(event: Event | None, before: dict[str, Any]) -> dict[str, Any] | None
 
 
 def normalise(op: str, value: Any) -> Any:
-    """That it fails is the same, in other words than Java's. A header that is null for Flume is none here."""
+    """Return the value without the messages of errors and without headers that are null for Flume."""
     if "error" in value:
         return {"error": True}
     for event in filter(None, value["events"]):

@@ -4,17 +4,17 @@ import base64
 from typing import Any
 
 from flafka.plugins import Batch, Event
-from flafka.plugins.shared import flumeevent
+from flafka.plugins.wire import flumeevent
 
 
 def op_kafka_wire(input: dict[str, Any]) -> Any:
-    """The value of one event; by columns, as the channel writes it."""
+    """Return the value of one event; by columns, as the channel writes it."""
     (value,) = flumeevent.encode(Batch.of([_event(input)])).to_pylist()
     return {"value_hex": value.hex()}
 
 
 def op_kafka_unwire(input: dict[str, Any]) -> Any:
-    """The event of one value."""
+    """Return the event of one value."""
     try:
         event = flumeevent.decode_event(bytes.fromhex(input["value_hex"]))
     except ValueError as e:
@@ -23,7 +23,7 @@ def op_kafka_unwire(input: dict[str, Any]) -> Any:
 
 
 def normalise(op: str, value: Any) -> Any:
-    """The order of a map is free; that it fails is the same, in Java's words or ours."""
+    """Return the value with sorted maps and without the messages of errors."""
     if "error" in value:
         return {"error": True}
     if op == "kafka_unwire":

@@ -5,12 +5,12 @@ import tempfile
 from typing import Any
 
 from flafka.sources.spooldir import SpooldirConfig
-from flafka.sources.spooldir.content import Content, Skip
-from flafka.sources.spooldir.deserializers import deserializer
+from flafka.sources.spooldir.content import FileContent, SkipFile
+from flafka.sources.spooldir.deserializers import make_deserializer
 
 
 def op_line_deserializer(input: dict[str, Any]) -> Any:
-    """The lines, or that they cannot be read."""
+    """Return the lines, or the error of an unreadable file."""
     data = base64.b64decode(input["data_b64"]) if "data_b64" in input else input["data"].encode()
     properties = {f"deserializer.{name}": value for name, value in input["config"].items()}
     properties |= {name: value for name, value in input.items() if name in ("inputCharset", "decodeErrorPolicy")}
@@ -20,13 +20,13 @@ def op_line_deserializer(input: dict[str, Any]) -> Any:
     with tempfile.NamedTemporaryFile() as file:
         file.write(data)
         file.flush()
-        content = Content(file.name, unpack=False)
+        content = FileContent(file.name, decompress=False)
         try:
-            reader = deserializer(config, content, 0)
+            reader = make_deserializer(config, content, 0)
             bodies: list[bytes] = []
             while (piece := reader.read(100, 1 << 16)) is not None:
                 bodies += piece.bodies.to_pylist()
-        except Skip as e:
+        except SkipFile as e:
             return {"error": "Skip", "message": str(e)}
         finally:
             content.close()
@@ -34,5 +34,5 @@ def op_line_deserializer(input: dict[str, Any]) -> Any:
 
 
 def normalise(op: str, value: Any) -> Any:
-    """Without the words of errors."""
+    """Return the value without the messages of errors."""
     return {"error": True} if "error" in value else value

@@ -1,4 +1,4 @@
-"""`materialize`: what is made of a configuration, without the components that `agent check` names."""
+"""`materialize`: components of a configuration, without those that `agent check` names."""
 
 from __future__ import annotations
 
@@ -12,33 +12,33 @@ import pytest
 
 from flafka.agent.config import catalogue
 from flafka.agent.config.diagnostics import DiagnosticCollector
-from flafka.agent.config.load import load_part
-from flafka.agent.config.properties import last_wins, parse, words
+from flafka.agent.config.load import load_partially
+from flafka.agent.config.properties import last_wins, parse, split_names
 from flafka.agent.topology import AgentSpec, ComponentSpec
 from tests.conformance.adapters import components
 from tests.conformance.adapters.config import is_named, named_in
 
 
 def op_materialize(input: dict[str, Any]) -> Any:
-    """The components that nothing is wrong with, by the simple name of Flume's class."""
+    """Return the components without an error, by the simple name of Flume's class."""
     agent, text = input.get("agent", "a1"), input["properties"]
     report = DiagnosticCollector("normal")
     with tempfile.NamedTemporaryFile("w", suffix=".conf") as file:
         file.write(text)
         file.flush()
-        spec = load_part(Path(file.name), agent, report, components=components(), environment={})
+        spec = load_partially(Path(file.name), agent, report, components=components(), environment={})
     found = report.diagnostics(notes=True)
     for diagnostic in found:
-        if missing := re.search(r"Flume's .*? (?:is|are) not built yet", diagnostic.message):
+        if missing := re.search(r"Flume's .*? is not supported", diagnostic.message):
             pytest.skip(missing[0])
     if spec is None:
         return {"error": [str(diagnostic) for diagnostic in found]}
     named = named_in(found)
     properties = last_wins(parse(text, "case", report), report)
     for path in [path for path in named if path.startswith(f"{agent}.sinkgroups.")]:  # with all its sinks
-        named |= {f"{agent}.sinks.{name}" for name in words(properties[f"{path}.sinks"].value)}
+        named |= {f"{agent}.sinks.{name}" for name in split_names(properties[f"{path}.sinks"].value)}
     return {
-        "starts": not report.failed,
+        "starts": not report.has_errors,
         "sourceRunners": _simple_names(one for one in spec.sources if not is_named(one.path, named)),
         "channels": _simple_names(one for one in spec.channels if not is_named(one.path, named)),
         "sinkRunners": {
@@ -50,9 +50,9 @@ def op_materialize(input: dict[str, Any]) -> Any:
 
 
 def _sink_runners(spec: AgentSpec) -> dict[str, str]:
-    """A group counts as one; so does a sink that is in none."""
+    """Return the number of sink runners: a group counts as one, and so does a sink outside of groups."""
     grouped = {name for group in spec.groups for name in group.sinks}
-    processors = {known.alias: known.java.rpartition(".")[2] for known in catalogue.FLUME["sink processor"]}
+    processors = {known.alias: known.java.rpartition(".")[2] for known in catalogue.FLUME_TYPES["sink processor"]}
     alone = {sink.name: processors["default"] for sink in spec.sinks if sink.name not in grouped}
     return alone | {group.name: processors[group.processor.kind] for group in spec.groups}
 

@@ -1,7 +1,7 @@
 """`memory_channel`: Flume's transactions, as puts and takes of our channel.
 
-A put happens as a whole when its transaction is committed; a take is committed by its offset, or rewound. A channel
-that is full makes a put wait; told to stop, it says Retry instead.
+A put happens as a whole when its transaction is committed; a take is committed by its offset, or rewound. A full
+channel blocks a put, which raises Retry after a stop.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Transactions:
         self.puts.clear()
         if self.takes:
             last = self.takes[-1]
-            self.reader.commit([last.assignment.at(last.offsets.end)])
+            self.reader.commit([last.assignment.with_offset(last.offsets.end)])
             self.takes.clear()
         return "ok"
 
@@ -63,12 +63,12 @@ class _Transactions:
         self.puts.clear()
         if self.takes:
             first = self.takes[0]
-            self.reader.rewind([first.assignment.at(first.offsets.start)])
+            self.reader.rewind([first.assignment.with_offset(first.offsets.start)])
             self.takes.clear()
 
 
 def op_memory_channel(input: dict[str, Any]) -> Any:
-    """The result of each step."""
+    """Return the result of each step."""
     config, problems = MemoryConfig.parse(input["config"])
     if config is None:
         return {"error": str(problems)}
@@ -79,7 +79,7 @@ def op_memory_channel(input: dict[str, Any]) -> Any:
 
 
 def normalise(op: str, value: Any) -> Any:
-    """That it fails is the same, in other words than Java's."""
+    """Return the value without the messages of errors."""
     if "error" in value:
         return {"error": True}
     for result in value["results"]:

@@ -1,4 +1,4 @@
-"""`metrics`: what `GET /metrics` says."""
+"""`metrics`: the answer of `GET /metrics`."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from tests.conformance.adapters import components
 
 
 def op_metrics(input: dict[str, Any]) -> Any:
-    """The names a component shows, or the answer to a request."""
+    """Return the names that a component shows, or the answer to a request."""
     if "path" in input:
         return _answer(input["method"], input["path"])
     if "type" in input:
         kind = input["component"]
         return _shown(kind, _class(kind, input["type"]))
     if counter := re.match(r"(\w+)Counter \((\w+)\)", input["component"]):
-        types = catalogue.FLUME[counter[2].lower()]
+        types = catalogue.FLUME_TYPES[counter[2].lower()]
         java = next(known.java for known in types if known.java.endswith(f".{counter[1]}"))
         return {"counters_besides_the_base_class": _at_zero(_class(counter[2], java))}
-    return {"no_entry_for": []}  # the agent registers whatever it runs
+    return {"no_entry_for": []}  # the agent registers every component that it runs
 
 
 def _at_zero(cls: type[Component[Any]]) -> list[str]:
@@ -40,7 +40,7 @@ def _class(kind: str, written: str) -> type[Component[Any]]:
     try:
         return components().get(kind.lower(), written)
     except UnknownType:
-        pytest.skip(f"the {kind.lower()} {written} is not built yet")
+        pytest.skip(f"the {kind.lower()} {written} is not supported")
 
 
 def _shown(kind: str, cls: type[Component[Any]]) -> Any:
@@ -68,7 +68,7 @@ def _answer(method: str, path: str) -> Any:
 
 
 def normalise(op: str, value: Any) -> Any:
-    """The page that comes with an error is the web server's own; blanks in a content type mean nothing."""
+    """Return the value without the web server's page of an error, and without blanks in content types."""
     if value.get("status", 0) >= 400:
         return value["status"]
     if "content_type" in value:

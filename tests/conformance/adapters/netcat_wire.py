@@ -1,4 +1,4 @@
-"""`netcat_wire`: what the netcat source answers, and whether the connection stays open."""
+"""`netcat_wire`: answers of the netcat source, and whether the connection stays open."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from typing import Any
 from flafka.sources.netcat import NetcatConfig, NetcatSource
 
 QUIET_SECONDS = 0.5
-"""An answer is complete when so long nothing more came."""
+"""Seconds without new bytes after which an answer is complete."""
 
 
 def op_netcat_wire(input: dict[str, Any]) -> Any:
-    """The answer to what is sent."""
+    """Return the answer to the sent bytes."""
     options = {name.replace("_", "-"): str(value).lower() for name, value in input.items() if name != "send"}
     config, problems = NetcatConfig.parse({"bind": "127.0.0.1", "port": "0", **options})
     assert config is not None, problems

@@ -1,6 +1,6 @@
 """Suite `real_files`: configurations from public repositories → the parts that Flume keeps of each.
 
-Whether they run here is another question: `tests/conformance/real_files.py` asks it.
+`tests/conformance/real_files.py` tests whether they run here.
 """
 
 from __future__ import annotations

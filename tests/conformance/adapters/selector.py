@@ -1,4 +1,4 @@
-"""`selector`: which channels an event goes to."""
+"""`selector`: the channels of each event."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from flafka.agent.config.parts import ComponentProperties
 from flafka.agent.config.properties import Property
 from flafka.agent.config.selectors import SelectorReader
 from flafka.agent.runner.local.routing import Selector
-from flafka.agent.topology import Place
+from flafka.agent.topology import ConfigLocation
 from flafka.plugins import Batch, Event
 
 
 def op_selector(input: dict[str, Any]) -> Any:
-    """The channels of each event."""
-    place, report = Place("case", 1), DiagnosticCollector("normal")
+    """Return the channels of each event."""
+    place, report = ConfigLocation("case", 1), DiagnosticCollector("normal")
     part = ComponentProperties("source", "s", "a.sources.s", place, {})
     properties = {name: Property(f"a.sources.s.selector.{name}", v, place) for name, v in input["config"].items()}
     spec = SelectorReader(part, properties, tuple(input["channels"]), report).read()
-    if report.failed:
+    if report.has_errors:
         return {"error": [str(found) for found in report.diagnostics()]}
     selector = Selector(spec)
     routes = []
@@ -33,7 +33,7 @@ def op_selector(input: dict[str, Any]) -> Any:
 
 
 def normalise(op: str, value: Any) -> Any:
-    """That it fails is the same, in other words than Java's. The order of channels means nothing here."""
+    """Return the value without the messages of errors and with sorted channels, as their order has no meaning."""
     if "error" in value:
         return {"error": True}
     return [

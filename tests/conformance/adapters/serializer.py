@@ -1,4 +1,4 @@
-"""`serializer`: what a serializer makes of events."""
+"""`serializer`: output of a serializer for events."""
 
 import base64
 import io
@@ -13,12 +13,12 @@ from flafka.sinks.file_roll import FileRollConfig
 
 
 def op_serializer(input: dict[str, Any]) -> Any:
-    """The file's text, or what a reader of Avro makes of it."""
+    """Return the file's text, or the contents of an Avro file."""
     options = {f"sink.serializer.{name}": value for name, value in input["config"].items()}
     config, problems = FileRollConfig.parse({"sink.directory": ".", "sink.serializer": input["type"], **options})
     if config is None:
         return {"error": "ValueError", "message": str(problems)}
-    serializer = serializers.make(config)
+    serializer = serializers.make_serializer(config)
     batch = Batch.of(Event(_body(event), event.get("headers", {})) for event in input["events"])
     writer = serializer.writer("")
     data = bytes(writer.header) + (bytes(writer.add(serializer.records(batch))) if len(batch) else b"")
@@ -37,7 +37,8 @@ def _body(event: dict[str, Any]) -> bytes:
 
 
 def normalise(op: str, value: Any) -> Any:
-    """Headers in any order; without Java's words, and without `supportsReopen`, which has no counterpart."""
+    """Return the value with sorted headers, without Java's messages and without `supportsReopen`, which has no
+    counterpart."""
     if "error" in value:
         return {"error": True}
     found = {name: part for name, part in value.items() if name != "supportsReopen"}

@@ -1,4 +1,4 @@
-"""`sink_processor`: which sink of a group gets each batch."""
+"""`sink_processor`: the sink of a group that gets each batch."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from flafka.agent.config.sinkgroups import SinkGroupReader
 from flafka.agent.runner.local.channels import ChannelRunner
 from flafka.agent.runner.local.sinkprocessors import sink_processor_of
 from flafka.agent.runner.local.sinks import SinkRunner
-from flafka.agent.topology import Place, SinkSpec
+from flafka.agent.topology import ConfigLocation, SinkSpec
 from flafka.channels.memory import MemoryChannel, MemoryConfig
 from flafka.plugins import Batch, Config, Event, Retry, Sink
 
-PLACE = Place("case", 1)
+PLACE = ConfigLocation("case", 1)
 
 
 class Scripted(Sink[Config]):
-    """Works, unless it is told to fail."""
+    """Sink that fails on request."""
 
     type_name = "scripted"
     batch_size = 1
@@ -31,7 +31,7 @@ class Scripted(Sink[Config]):
 
 
 def op_sink_group(input: dict[str, Any]) -> Any:
-    """The sink that delivered at each call of `process`."""
+    """Return the sink that delivered at each call of `process`."""
     report = DiagnosticCollector("normal")
     specs = {
         name: SinkSpec(name, f"a.sinks.{name}", Scripted, Config(), {}, PLACE, channel="m") for name in input["sinks"]
@@ -41,7 +41,7 @@ def op_sink_group(input: dict[str, Any]) -> Any:
     group = SinkGroupReader(
         ComponentProperties("sink group", "g", "a.sinkgroups.g", PLACE, lines), specs, {}, report
     ).read()
-    if group is None or report.failed:
+    if group is None or report.has_errors:
         return {"error": [str(found) for found in report.diagnostics()]}
     channel = ChannelRunner("a.channels.m", "m", MemoryChannel(MemoryConfig(), "m"))
     letters: Any = None
@@ -56,7 +56,7 @@ def op_sink_group(input: dict[str, Any]) -> Any:
             handled += [_process(runner, channel.channel) for _ in range(int(what))]
         elif verb == "sleep":
             now += int(what) / 1000
-        else:  # a sink that has nothing to do is a working one: it is asked only when there is something
+        else:  # an idle sink counts as working: it is called only when there are events
             for sink in runner.members:
                 if sink.name == what:
                     sink.sink.failing = verb == "fail"
@@ -65,11 +65,11 @@ def op_sink_group(input: dict[str, Any]) -> Any:
 
 
 def _process(runner: SinkRunner, channel: Any) -> str:
-    """Let the group deliver one event; what is left of a failed call is that event."""
+    """Let the group deliver one event; after a failed call it delivers that event."""
     if not channel.metrics.get("ChannelSize"):
         channel.put(Batch.of([Event(b"")]))
     before = {sink.name: sink.metrics.get("EventDrainSuccessCount") for sink in runner.members}
-    while runner.turn():
+    while runner.run_turn():
         for sink in runner.members:
             if sink.metrics.get("EventDrainSuccessCount") > before[sink.name]:
                 return sink.name
@@ -77,5 +77,5 @@ def _process(runner: SinkRunner, channel: Any) -> str:
 
 
 def normalise(op: str, value: Any) -> Any:
-    """That it fails is the same, in other words than Java's."""
+    """Return the value without the messages of errors."""
     return {"error": True} if "error" in value else value

@@ -1,4 +1,4 @@
-"""`spooldir`: the source on a directory of files, until it has read what there is."""
+"""`spooldir`: the source on a directory of files, until it has read all of them."""
 
 import os
 import tempfile
@@ -10,13 +10,13 @@ from typing import Any
 from flafka.plugins import FlafkaError
 from flafka.sources.spooldir import SpooldirConfig, SpooldirSource
 
-PATIENCE_SECONDS = 5.0
+TIMEOUT_SECONDS = 5.0
 QUIET_SECONDS = 0.2
-"""So long after the last change no other is expected; a look for new files takes place every millisecond."""
+"""Seconds after the last change in which no other is expected; a scan for new files takes place every millisecond."""
 
 
 def op_spooldir(input: dict[str, Any]) -> Any:
-    """The events, and what is in the directory then."""
+    """Return the events, and the contents of the directory afterwards."""
     with tempfile.TemporaryDirectory() as directory:
         for number, (name, text) in enumerate(input["files"].items()):
             path = Path(directory, name)
@@ -39,7 +39,7 @@ def op_spooldir(input: dict[str, Any]) -> Any:
 
 
 def read_all(source: SpooldirSource) -> list[dict[str, Any]]:
-    """All events, as the runner takes them, until nothing changes any more."""
+    """Return all events, taken as the runner takes them, until nothing changes any more."""
     events: list[dict[str, Any]] = []
 
     def run() -> None:
@@ -53,7 +53,7 @@ def read_all(source: SpooldirSource) -> list[dict[str, Any]]:
         thread.start()
         started = changed = time.monotonic()
         before = -1
-        while time.monotonic() - changed < QUIET_SECONDS and time.monotonic() - started < PATIENCE_SECONDS:
+        while time.monotonic() - changed < QUIET_SECONDS and time.monotonic() - started < TIMEOUT_SECONDS:
             time.sleep(0.005)
             if len(events) != before:
                 before, changed = len(events), time.monotonic()
@@ -65,5 +65,5 @@ def read_all(source: SpooldirSource) -> list[dict[str, Any]]:
 
 
 def normalise(op: str, value: Any) -> Any:
-    """Without the words of errors."""
+    """Return the value without the messages of errors."""
     return {"error": True} if "error" in value else value

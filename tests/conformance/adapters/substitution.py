@@ -36,5 +36,5 @@ def op_resolve(input: dict[str, Any]) -> Any:
 
 
 def normalise(op: str, value: Any) -> Any:
-    """Of a logger sink Flume keeps a configuration object rather than a context, so the cases do not show it."""
+    """Return the value without logger sinks: Flume keeps an object for them, which the cases do not show."""
     return {name: options for name, options in value["contexts"].items() if options.get("type") != "logger"}

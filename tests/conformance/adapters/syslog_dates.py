@@ -7,7 +7,7 @@ from tests.conformance.adapters.syslog_driven import received, source_of
 
 
 def op_rfc5424_date(input: dict[str, Any]) -> Any:
-    """The date in a message: its header, or that the message is none."""
+    """Return the date header of a message, or the fact that the message is none."""
     source = source_of(MultiportSyslogTcp, {}, ports="0")
     message = f"<13>1 {input['date']} host text\n".encode()
     ((event,), _) = received(source, [message], event_size=source.config.event_size)
@@ -17,5 +17,5 @@ def op_rfc5424_date(input: dict[str, Any]) -> Any:
 
 
 def normalise(op: str, value: Any) -> Any:
-    """That it is no date is the same; the words are Java's there."""
+    """Return the value without the message of an invalid date."""
     return {"error": True} if "error" in value else value

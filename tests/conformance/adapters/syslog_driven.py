@@ -1,4 +1,4 @@
-"""How the syslog suites drive a source: bytes into its framing, events out of its batches, no socket in between."""
+"""Driver of a syslog source for the suites: bytes into its framing, events out of its batches, without a socket."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from flafka.plugins import Event
-from flafka.sources.syslog.framing import BETWEEN, SyslogFramer
+from flafka.sources.syslog.framing import NO_FRAME, SyslogFramer
 
 
 def pieces_of(input: dict[str, Any]) -> list[bytes]:
-    """What arrives, read by read."""
+    """Return the arriving bytes, one piece for each read."""
     if "data_b64" in input:
         return [base64.b64decode(input["data_b64"])]
     charset = input.get("wire_charset", "utf-8")
@@ -20,7 +20,7 @@ def pieces_of(input: dict[str, Any]) -> list[bytes]:
 
 
 def source_of(cls: type[Any], input: dict[str, Any], **others: str) -> Any:
-    """The source; whatever the case names that is an option becomes one."""
+    """Return the source with the case's values as options."""
     names = {option.name for option in cls.config_class.options()}
     properties = {name: str(value) for name, value in input.items() if name in names}
     zone = input.get("tz", "UTC")
@@ -34,37 +34,37 @@ def source_of(cls: type[Any], input: dict[str, Any], **others: str) -> Any:
 
 
 def received(source: Any, pieces: list[bytes], *, event_size: int) -> tuple[list[Event], bool]:
-    """The events of one connection, still open, and whether anything came after the last of them."""
+    """Return the events of one open connection, and True if bytes followed the last of them."""
     framer, held, tail, sender = SyslogFramer(event_size), b"", False, None
     for piece in pieces:
         arrived = held + piece
-        source._intake.room[: len(arrived)] = arrived
-        ends, marks = framer.cut(source._intake.room[: len(arrived)])
-        done = source._intake.add(ends, marks, sender)
+        source._accumulator.free_space[: len(arrived)] = arrived
+        ends, marks = framer.cut(source._accumulator.free_space[: len(arrived)])
+        done = source._accumulator.add(ends, marks, sender)
         held = arrived[done:]
-        frames = np.flatnonzero(marks != BETWEEN)
+        frames = np.flatnonzero(marks != NO_FRAME)
         tail = len(arrived) > (int(ends[frames[-1]]) if len(frames) else 0)
     return events_of(source), tail
 
 
 def datagram(source: Any, data: bytes) -> list[Event]:
-    """The events of one datagram."""
-    source._intake.room[: len(data)] = data
-    source._intake.add(np.array([len(data)], np.int64), np.zeros(1, np.uint8))
+    """Return the events of one datagram."""
+    source._accumulator.free_space[: len(data)] = data
+    source._accumulator.add(np.array([len(data)], np.int64), np.zeros(1, np.uint8))
     return events_of(source)
 
 
 def events_of(source: Any) -> list[Event]:
-    """What has been gathered."""
+    """Return the gathered events."""
     return [event for batch in source._flush() for event in batch]
 
 
 def as_cases_say(events: list[Event]) -> list[dict[str, Any]]:
-    """Events as the suites write them."""
+    """Return events as the suites write them."""
     return [{"headers": event.headers, "body_b64": base64.b64encode(event.body).decode("ascii")} for event in events]
 
 
 def comparable(event: dict[str, Any]) -> tuple[dict[str, str], bytes]:
-    """Headers and the body's bytes, however the case writes them."""
+    """Return headers and the body's bytes, however the case writes them."""
     body = base64.b64decode(event["body_b64"]) if "body_b64" in event else event["body"].encode()
     return event["headers"], body

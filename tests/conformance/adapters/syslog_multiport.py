@@ -1,4 +1,4 @@
-"""`syslog_multiport`: what multiport_syslogtcp makes of the bytes of one connection."""
+"""`syslog_multiport`: events of multiport_syslogtcp for the bytes of one connection."""
 
 from typing import Any
 
@@ -6,11 +6,11 @@ from flafka.sources.syslog import MultiportSyslogTcp
 from tests.conformance.adapters.syslog_driven import as_cases_say, comparable, pieces_of, received, source_of
 
 _RECORDED = 1_790_000_000_000
-"""Flume's events have the time of their recording, later than this, where a message sends none."""
+"""Time before the recording: Flume's events for messages without a time have a later one."""
 
 
 def op_syslog_multiport(input: dict[str, Any]) -> Any:
-    """The events. Timestamps that follow the clock are told by running it a second time, a little later."""
+    """Return the events. A second run, a little later, identifies the timestamps that follow the clock."""
     now, charset = input.get("now", 0), input.get("charset", "UTF-8")
     runs = []
     for clock in (now, now + 1):
@@ -24,7 +24,7 @@ def op_syslog_multiport(input: dict[str, Any]) -> Any:
 
 
 def normalise(op: str, value: Any) -> Any:
-    """Bodies as bytes, and the time of recording as what it is."""
+    """Return bodies as bytes, and a placeholder for the time of recording."""
     events = [comparable(event) for event in value["events"]]
     for headers, _ in events:
         if headers.get("timestamp", "").isdigit() and int(headers["timestamp"]) > _RECORDED:

@@ -1,4 +1,4 @@
-"""`syslog_stream`: what syslogtcp and syslogudp make of the bytes of one connection or datagram."""
+"""`syslog_stream`: events of syslogtcp and syslogudp for the bytes of one connection or datagram."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ from tests.conformance.adapters.syslog_driven import (
 
 
 def op_syslog_stream(input: dict[str, Any]) -> Any:
-    """The events, and whether bytes are left that are none yet: Flume's newline after a cut line is such a byte."""
+    """Return the events, and True if incomplete bytes remain: Flume's newline after a cut line is such a byte."""
     if input.get("udp"):
         source = source_of(SyslogUdp, input, port="0")
         return {"events": as_cases_say(datagram(source, b"".join(pieces_of(input)))), "incomplete_tail": False}
@@ -24,5 +24,5 @@ def op_syslog_stream(input: dict[str, Any]) -> Any:
 
 
 def normalise(op: str, value: Any) -> Any:
-    """Bodies as bytes."""
+    """Return bodies as bytes."""
     return [comparable(event) for event in value["events"]], value["incomplete_tail"]

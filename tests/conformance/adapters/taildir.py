@@ -12,7 +12,7 @@ from flafka.sources.taildir import TaildirConfig, TaildirSource
 
 
 class Run:
-    """One source and the files of one case. `start` raises ValueError where it cannot be."""
+    """Source and files of one case. `start` raises ValueError for an invalid configuration."""
 
     def __init__(self, config: dict[str, str], directory: Path) -> None:
         self._config = {name: value.replace("{dir}", str(directory)) for name, value in config.items()}
@@ -22,7 +22,7 @@ class Run:
         self._source: TaildirSource | None = None
 
     def start(self) -> None:
-        """Flume looks at every file each time it is asked, and so shall this."""
+        """Start the source; each call polls every file, as Flume does."""
         properties = {"positionFile": str(self._positions), **self._config}
         config, problems = TaildirConfig.parse(properties)
         if config is None:
@@ -35,9 +35,9 @@ class Run:
             raise ValueError(str(e)) from e
 
     def process(self) -> dict[str, Any]:
-        """One look."""
+        """Poll once."""
         assert self._source is not None
-        time.sleep(0.002)  # past the time of the next look
+        time.sleep(0.002)  # past the time of the next poll
         events: list[dict[str, Any]] = []
         look = self._source.poll()
         while True:
@@ -49,7 +49,7 @@ class Run:
             events += [{"headers": self._named(e.headers), "body": e.body.decode()} for e in batch]
 
     def stop(self) -> dict[str, Any]:
-        """What the position file holds at the end."""
+        """Stop; return the contents of the position file."""
         self.close()
         entries = []
         for entry in json.loads(self._positions.read_text() or "[]"):
@@ -59,13 +59,13 @@ class Run:
         return {"position_file": entries}
 
     def close(self) -> None:
-        """Let go of everything."""
+        """Close everything."""
         if self._source is not None:
             self._source.close()
             self._source = None
 
     def files(self, step: str, name: str, *more: Any) -> None:
-        """What a writer or a rotation does."""
+        """Run a step of a writer or a rotation."""
         path = self._directory / name
         if step == "write":
             path.write_text(more[0], newline="")
@@ -86,7 +86,7 @@ class Run:
 
 
 def op_taildir(input: dict[str, Any]) -> Any:
-    """The answers to all steps that have one."""
+    """Return the results of all steps that have one."""
     with tempfile.TemporaryDirectory() as directory:
         run = Run(input["config"], Path(directory))
         results: list[dict[str, Any]] = []
@@ -110,9 +110,9 @@ def op_taildir(input: dict[str, Any]) -> Any:
 
 
 def normalise(op: str, value: Any) -> Any:
-    """Without the order of events: of files changed at the same time Flume takes any first.
+    """Return the value without the order of events: Flume takes files changed at the same time in any order.
 
-    Nor do the words of errors count. That ours comes in order of change is shown in tests/sources.
+    Messages of errors are omitted as well. tests/sources shows that ours come in order of change.
     """
     if "error" in value:
         return {"error": True}

@@ -1,4 +1,4 @@
-"""`taildir_match`: which file names a file group takes."""
+"""`taildir_match`: file names of a file group."""
 
 import tempfile
 from pathlib import Path
@@ -8,7 +8,7 @@ from tests.conformance.adapters.taildir import Run
 
 
 def op_taildir_match(input: dict[str, Any]) -> Any:
-    """The files that the source follows."""
+    """Return the files that the source follows."""
     with tempfile.TemporaryDirectory() as directory:
         for name in input["files"]:
             Path(directory, name).write_text(f"{name}\n")
@@ -23,5 +23,5 @@ def op_taildir_match(input: dict[str, Any]) -> Any:
 
 
 def normalise(op: str, value: Any) -> Any:
-    """That it fails is the same; the words are Java's there and ours here."""
+    """Return the value without the message of an error, which is Java's there and ours here."""
     return {"error": True} if "error" in value else value

@@ -1,4 +1,4 @@
-"""`python -m tests.interop.differential`: search, and print what is found."""
+"""`python -m tests.interop.differential`: search, and print the findings."""
 
 from __future__ import annotations
 

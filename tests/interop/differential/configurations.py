@@ -1,5 +1,5 @@
 # ruff: noqa: E501  # a list of what is drawn, or a reason, reads best in one line
-"""Configurations: what survives Flume's checks, and what `${…}` stands for."""
+"""Configurations: components that survive Flume's checks, and values of `${…}`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from typing import Any
 
 from flafka.agent.config.diagnostics import DiagnosticCollector
 from flafka.agent.config.filters import config_filters
-from flafka.agent.config.parts import sort
-from flafka.agent.config.properties import Property, last_wins, parse, words
+from flafka.agent.config.parts import group_properties
+from flafka.agent.config.properties import Property, last_wins, parse, split_names
 from flafka.agent.config.substitution import Resolver
 from tests.conformance.adapters import cases
 from tests.conformance.adapters import config as conformance
@@ -88,7 +88,7 @@ SINKS = (
 
 @cache
 def samples() -> tuple[str, ...]:
-    """Files that people really have, and those of Flume's guide, where they are at hand."""
+    """Return users' real files and the files of Flume's guide, if present."""
     found = [file.read_text("utf-8") for file in sorted(cases().glob("userguide*/*.conf"))]
     for suite in ("config", "real_files"):
         if (file := cases() / f"{suite}.json").exists():
@@ -98,7 +98,7 @@ def samples() -> tuple[str, ...]:
 
 
 def drawn(draw: random.Random) -> str:
-    """A file with an agent or two."""
+    """Draw a file with an agent or two."""
     lines: list[str] = []
     for agent in ["a1"] if sometimes(draw, 0.9) else ["a1", "agent"]:
         lines += _agent(draw, agent)
@@ -188,7 +188,7 @@ def _agent(draw: random.Random, agent: str) -> list[str]:
 
 
 class Config(Operation):
-    """`FlumeConfiguration`: what it leaves out, `agent check` names; what it keeps has the properties of the file."""
+    """`FlumeConfiguration`: `agent check` names what it leaves out; what it keeps has the properties of the file."""
 
     name = "config"
     known = (
@@ -209,7 +209,7 @@ class Config(Operation):
         return [{"ours": True} for _ in items]
 
     def comparable(self, settings: Settings, item: Any, answer: Any) -> Any:
-        """What `check` does not name of Flume's answer, and the components with other properties here."""
+        """Return the components of Flume's answer that `check` does not name, and those with other properties here."""
         if "ours" in answer:
             return []
         ours = conformance.checked(item)
@@ -224,16 +224,16 @@ def _are_groups(found: list[str]) -> bool:
 
 
 def _other_contexts(text: str, agents: Mapping[str, Any]) -> Iterator[str]:
-    """Components that Flume keeps, and whose properties we read otherwise.
+    """Return components that Flume keeps with other properties than ours.
 
-    Of a source only the channels there are count. A sink or channel of a class that Flume knows is kept as an object,
+    Of a source only the existing channels count. A sink or channel of a class that Flume knows is kept as an object,
     which has no properties to compare.
     """
     report = DiagnosticCollector("normal")
     properties = last_wins(parse(text, "case", report), report)
     for name, agent in agents.items():
         own = {key.removeprefix(f"{name}."): prop for key, prop in properties.items() if key.startswith(f"{name}.")}
-        written = sort(name, {key: prop for key, prop in own.items() if key and prop.value}, report)
+        written = group_properties(name, {key: prop for key, prop in own.items() if key and prop.value}, report)
         for part, context in (agent or {}).get("contexts", {}).items():
             kind, _, one = part.partition(".")
             if (
@@ -246,7 +246,7 @@ def _other_contexts(text: str, agents: Mapping[str, Any]) -> Iterator[str]:
             if kind == "sources":
                 there = {*agent["channels"]}
                 context, mine = (
-                    {**both, "channels": {*words(both.get("channels", ""))} & there} for both in (context, mine)
+                    {**both, "channels": {*split_names(both.get("channels", ""))} & there} for both in (context, mine)
                 )
             if context != mine:
                 yield f"{name}.{part}"
@@ -263,7 +263,7 @@ SHOWN = ("one", "two", "three")
 
 
 def _in_some_order(case: Case) -> bool:
-    """Whether each value of Flume's is ours where a property is there only once those before it are resolved."""
+    """Return True if each value of Flume's is ours where a property exists only after earlier ones are resolved."""
     properties = last_wins(
         parse(case.settings["before"] + case.item, "case", report := DiagnosticCollector("normal")), report
     )
@@ -290,7 +290,7 @@ def _resolver(properties: Mapping[str, Property]) -> Resolver:
 
 
 def _resolved(properties: Mapping[str, Property]) -> dict[str, str]:
-    """The values of the source that are shown, as we resolve them; empty ones are none."""
+    """Return the resolved values of the compared properties; empty ones are None."""
     resolver = _resolver(properties)
     written = {key: f"a1.sources.r.{key}" for key in SHOWN}
     found = {key: resolver.resolve(name).value for key, name in written.items() if name in properties}
@@ -340,10 +340,10 @@ class Resolve(Operation):
     def _one(self, text: str) -> Any:
         report = DiagnosticCollector("normal")
         properties = last_wins(parse(text, "case", report), report)
-        return {"error": "IllegalArgumentException"} if report.failed else _resolved(properties)
+        return {"error": "IllegalArgumentException"} if report.has_errors else _resolved(properties)
 
     def comparable(self, settings: Settings, item: Any, answer: Any) -> Any:
-        """The properties of the source."""
+        """Return the properties of the source."""
         if "agents" in answer:
             answer = (answer["agents"].get("a1") or {}).get("contexts", {}).get("sources.r", {})
             answer = {key: answer[key] for key in SHOWN if key in answer}

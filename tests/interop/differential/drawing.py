@@ -1,4 +1,4 @@
-"""How inputs are drawn: words from real logs, mutations of them, and characters that matter."""
+"""Drawn inputs: words from real logs, mutations of them, and special characters."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ ODD = (
 
 @cache
 def lines() -> tuple[str, ...]:
-    """Lines of real logs; a few where those are not at hand."""
+    """Return lines of real logs; a few if those are absent."""
     found = [line for file in sorted(LOGS.glob("*.log")) for line in file.read_text("utf-8", "replace").split("\n")]
     return tuple(filter(None, found)) or _FEW
 
 
 def line(draw: random.Random, most: int = 120) -> str:
-    """A real line, or the beginning of one."""
+    """Draw a real line, or the beginning of one."""
     return draw.choice(lines())[: draw.choice([8, 30, most, most])]
 
 
 def mutated(draw: random.Random, text: str, odd: Sequence[str] = ODD) -> str:
-    """The text with a piece or two replaced, left out, doubled or moved."""
+    """Draw the text with a piece or two replaced, omitted, doubled or moved."""
     for _ in range(draw.choice([1, 1, 2, 3])):
         at = draw.randrange(len(text) + 1)
         end = min(len(text), at + draw.choice([0, 1, 1, 2, 5]))
@@ -42,28 +42,28 @@ def mutated(draw: random.Random, text: str, odd: Sequence[str] = ODD) -> str:
 
 
 def sometimes(draw: random.Random, chance: float) -> bool:
-    """True in so many of cases."""
+    """Draw True with this probability."""
     return draw.random() < chance
 
 
 def as_bytes(text: str) -> str:
-    """Its UTF-8, as the characters U+0000 to U+00FF."""
+    """Return its UTF-8 as the characters U+0000 to U+00FF."""
     return text.encode("utf-8", "surrogatepass").decode("latin-1")
 
 
 def headers(draw: random.Random, names: Sequence[str] = ("a", "b", "host", "key", "x.y", "Key")) -> dict[str, str]:
-    """Some headers of an event."""
+    """Draw some headers of an event."""
     some = draw.sample(names, draw.choice([0, 0, 1, 2, min(3, len(names))]))
     return {name: header(draw) for name in some}
 
 
 def header(draw: random.Random) -> str:
-    """The value of a header."""
+    """Draw the value of a header."""
     value = draw.choice(["", "1", "web", "a b", "x,y", "Ä", "a/b", "v=1", draw.choice(lines())[:12]])
     return mutated(draw, value) if sometimes(draw, 0.2) else value
 
 
 def event(draw: random.Random) -> list[object]:
-    """Headers, and a body."""
+    """Draw headers and a body."""
     text = line(draw)
     return [headers(draw), as_bytes(mutated(draw, text) if sometimes(draw, 0.5) else text)]

@@ -12,12 +12,12 @@ from typing import Any
 
 from flafka.agent.config.diagnostics import DiagnosticCollector
 from flafka.agent.config.parts import ComponentProperties
-from flafka.agent.config.properties import BLANKS, Property
+from flafka.agent.config.properties import JAVA_BLANKS, Property
 from flafka.agent.config.selectors import SelectorReader
 from flafka.agent.runner.local.routing import Selector
-from flafka.agent.topology import Place
+from flafka.agent.topology import ConfigLocation
 from flafka.plugins import Batch, Event, Origin
-from flafka.plugins.shared.regex import backtracking
+from flafka.plugins.java.regex import compile_backtracking
 from tests.conformance.adapters import components
 from tests.interop.differential.drawing import event, header, mutated, sometimes
 from tests.interop.differential.search import Answers, Case, Known, Operation, Settings, shrunk
@@ -26,12 +26,12 @@ _ATOMS = ("a", "e", "o", "[a-z]+", r"\d+", r"\d{1,3}", r"\w+", r"\s+", r"\S+", "
           r"\b", "^", "$", "(?i)INFO", "error|fail", r"\d{4}-\d\d-\d\d", r"[A-Z]\w*", r"\p{Alpha}+", r"\h", "[0-9a-f]{2,}", "x?", "ä", "é")  # fmt: skip
 _BACKTRACKING = ("(?=a)", "(?! )", "(?<=a)", "(?<!e)", "(?>[a-z]+)", "a++", ".*+", r"\d?+", r"\Z", "(?=.*error)", "(?<=[a-z]{1,2})",
                  "[a-z&&[^e]]", "[a-f[0-9]]+", "[^a-c[x]]", r"[\w&&[^\d_]]+", r"[^\S&&[^ ]]", r"[\P{Alpha}a]", "(?i)")  # fmt: skip
-"""What RE2 cannot run."""
+"""Expressions that RE2 cannot run."""
 _SWITCHES = ("true", "false", "TRUE", "False", "true")
 
 
 def regex(draw: random.Random, groups: int = 0) -> str:
-    """A regular expression, with that many groups at least."""
+    """Draw a regular expression with at least that many groups."""
     atoms = [draw.choice(_ATOMS) for _ in range(draw.randrange(1, 4))]
     for _ in range(groups):
         inner = draw.choice(_ATOMS) + draw.choice(["", draw.choice(_ATOMS)])
@@ -54,7 +54,7 @@ def _switch(draw: random.Random, config: dict[str, str], name: str) -> None:
 
 
 def link(draw: random.Random) -> dict[str, Any]:
-    """One interceptor."""
+    """Draw one interceptor."""
     kind = draw.choice(["static", "timestamp", "host", "regex_filter", "regex_filter", "regex_extractor",
                         "regex_extractor", "search_replace", "search_replace", "remove_header"])  # fmt: skip
     config: dict[str, str] = {}
@@ -63,7 +63,7 @@ def link(draw: random.Random) -> dict[str, Any]:
         case "static":
             _switch(draw, config, "preserveExisting")
             if sometimes(draw, 0.9):
-                config["key"], config["value"] = name, header(draw).strip(BLANKS) or "v"
+                config["key"], config["value"] = name, header(draw).strip(JAVA_BLANKS) or "v"
         case "timestamp":
             _switch(draw, config, "preserveExisting")
             if sometimes(draw, 0.5):
@@ -98,11 +98,11 @@ def link(draw: random.Random) -> dict[str, Any]:
                 config["fromListSeparator"] = draw.choice([" ", ",", r"\s+", ";", ""])
             if sometimes(draw, 0.4):
                 config["matching"] = draw.choice(["a", "[ab]", ".*", "k.*", "x.y", "(?i)key", "h"])
-    return {"type": kind, "config": {k: v.strip(BLANKS) for k, v in config.items() if v.strip(BLANKS)}}
+    return {"type": kind, "config": {k: v.strip(JAVA_BLANKS) for k, v in config.items() if v.strip(JAVA_BLANKS)}}
 
 
 def complaint(case: Case) -> str:
-    """Why we take no such chain."""
+    """Return the reason why this chain is refused."""
     answers = Intercept().ours(case.settings, [case.item])
     return answers["error"] if isinstance(answers, dict) else ""
 
@@ -116,19 +116,19 @@ def _is_no_text(body: str, charset: str) -> bool:
 
 
 def _empty(case: Case) -> bool:
-    """Whether a pattern to replace matches nothing somewhere, alone or in the body."""
+    """Return True if a pattern to replace matches the empty text, alone or in the body."""
     patterns = [link["config"].get("searchPattern") for link in case.settings["chain"]]
     return "error" not in (case.theirs, case.ours) and any(
         not match.group()
         for pattern in patterns
         if pattern
         for text in ("", case.item[1])
-        for match in backtracking(pattern).finditer(text)
+        for match in compile_backtracking(pattern).finditer(text)
     )
 
 
 def _repeats_nothing(case: Case) -> bool:
-    """Whether a pattern repeats a group, and the engine that backtracks agrees with Java's."""
+    """Return True if a pattern repeats a group and the backtracking engine agrees with Java's."""
     if not re.search(r"\)[*+{]", json.dumps(case.settings)):
         return False
     chain = [{**link, "config": dict(link["config"])} for link in case.settings["chain"]]
@@ -141,7 +141,7 @@ def _repeats_nothing(case: Case) -> bool:
 
 
 def _kept_null(case: Case) -> bool:
-    """Whether all that is more here is a header that `preserveExisting` has Flume keep as a null."""
+    """Return True if the only additions are headers that `preserveExisting` makes Flume keep as null."""
     chain = case.settings["chain"]
     extractors = [at for at, link in enumerate(chain) if link["type"] == "regex_extractor"]
     if not extractors or not (isinstance(case.theirs, list) and isinstance(case.ours, list)):
@@ -158,39 +158,41 @@ def _kept_null(case: Case) -> bool:
 
 
 class Intercept(Operation):
-    """Interceptors, one or some in a chain."""
+    """One interceptor or a chain of them."""
 
     name = "intercept"
     known = (
         Known(
-            "a replacement that ends in `$` or names a group there is none of",
+            "a replacement that ends in `$` or names a missing group",
             lambda case: case.ours == "error" and re.search("the replacement .* (has a|names|uses)", complaint(case)),
         ),
         Known(
-            r"`\b` is the edge of a word of ASCII letters",
+            r"`\b` is a boundary of ASCII words",
             lambda case: (
                 any(r"\b" in text for link in case.settings["chain"] for text in link["config"].values())
                 and not (case.item[1] + json.dumps(case.settings, ensure_ascii=False)).isascii()
             ),
         ),
         Known(
-            "a reference to a group that is not there yet, and an intersection with nothing, are errors",
+            "a reference to a later group, and an intersection with an empty set, are errors",
             lambda case: (
                 case.ours == "error"
                 and "cannot be read" in complaint(case)
                 and re.search(r"&&\]|\\\\[1-9]", json.dumps(case.settings))
             ),
         ),
-        Known("a group that had no part in the match sets its header to null", _kept_null),
-        Known("where what is repeated may match nothing", _repeats_nothing),
-        Known("an empty match right behind another is not replaced", _empty),
+        Known("a group without part in the match sets its header to null", _kept_null),
+        Known("if a repeated group can match an empty text", _repeats_nothing),
+        Known("an empty match right after another is not replaced", _empty),
         Known(
-            "some patterns that Java refuses are taken",
+            "some patterns that Java refuses are accepted",
             lambda case: case.theirs == "error" and case.ours != "error" and "{" in json.dumps(case.settings),
         ),
-        Known("`.` takes all but a newline", lambda case: re.search("\r|\xc2\x85|\xe2\x80[\xa8\xa9]", case.item[1])),
         Known(
-            r"bytes that are no text of `charset` become `\ufffd`",
+            "`.` matches all but a newline", lambda case: re.search("\r|\xc2\x85|\xe2\x80[\xa8\xa9]", case.item[1])
+        ),
+        Known(
+            r"bytes that are invalid in `charset` become `\ufffd`",
             lambda case: any(
                 _is_no_text(case.item[1], link["config"].get("charset", "utf-8")) for link in case.settings["chain"]
             ),
@@ -221,7 +223,7 @@ class Intercept(Operation):
         return [left.get(row) for row in range(len(items))]
 
     def comparable(self, settings: Settings, item: Any, answer: Any) -> Any:
-        """A header that is null for Flume is none here, and the time of reading is the time of reading."""
+        """Return the answer without null headers, and with a placeholder for the time of reading."""
         answer = super().comparable(settings, item, answer)
         if isinstance(answer, list):
             there = {name: _now(value) for name, value in answer[0].items() if value is not None}
@@ -235,7 +237,7 @@ class Intercept(Operation):
                 yield {"chain": chain[:at] + chain[at + 1 :]}, item
             for name, value in chain[at]["config"].items():
                 for less in shrunk(value):
-                    if less.strip(BLANKS) and value not in _SWITCHES:
+                    if less.strip(JAVA_BLANKS) and value not in _SWITCHES:
                         smaller = {**chain[at], "config": {**chain[at]["config"], name: less}}
                         yield {"chain": [*chain[:at], smaller, *chain[at + 1 :]]}, item
         for less in shrunk(item):
@@ -292,11 +294,11 @@ class Select(Operation):
         return {name: value} if sometimes(draw, 0.9) else {}
 
     def ours(self, settings: Settings, items: list[Any]) -> Answers:
-        place, report = Place("case", 1), DiagnosticCollector("normal")
+        place, report = ConfigLocation("case", 1), DiagnosticCollector("normal")
         part = ComponentProperties("source", "s", "a.sources.s", place, {})
         lines = {name: Property(f"a.sources.s.selector.{name}", v, place) for name, v in settings["config"].items()}
         spec = SelectorReader(part, lines, tuple(settings["channels"]), report).read()
-        if report.failed:
+        if report.has_errors:
             return {"error": " ".join(map(str, report.diagnostics()))}
         origin = Origin.of_record("t", 0, 0, 0, len(items))
         answers: list[Any] = [{"required": [], "optional": []} for _ in items]
@@ -306,7 +308,7 @@ class Select(Operation):
         return answers
 
     def comparable(self, settings: Settings, item: Any, answer: Any) -> Any:
-        """The order of channels means nothing here."""
+        """Return the channels as a set, as their order has no meaning."""
         if "error" in answer:
             return "error"
         return {kind: sorted(names, key=str) for kind, names in answer.items()}

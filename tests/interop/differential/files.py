@@ -1,5 +1,5 @@
 # ruff: noqa: E501  # a list of what is drawn, or a reason, reads best in one line
-"""Events written to files and read from them, to Kafka and from it, and out of JSON."""
+"""Events in files, in Kafka records and in JSON, written and read."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from typing import Any
 import fastavro
 
 from flafka.plugins import Batch, Event
-from flafka.plugins.shared import flumeevent
+from flafka.plugins.wire import flumeevent
 from flafka.sinks import serializers
 from flafka.sinks.file_roll import FileRollConfig
 from flafka.sources.http.handlers import HandlerError
 from flafka.sources.http.handlers import json as json_handler
 from flafka.sources.spooldir import SpooldirConfig
-from flafka.sources.spooldir.content import Content, Skip
-from flafka.sources.spooldir.deserializers import deserializer
+from flafka.sources.spooldir.content import FileContent, SkipFile
+from flafka.sources.spooldir.deserializers import make_deserializer
 from tests.interop.differential.drawing import event, header, headers, line, mutated, sometimes
 from tests.interop.differential.search import Answers, Case, Known, Operation, Settings
 
@@ -53,7 +53,7 @@ class Serialize(Operation):
         )
         if config is None:
             return {"error": str(problems)}
-        return [self._file(serializers.make(config), item) for item in items]
+        return [self._file(serializers.make_serializer(config), item) for item in items]
 
     def _file(self, serializer: Any, item: list[Any]) -> str:
         batch = Batch.of(Event(body.encode("latin-1"), headers) for headers, body in item)
@@ -62,7 +62,7 @@ class Serialize(Operation):
         return (data + bytes(writer.close())).decode("latin-1")
 
     def comparable(self, settings: Settings, item: Any, answer: Any) -> Any:
-        """An Avro file as its reader has it; the order of headers is free."""
+        """Return an Avro file as its reader sees it; the order of headers is free."""
         if isinstance(answer, dict):
             return "error"
         data = answer.encode("latin-1")
@@ -76,7 +76,7 @@ class Serialize(Operation):
 
 
 def _unordered(data: bytes, item: list[Any]) -> str:
-    """The text with every event's headers in the order of their names."""
+    """Return the text with every event's headers in the order of their names."""
     text = data.decode("utf-8", "surrogateescape")
     for given, _ in item:
         pairs = sorted(f"{name}={value}" for name, value in given.items())
@@ -86,7 +86,7 @@ def _unordered(data: bytes, item: list[Any]) -> str:
 
 
 def _unfinished(case: Case) -> bool:
-    """Whether the file ends within a character, or with a byte that Java takes for the beginning of one."""
+    """Return True if the file ends within a character, or with a byte that Java takes for the beginning of one."""
     codec = codecs.getincrementaldecoder(case.settings["charset"])("replace")
     codec.decode(case.item.encode("latin-1"))
     odd = case.settings["charset"] == "Shift_JIS" and case.item[-1:] in "\x80\xa0\xfd\xfe\xff"
@@ -102,7 +102,7 @@ def _malformed(case: Case) -> bool:
 
 
 class Deserialize(Operation):
-    """The deserializer `LINE`."""
+    """Deserializer `LINE`."""
 
     name = "deserialize"
     known = (
@@ -191,12 +191,12 @@ class Deserialize(Operation):
 
     def _read(self, config: Any, file: Path, data: bytes) -> Any:
         file.write_bytes(data)
-        content = Content(str(file), unpack=False)
+        content = FileContent(str(file), decompress=False)
         try:
-            reader, bodies = deserializer(config, content, 0), []
+            reader, bodies = make_deserializer(config, content, 0), []
             while (piece := reader.read(100, 1 << 16)) is not None:
                 bodies += piece.bodies.to_pylist()
-        except Skip as e:
+        except SkipFile as e:
             return {"error": str(e)}
         finally:
             content.close()
@@ -204,12 +204,12 @@ class Deserialize(Operation):
 
 
 def _whole(text: str) -> str:
-    """As Java writes it in UTF-8."""
+    """Return the text as Java writes it in UTF-8."""
     return re.sub("[\ud800-\udfff]", "?", text)
 
 
 class JsonHandler(Operation):
-    """The HTTP source's `JSONHandler`."""
+    """`JSONHandler` of the HTTP source."""
 
     name = "json"
     known = (
@@ -265,7 +265,7 @@ class JsonHandler(Operation):
         return [[one.headers, one.body.decode("latin-1")] for one in events]
 
     def comparable(self, settings: Settings, item: Any, answer: Any) -> Any:
-        """The status that Flume's source answers; a header that is null for Flume is none here."""
+        """Return the status of Flume's source as answer; null headers are omitted."""
         if isinstance(answer, dict):
             return answer.get("status") or (400 if answer["error"].startswith("HTTPBadRequestException") else 500)
         return [
@@ -287,7 +287,7 @@ class Wire(Operation):
         return [value.decode("latin-1") for value in flumeevent.encode(batch).to_pylist()]
 
     def comparable(self, settings: Settings, item: Any, answer: Any) -> Any:
-        """The order of a map is free."""
+        """Return the answer with sorted headers, as the order of a map is free."""
         one = flumeevent.decode_event(answer.encode("latin-1"))
         return [len(answer), one.headers, one.body]
 
@@ -305,7 +305,7 @@ _SCHEMA = fastavro.parse_schema(
 
 
 def _behind(value: str) -> bool:
-    """Whether there is more than an event."""
+    """Return True if bytes follow the event."""
     data = io.BytesIO(value.encode("latin-1"))
     try:
         fastavro.schemaless_reader(data, _SCHEMA, None)
@@ -316,13 +316,13 @@ def _behind(value: str) -> bool:
 
 def _headers(value: str) -> int:
     try:
-        return abs(flumeevent.long_at(value.encode("latin-1"), 0)[0])
+        return abs(flumeevent.decode_long(value.encode("latin-1"), 0)[0])
     except (ValueError, IndexError):
         return 0
 
 
 class Unwire(Operation):
-    """The values of a Kafka channel's records to events."""
+    """Values of a Kafka channel's records to events."""
 
     name = "unwire"
     known = (
@@ -344,7 +344,7 @@ class Unwire(Operation):
         value: str = flumeevent.encode_event(Event(str(body).encode("latin-1"), given)).decode("latin-1")  # type: ignore[arg-type]  # as drawn
         if sometimes(draw, 0.4):
             other = mutated(draw, value, ("\0", "\1", "\2", "\4", "\x80", "\xff", "a", "\x10", "\x7f"))
-            return other if _headers(other) < 100_000 else value  # Flume makes room for so many, and dies of it
+            return other if _headers(other) < 100_000 else value  # Flume allocates this many, and dies of it
         return value
 
     def ours(self, settings: Settings, items: list[Any]) -> Answers:

@@ -1,4 +1,4 @@
-"""All operations, by name."""
+"""Operations by name."""
 
 from tests.interop.differential.configurations import Config, Resolve
 from tests.interop.differential.events import Intercept, Select

@@ -1,4 +1,4 @@
-"""Drawn inputs through Flume's class and ours, and what differs: shrunk, and grouped by its cause."""
+"""Drawn inputs through Flume's class and ours; differences are shrunk and grouped by their cause."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ from tests.interop.jvm import Application
 
 Settings = dict[str, Any]
 Answers = dict[str, Any] | list[Any]
-"""One for each item, or the error that the settings alone lead to."""
+"""Answers for each item, or the error that the settings alone cause."""
 
 REPOSITORY = Path(__file__).parents[3]
 SHRINKING = 400
-"""Attempts to make an input smaller."""
+"""Attempts to shrink an input."""
 REPORTED = 10
-"""Causes that one search makes smaller before it stops."""
+"""Error groups that one search shrinks before it stops."""
 
 
 class Flumes(Application):
-    """`java/Differences.java`: Flume's own classes, asked again and again."""
+    """`java/Differences.java`, a process that runs Flume's own classes repeatedly."""
 
     name = "Differences"
     jars = "flume"
 
     def __init__(self, directory: Path) -> None:
-        # Flume waits for the disk at each file that it spools, which takes longer than all the rest.
+        # Flume syncs each spooled file to the disk, which takes longer than everything else.
         self._scratch = TemporaryDirectory(prefix="flafka-", dir=room() or directory)
         settings = {"scratch": Path(self._scratch.name) / "scratch", "log4j2.level": "OFF"}
-        settings["org.apache.avro.limits.bytes.maxLength"] = "100000"  # of a length that is none
+        settings["org.apache.avro.limits.bytes.maxLength"] = "100000"  # of an invalid length
         super().__init__(directory, **settings)
 
     def __exit__(self, *_: object) -> None:
@@ -46,13 +46,13 @@ class Flumes(Application):
         self._scratch.cleanup()
 
     def ask(self, op: str, settings: Settings, items: Sequence[Any]) -> Answers:
-        """What Flume's class makes of each item."""
-        found: dict[str, Any] = json.loads(self.tell(json.dumps({"op": op, **settings, "items": items})))
+        """Return the answer of Flume's class for each item."""
+        found: dict[str, Any] = json.loads(self.request(json.dumps({"op": op, **settings, "items": items})))
         return found.get("results", found)
 
 
 class Case(NamedTuple):
-    """One input, and what Flume's class and ours make of it, as they are compared."""
+    """One input, and the comparable answers of Flume's class and ours."""
 
     settings: Settings
     item: Any
@@ -61,54 +61,54 @@ class Case(NamedTuple):
 
 
 class Known(NamedTuple):
-    """A difference on purpose."""
+    """Intended difference."""
 
     said: str
-    """The beginning of a sentence or a clause that users read: see `texts`."""
+    """Beginning of a documented sentence or clause: see `texts`."""
     holds: Callable[[Case], Any]
-    """Whether it explains the case; only asked where the answers differ."""
+    """Return True if this difference explains the case; called only if the answers differ."""
 
 
 class Operation(ABC):
-    """One thing that both Flume and we do."""
+    """Operation that both Flume and this project have."""
 
     name: ClassVar[str]
-    """As `java/Differences.java` knows it."""
+    """Name of the operation in `java/Differences.java`."""
     known: ClassVar[Sequence[Known]] = ()
 
     @abstractmethod
     def draw(self, draw: random.Random) -> tuple[Settings, list[Any]]:
-        """Some inputs with the same settings."""
+        """Draw some inputs with the same settings."""
 
     @abstractmethod
     def ours(self, settings: Settings, items: list[Any]) -> Answers:
-        """What we make of them."""
+        """Return our answer for each item."""
 
     def comparable(self, settings: Settings, item: Any, answer: Any) -> Any:
-        """An answer as it is compared; errors differ in their words only."""
+        """Return an answer in comparable form; messages of errors are omitted."""
         return "error" if isinstance(answer, dict) and "error" in answer else answer
 
     def explained(self, case: Case) -> str | None:
-        """The sentence of the known difference that this is one of."""
+        """Return the sentence of the known difference that explains this case."""
         return next((known.said for known in self.known if known.holds(case)), None)
 
     def smaller(self, settings: Settings, item: Any) -> Iterator[tuple[Settings, Any]]:
-        """Inputs a little smaller than this one."""
+        """Return inputs a little smaller than this one."""
         for less in shrunk(item):
             yield settings, less
 
 
 @dataclass
-class Found:
-    """What a search came to."""
+class SearchResult:
+    """Result of a search."""
 
     operation: str
     inputs: int = 0
     known: Counter[str] = field(default_factory=Counter)
     differ: int = 0
-    """For causes that are not known."""
+    """Number of cases with unknown causes."""
     unknown: dict[str, Case] = field(default_factory=dict)
-    """The smallest of some of them."""
+    """Smallest inputs of some of them."""
 
     def __str__(self) -> str:
         lines = [f"{self.operation}: {self.inputs} inputs, {self.known.total()} differ as known"]
@@ -119,10 +119,10 @@ class Found:
         return "\n".join(lines)
 
 
-def search(flumes: Flumes, operation: Operation, seed: int, inputs: int) -> Found:
-    """Compare so many inputs, or fewer where too much differs."""
+def search(flumes: Flumes, operation: Operation, seed: int, inputs: int) -> SearchResult:
+    """Compare this many inputs, or fewer after many differences."""
     draw = random.Random(f"{operation.name} {seed}")
-    found = Found(operation.name)
+    found = SearchResult(operation.name)
     while found.inputs < inputs and found.differ < 10 * REPORTED:
         settings, items = operation.draw(draw)
         found.inputs += len(items)
@@ -137,7 +137,7 @@ def search(flumes: Flumes, operation: Operation, seed: int, inputs: int) -> Foun
 
 
 def differing(flumes: Flumes, operation: Operation, settings: Settings, items: list[Any]) -> Iterator[Case]:
-    """Those of the items of which something else is made."""
+    """Return the items with different answers."""
     theirs, ours = flumes.ask(operation.name, settings, items), _ours(operation, settings, items)
     for row, item in enumerate(items):
         a, b = (answers if isinstance(answers, dict) else answers[row] for answers in (theirs, ours))
@@ -150,10 +150,10 @@ def differing(flumes: Flumes, operation: Operation, settings: Settings, items: l
 
 
 def _ours(operation: Operation, settings: Settings, items: list[Any]) -> Answers:
-    """What we make of them; an exception that none should see is an answer too."""
+    """Return our answers; an unexpected exception is an answer as well."""
     try:
         return operation.ours(settings, items)
-    except Exception as e:  # what it is will be found out
+    except Exception as e:  # any exception is a finding
         if len(items) > 1:
             return [_alone(_ours(operation, settings, [item])) for item in items]
         return {"error": "", "raised": f"{type(e).__name__}: {e}"}
@@ -180,7 +180,7 @@ def _smallest(flumes: Flumes, operation: Operation, case: Case) -> Case:
 
 
 def shrunk(value: Any) -> Iterator[Any]:
-    """Values a little smaller: pieces left out, of a text, a list or an object, and of what is in them."""
+    """Yield values a little smaller: without pieces of a text, a list or an object, or of their contents."""
     if isinstance(value, str):
         size = len(value) // 2
         while size:
@@ -207,13 +207,13 @@ def _is_event(value: list[Any]) -> bool:
 
 
 def _shape(case: Case) -> str:
-    """Much the same for inputs that differ for the same cause."""
+    """Return a key that is much the same for inputs with the same cause."""
     text = json.dumps([case.item, case.theirs == "error", case.ours == "error"])
     return re.sub(r"(.)\1+", r"\1", re.sub("[0-9]", "0", re.sub("[A-Za-z]", "a", text)))[:80]
 
 
 @cache
 def texts() -> str:
-    """All that users are told about differences: components' own are in the documentation."""
+    """Return all documented sentences about differences: the sentences of components are in the documentation."""
     told = ("docs/migrating-from-flume.md", "tests/conformance/deviations.toml")
     return "\n".join((REPOSITORY / name).read_text("utf-8") for name in told)

@@ -1,4 +1,4 @@
-"""Spooling directories: Avro files as events, and which files are read, in which order."""
+"""Spooling directories: Avro files as events, and the files that are read, in their order."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from typing import Any
 import fastavro
 
 from flafka.plugins import Metrics
+from flafka.sources.file_errors import FileErrors
 from flafka.sources.spooldir import SpooldirConfig
-from flafka.sources.spooldir.content import Content, Skip
-from flafka.sources.spooldir.deserializers import deserializer
-from flafka.sources.spooldir.directory import Directory
-from flafka.sources.troubles import Troubles
+from flafka.sources.spooldir.content import FileContent, SkipFile
+from flafka.sources.spooldir.deserializers import make_deserializer
+from flafka.sources.spooldir.directory import SpoolDirectory
 from tests.fixtures.memory import room
 from tests.interop.differential.drawing import as_bytes, line, sometimes
 from tests.interop.differential.search import Answers, Case, Known, Operation, Settings
@@ -35,7 +35,7 @@ def configured(directory: str, options: Settings) -> SpooldirConfig:
 
 
 def _whole(case: Case) -> bool:
-    """Whether it is an Avro file as a library wrote it."""
+    """Return True for an Avro file as a library wrote it."""
     try:
         list(fastavro.reader(io.BytesIO(case.item.encode("latin-1"))))
     except Exception:
@@ -44,7 +44,7 @@ def _whole(case: Case) -> bool:
 
 
 def _same_schema(case: Case) -> bool:
-    """Whether all is alike but for the text of the schema."""
+    """Return True if only the text of the schema differs."""
     if case.theirs == "error" or case.ours == "error" or len(case.theirs) != len(case.ours):
         return False
     return all(
@@ -59,7 +59,7 @@ def _canonical(literal: str) -> str:
 
 
 class DeserializeAvro(Operation):
-    """The deserializer `AVRO`."""
+    """Deserializer `AVRO`."""
 
     name = "deserializeAvro"
     known = (
@@ -150,13 +150,13 @@ class DeserializeAvro(Operation):
 
     def _read(self, config: SpooldirConfig, file: Path, data: bytes) -> Any:
         file.write_bytes(data)
-        content = Content(str(file), unpack=False)
+        content = FileContent(str(file), decompress=False)
         events: list[Any] = []
         try:
-            reader = deserializer(config, content, 0)
+            reader = make_deserializer(config, content, 0)
             while (piece := reader.read(100, 1 << 16)) is not None:
                 events += [[{**piece.headers}, body.decode("latin-1")] for body in piece.bodies.to_pylist()]
-        except Skip as e:
+        except SkipFile as e:
             return {"error": str(e)}
         finally:
             content.close()
@@ -164,7 +164,7 @@ class DeserializeAvro(Operation):
 
 
 def _but_for_twins(case: Case) -> bool:
-    """Whether all is alike but for the order of files with the same time and name."""
+    """Return True if only the order of files with the same time and name differs."""
     if "error" in (case.theirs, case.ours):
         return False
     times = dict(map(tuple, case.item))
@@ -173,7 +173,7 @@ def _but_for_twins(case: Case) -> bool:
 
 
 class Spool(Operation):
-    """Which files of a directory are read, in which order, and how they are marked."""
+    """Files of a directory that are read, their order, and their marks."""
 
     name = "spool"
     known = (Known("of files with the same time and name, in several directories,", _but_for_twins),)
@@ -206,7 +206,7 @@ class Spool(Operation):
         return [[path, base + draw.choice([0, 0, 1, 999, 1000, 60_000])] for path in sorted(paths)]
 
     def smaller(self, settings: Settings, item: Any) -> Iterator[tuple[Settings, Any]]:
-        """Fewer files, or fewer options."""
+        """Return fewer files, or fewer options."""
         for row in range(len(item)):
             yield settings, item[:row] + item[row + 1 :]
         for name in settings["config"]:
@@ -223,17 +223,17 @@ class Spool(Operation):
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 (root / name).write_text("x\n")
                 os.utime(root / name, ns=(modified * 1_000_000,) * 2)
-            directory = Directory(configured(made, config), Troubles(logging.getLogger("spool"), Metrics()))
+            directory = SpoolDirectory(configured(made, config), FileErrors(logging.getLogger("spool"), Metrics()))
             read = []
             for file in directory.candidates():
-                if trouble := directory.mark(file.path):
+                if trouble := directory.mark_as_read(file.path):
                     return {"error": trouble}
                 read.append(os.path.relpath(file.path, made))
             left = sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
             return [read, left]
 
     def comparable(self, settings: Settings, item: Any, answer: Any) -> Any:
-        """Without what only one of the two keeps beside the files."""
+        """Return the answer without the metadata that only one of the two keeps beside the files."""
         if isinstance(answer, dict):
             return "error"
         read, left = answer

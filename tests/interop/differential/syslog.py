@@ -1,5 +1,5 @@
 # ruff: noqa: E501  # a list of what is drawn, or a reason, reads best in one line
-"""Syslog: what the three sources make of the bytes that one sender sends."""
+"""Syslog: events of the three sources for the bytes of one sender."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from flafka.sources.syslog import MultiportSyslogTcp, SyslogTcp, SyslogUdp
-from flafka.sources.syslog.framing import BETWEEN, SyslogFramer
+from flafka.sources.syslog.framing import NO_FRAME, SyslogFramer
 from tests.conformance.adapters.syslog_driven import events_of, source_of
 from tests.interop.differential.drawing import line, mutated, sometimes
 from tests.interop.differential.search import Answers, Case, Known, Operation, Settings
@@ -65,7 +65,7 @@ def stamp_5424(draw: random.Random) -> str:
 
 
 def _spoiled(draw: random.Random, text: str) -> str:
-    """The text, or one with other digits in it."""
+    """Draw the text, or one with other digits."""
     if sometimes(draw, 0.15):
         at = draw.randrange(len(text))
         return text[:at] + draw.choice("0123456789 -:T") + text[at + 1 :]
@@ -102,19 +102,19 @@ def message(draw: random.Random) -> str:
 
 
 def stream(draw: random.Random, datagram: bool) -> str:
-    """A line, or some."""
+    """Draw a line, or several."""
     some = [message(draw) for _ in range(draw.choice([1, 1, 1, 1, 1, 2, 3]))]
     text = "".join(one.replace("\n", "") + "\n" for one in some)
     return text.removesuffix("\n") if datagram and sometimes(draw, 0.5) else text
 
 
 def by_line(settings: Settings, data: bytes) -> list[bytes]:
-    """The frames that we make of it."""
+    """Return the frames that we make of the bytes."""
     if settings.get("udp"):
         return [data] if data else []
     ends, marks = SyslogFramer(settings["eventSize"]).cut(memoryview(data))
     starts = [0, *ends.tolist()]
-    return [data[a:b] for a, b, mark in zip(starts, starts[1:], marks, strict=False) if mark != BETWEEN]
+    return [data[a:b] for a, b, mark in zip(starts, starts[1:], marks, strict=False) if mark != NO_FRAME]
 
 
 _STATUS = "flume.syslog.status"
@@ -123,8 +123,8 @@ _NO_ZONE = rb"<\d{1,3}>\d?\s?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-](\d\d:[6-9]\d|(2[
 _FRACTION = re.compile(rb"<\d{1,3}>\d?\s?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.(\d+)")
 
 
-def _says(case: Case, which: str) -> dict[str, str]:
-    """An event's headers; no event has none."""
+def _headers_of(case: Case, which: str) -> dict[str, str]:
+    """Return an event's headers; empty for no event."""
     event = getattr(case, which)
     return dict(event[0]) if event and isinstance(event[0], dict) else {}
 
@@ -134,32 +134,32 @@ def _more_than_priority(headers: dict[str, str]) -> bool:
 
 
 def _only_read_here(case: Case) -> bool:
-    """We read the head of the message, and Flume its priority at most."""
-    theirs, ours = _says(case, "theirs"), _says(case, "ours")
+    """Return True if only we read the head of the message; Flume reads its priority at most."""
+    theirs, ours = _headers_of(case, "theirs"), _headers_of(case, "ours")
     return "priority" in ours and not _more_than_priority(theirs)
 
 
 def _timestamp_alone(case: Case) -> bool:
-    theirs, ours = ({**_says(case, which), "timestamp": ""} for which in ("theirs", "ours"))
-    return theirs == ours and case.theirs[1] == case.ours[1] and "timestamp" in _says(case, "ours")
+    theirs, ours = ({**_headers_of(case, which), "timestamp": ""} for which in ("theirs", "ours"))
+    return theirs == ours and case.theirs[1] == case.ours[1] and "timestamp" in _headers_of(case, "ours")
 
 
 def _invalid_here(case: Case) -> bool:
-    """What Flume makes of it has no status, or headers of the message before."""
-    theirs, ours = _says(case, "theirs"), _says(case, "ours")
+    """Return True if Flume's event has no status, or headers of the message before."""
+    theirs, ours = _headers_of(case, "theirs"), _headers_of(case, "ours")
     stale = {name: value for name, value in theirs.items() if name not in ("priority", "version", _STATUS)}
     return ours.pop(_STATUS, "") == "Invalid" and stale == ours and case.theirs[1] == case.ours[1]
 
 
 def _stale(case: Case) -> bool:
-    theirs, ours = _says(case, "theirs"), _says(case, "ours")
+    theirs, ours = _headers_of(case, "theirs"), _headers_of(case, "ours")
     return {**theirs, **ours} == theirs and not _more_than_priority(ours) and case.theirs[1] == case.ours[1]
 
 
 _NUL = "a NUL that ends a message, as Python's `SysLogHandler` sends it"
 STREAMS = (
     Known(_NUL, lambda case: not case.settings.get("udp") and b"\0" in case.item),
-    Known("of a line that ends within `<13` TCP waits", lambda case: re.search(rb"<\d{0,3}(\n|$)", case.item)),
+    Known("after a line that ends within `<13`, TCP waits", lambda case: re.search(rb"<\d{0,3}(\n|$)", case.item)),
     Known(
         "a datagram that ends within `<13` is dropped",
         lambda case: (
@@ -167,16 +167,16 @@ STREAMS = (
         ),
     ),
 )
-"""Where not even the number of events is the same."""
+"""Differences in the number of events."""
 SINGLE = (
     Known(_NUL, lambda case: re.search(rb"\0\n?$", case.item)),
     Known(
-        "of a datagram only the first line is taken",
+        "only the first line of a datagram is read",
         lambda case: case.settings.get("udp") and b"\n" in case.item.removesuffix(b"\n"),
     ),
     Known(
         "a priority above 191 is accepted",
-        lambda case: re.match(rb"<(19[2-9]|[2-9]\d\d)>", case.item) and _STATUS in _says(case, "ours"),
+        lambda case: re.match(rb"<(19[2-9]|[2-9]\d\d)>", case.item) and _STATUS in _headers_of(case, "ours"),
     ),
     Known(
         "the zone of a timestamp with a fraction is ignored",
@@ -184,17 +184,17 @@ SINGLE = (
     ),
     Known("a line that ends in CR LF matches no pattern", lambda case: b"\r" in case.item and _only_read_here(case)),
     Known(
-        "an IPv6 address, a name beyond ASCII",
+        "with an IPv6 address, a host name outside ASCII",
         lambda case: (
             _only_read_here(case)
             and (
-                not _HOST.fullmatch(_says(case, "ours").get("host", "-"))
+                not _HOST.fullmatch(_headers_of(case, "ours").get("host", "-"))
                 or ((found := _FRACTION.match(case.item)) and len(found[1]) > 6)
             )
         ),
     ),
     Known(
-        "a host or a timestamp that is `-` is `null`",
+        "a host or a timestamp `-` that `keepFields` keeps is `null`",
         lambda case: (
             case.settings["keepFields"] not in ("none", "false")
             and "null " in case.theirs[1]
@@ -203,31 +203,31 @@ SINGLE = (
         ),
     ),
     Known(
-        "a date without a year gets one by counting months",
+        "a date without a year gets one by month arithmetic",
         lambda case: re.match(rb"<\d+>\d?\s?[A-Z][a-z]{2}\s+(0|29|[3-9]\d)", case.item) and _timestamp_alone(case),
     ),
     Known(
-        "a date with other blanks in it than spaces",
+        "a date with other whitespace than spaces",
         lambda case: (
             re.match(rb"<\d+>\d?\s?(?=.{0,10}[\t\x0b\f\r])[A-Z][a-z]{2}\s", case.item)
-            and "timestamp" not in _says(case, "theirs")
+            and "timestamp" not in _headers_of(case, "theirs")
         ),
     ),
     Known(
-        "a year before 1583 is one of the Julian calendar",
+        "years before 1583 follow the Julian calendar",
         lambda case: (
             re.match(rb"<\d+>\d?\s?(0\d\d\d|1[0-4]\d\d|15[0-7]\d|158[0-2])-", case.item) and _timestamp_alone(case)
         ),
     ),
-    Known("a message of whose head only the priority can be read has no status", _invalid_here),
-    Known("an Invalid event has the headers of the one before", _stale),
-    Known("of a line that ends within `<13` TCP waits", lambda case: re.fullmatch(rb"<\d{0,3}\n?", case.item)),
+    Known("a message whose head is unreadable but for the priority has no status", _invalid_here),
+    Known("an Invalid event has the headers of the previous event", _stale),
+    Known("after a line that ends within `<13`, TCP waits", lambda case: re.fullmatch(rb"<\d{0,3}\n?", case.item)),
     Known(
         "What follows a cut line is Invalid and has no headers",
         lambda case: (
             case.settings["eventSize"] < 100
             and re.match(rb"<\d{1,3}>", case.item)
-            and _says(case, "ours") == {"Facility": "0", "Severity": "0", _STATUS: "Invalid"}
+            and _headers_of(case, "ours") == {"Facility": "0", "Severity": "0", _STATUS: "Invalid"}
         ),
     ),
 )
@@ -248,7 +248,7 @@ class Syslog(Operation):
         ]
 
     def explained(self, case: Case) -> str | None:
-        """Every event that differs has its reason; told is the last."""
+        """Return the last reason, if each differing event has one."""
         lines = by_line(case.settings, case.item.encode("latin-1"))
         otherwise_cut = "\0" in case.item and not case.settings.get("udp")
         if isinstance(case.theirs, str) or otherwise_cut or not len(lines) == len(case.theirs) == len(case.ours):
@@ -265,7 +265,7 @@ class Syslog(Operation):
         return said
 
     def as_text(self, theirs: Any, ours: Any) -> tuple[str, Any]:
-        """Ours with a body that is text, as Flume's is where it could read the message."""
+        """Return our event with a text as body, as Flume's is where it could read the message."""
         if "\xef\xbf\xbd" not in theirs[1]:
             return "", ours
         text = ours[1].encode("latin-1").decode("utf-8", "replace").encode().decode("latin-1")
@@ -289,16 +289,16 @@ class Syslog(Operation):
 
     def ours(self, settings: Settings, items: list[Any]) -> Answers:
         source = self.source(settings)
-        counts, intake = [], source._intake
+        counts, accumulator = [], source._accumulator
         for item in items:
             data = item.encode("latin-1")
-            intake.room[: len(data)] = data
+            accumulator.free_space[: len(data)] = data
             if settings.get("udp"):
                 ends, marks = np.array([len(data)] if data else [], np.int64), np.zeros(int(bool(data)), np.uint8)
             else:
-                ends, marks = SyslogFramer(settings["eventSize"]).cut(intake.room[: len(data)])
-            intake.add(ends, marks)
-            counts.append(int((marks != BETWEEN).sum()))
+                ends, marks = SyslogFramer(settings["eventSize"]).cut(accumulator.free_space[: len(data)])
+            accumulator.add(ends, marks)
+            counts.append(int((marks != NO_FRAME).sum()))
         events = iter(events_of(source))
         return [[[event.headers, event.body.decode("latin-1")] for event in _some(events, count)] for count in counts]
 
@@ -311,12 +311,12 @@ _WELL_FORMED = re.compile(
     rb"<(\d{1,2}|0\d\d|1[0-8]\d|19[01])>(1 )?(-|\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)?(Z|[+-]\d\d:\d\d)"
     rb"|[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d) [!-~]+ "
 )
-"""A head that both read."""
+"""Head that both read."""
 _WITHOUT_ZONE = rb"<\d+>(1 )?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d+)? "
 MULTIPORT_STREAMS = (
     Known("a message ends at a NUL", lambda case: b"\0" in case.item),
     Known(
-        "an empty line, one that begins with a NUL, or a timestamp that is no time",
+        "an empty line, a line that begins with a NUL, or an invalid timestamp",
         lambda case: (
             case.theirs == "error"
             and (re.search(rb"(^|\n)(\n|\0)", case.item) or any(_STATUS in headers for headers, _ in case.ours))
@@ -330,23 +330,25 @@ MULTIPORT_STREAMS = (
 MULTIPORT = (
     Known(
         "a priority above 191 is accepted",
-        lambda case: re.match(rb"<(19[2-9]|[2-9]\d\d)>", case.item) and _says(case, "ours") == {_STATUS: "Invalid"},
+        lambda case: (
+            re.match(rb"<(19[2-9]|[2-9]\d\d)>", case.item) and _headers_of(case, "ours") == {_STATUS: "Invalid"}
+        ),
     ),
     Known("a message ends at a NUL", lambda case: b"\0" in case.item and len(case.theirs[1]) < len(case.item)),
     Known(
-        "any letter is taken for a zone",
-        lambda case: _says(case, "ours") == {_STATUS: "Invalid"} and not _WELL_FORMED.match(case.item),
+        "any letter counts as a zone",
+        lambda case: _headers_of(case, "ours") == {_STATUS: "Invalid"} and not _WELL_FORMED.match(case.item),
     ),
     Known(
-        "dates without a year are put into 1999 or 2001",
+        "dates without a year get the year 1999 or 2001",
         lambda case: re.match(rb"<\d+>(1 )?[A-Z][a-z]{2} ", case.item) and _timestamp_alone(case),
     ),
     Known(
         "a timestamp without a zone makes the event Invalid",
-        lambda case: _says(case, "theirs") == {_STATUS: "Invalid"} and re.match(_WITHOUT_ZONE, case.item),
+        lambda case: _headers_of(case, "theirs") == {_STATUS: "Invalid"} and re.match(_WITHOUT_ZONE, case.item),
     ),
     Known(
-        "any letter is taken for a zone",  # and a day with one blank and digit, or two and two
+        "any letter counts as a zone",  # and a day with one blank and digit, or two and two
         lambda case: (
             re.match(rb"<\d+>(1 )?[A-Z][a-z]{2}\s(\d\s|\s?\d\d\s)", case.item) and not _WELL_FORMED.match(case.item)
         ),
@@ -362,7 +364,7 @@ class Multiport(Syslog):
     streams = MULTIPORT_STREAMS
 
     def comparable(self, settings: Settings, item: Any, answer: Any) -> Any:
-        """With the time of reading as what it is: Flume takes it from the machine's clock."""
+        """Return the answer with a placeholder for the time of reading: Flume takes it from the machine's clock."""
         if isinstance(answer, dict):
             return "error"
         now = str(settings["now"])

@@ -1,5 +1,5 @@
 # ruff: noqa: E501  # a list of what is drawn, or a reason, reads best in one line
-"""Times in Joda-Time's letters, and paths with times in them."""
+"""Times in patterns of Joda-Time, and paths with times in them."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from flafka.plugins import Batch, Event
-from flafka.plugins.shared.jodatime import TimePattern
-from flafka.sinks.bucketpath import BucketPath, zone
+from flafka.plugins.java.jodatime import TimePattern
+from flafka.sinks.bucketpath import BucketPath, parse_zone
 from tests.interop.differential.drawing import headers, mutated, sometimes
 from tests.interop.differential.search import Answers, Case, Known, Operation, Settings, shrunk
 
@@ -54,7 +54,7 @@ MOST = {"M": 13, "d": 32, "D": 367, "H": 25, "k": 25, "h": 13, "K": 12, "m": 60,
 
 
 def written(draw: random.Random, pattern: str) -> str:
-    """A text that is much like a time of that pattern."""
+    """Draw a text similar to a time of that pattern."""
     done, at, quoted = [], 0, False
     while at < len(pattern):
         end = at + 1
@@ -79,7 +79,7 @@ def written(draw: random.Random, pattern: str) -> str:
 
 
 def _skipped(case: Case) -> bool:
-    """Whether it is a time of the night in which clocks may be set forward."""
+    """Return True for a time of the night in which clocks may be set forward."""
     (as_utc,) = Time().ours({**case.settings, "tz": "UTC"}, [case.item])
     return int(as_utc) // 3_600_000 % 24 < 4
 
@@ -90,11 +90,11 @@ class Time(Operation):
     name = "time"
     known = (
         Known(
-            "years before 1 and after 9999 are read",
+            "years before 1 and after 9999 are valid",
             lambda case: case.ours == "error" and not -62_135_510_400_000 < int(case.theirs) < 253_402_214_400_000,
         ),
         Known(
-            "zones are those of Joda-Time's own table",
+            "time zones are of Joda-Time's table of 2017",
             lambda case: (
                 case.ours != "error"
                 and case.settings["tz"] != "UTC"
@@ -112,7 +112,7 @@ class Time(Operation):
         ]
 
     def ours(self, settings: Settings, items: list[Any]) -> Answers:
-        pattern = TimePattern(settings["pattern"], zone(settings["tz"]))
+        pattern = TimePattern(settings["pattern"], parse_zone(settings["tz"]))
         millis = [pattern.millis(item) for item in items]
         return [{"error": "no time"} if one is None else str(one) for one in millis]
 
@@ -127,7 +127,7 @@ class Path(Operation):
     name = "path"
     known = (
         Known(
-            "what begins like an escape and is none",
+            "an incomplete escape such as `%{host` becomes a directory",
             lambda case: case.ours == "error" and "%" in _ESCAPES.sub("", case.settings["pattern"]),
         ),
         Known(
@@ -135,7 +135,7 @@ class Path(Operation):
             lambda case: case.ours == "error" and int(case.item.get("timestamp", "0")) < -12_219_292_800_000,
         ),
         Known(
-            "an error of `check` at its line; a percent sign is `%%`, which needs no timestamp",
+            "both are errors of `check`, with their line; a percent sign is `%%`, which needs no timestamp",
             lambda case: case.theirs == "error" and "%%" in case.settings["pattern"],
         ),
     )

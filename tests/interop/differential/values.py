@@ -11,7 +11,7 @@ from typing import Any
 import numpy
 import pydantic
 
-from flafka.agent.config.properties import BLANKS
+from flafka.agent.config.properties import JAVA_BLANKS
 from flafka.plugins import Config as ComponentConfig
 from flafka.plugins import option
 from tests.interop.differential.drawing import mutated, sometimes
@@ -110,7 +110,7 @@ class ContextValue(Operation):
             else value
         )
         key = "sub." if get == "sub" else "key"
-        params = {key: value.strip(BLANKS)}
+        params = {key: value.strip(JAVA_BLANKS)}
         if get == "sub":
             params |= {f"sub.{name}": name for name in draw.sample(["a", "b.c", "", "sub.x"], 2)} | {"subx": "1"}
         return {"get": get, "key": key, "params": {name: text for name, text in params.items() if text}}
@@ -127,7 +127,7 @@ class ContextValue(Operation):
         return {"error": str(problems)} if config is None else [config.value]
 
     def comparable(self, settings: Settings, item: Any, answer: Any) -> Any:
-        """Numbers as numbers."""
+        """Return numbers as numbers."""
         if isinstance(answer, dict) and "error" in answer:
             return "error"
         value = answer[0] if isinstance(answer, list) else answer

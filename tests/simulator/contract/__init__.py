@@ -1,1 +1,1 @@
-"""The same tests on the models and on the real servers, so that the models are true."""
+"""Tests that run on the models and on real servers, and so prove the models."""

@@ -1,4 +1,4 @@
-"""What a test of the contract runs on: the real brokers, or the model of them within a simulation."""
+"""Sides of a contract test: real brokers, or their model within a simulation."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Side:
         time.sleep(seconds)
 
     def until(self, there: Callable[[], Any], seconds: float = GENEROUS_SECONDS) -> Any:
-        """What it answers once that is true."""
+        """Return the result of the call once it is true."""
         deadline = self.now() + seconds
         while not (found := there()):
             assert self.now() < deadline, "it does not come about"
@@ -201,7 +201,7 @@ class Member:
         self.told: list[tuple[str, list[int]]] = []
         """Callbacks and their partitions, but for those without any."""
         self.shares = 0
-        """How often partitions were assigned, be it none."""
+        """Number of assignments, empty ones included."""
         self.records: list[tuple[int, int, str]] = []
         """Partition, offset and value."""
         self.ends: list[tuple[int, int]] = []

@@ -21,7 +21,7 @@ PATTERNS = ["app[.]log", r"\d+"]
 
 
 class Kernel:
-    """Files in directories, and what is told of them."""
+    """Files in directories, and the events that inotify reports of them."""
 
     most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
 
@@ -31,7 +31,7 @@ class Kernel:
         (home / "elsewhere").mkdir()
         self.names = self._watching(self.told.append, lambda: self.told.append("overflow"))
         self.names.add(str(home / "logs"), PATTERNS)
-        self.names.wait()
+        self.names.wait_ready()
 
     def _watching(self, tell: Callable[[NameEvent], None], overflow: Callable[[], None]) -> Any:
         return NameWatcher(on_event=tell, on_overflow=overflow, on_end=self.told.append, on_sync=lambda _: None)
@@ -71,7 +71,7 @@ class Kernel:
         time.sleep(0.02)
 
     def until(self, *expected: Any) -> list[NameEvent | str]:
-        """What was told until that came, and nothing else after it."""
+        """Return the events up to that one, and assert that no other follows."""
         end = self.home / "logs" / "1000000"
         self.create(end)  # a name that comes last
         deadline = time.monotonic() + 60
@@ -86,7 +86,7 @@ class Kernel:
 
 
 class Model(Kernel):
-    """The same within a simulation."""
+    """Model of the kernel within a simulation."""
 
     most = MOST_QUEUED
 
@@ -130,7 +130,7 @@ def key(path: Path) -> tuple[int, int]:
     return path.stat().st_dev, path.stat().st_ino
 
 
-def test_a_file_is_told_of_when_it_is_made_and_comes_along_as_it_is_then_or_later(kernel: Any) -> None:
+def test_a_created_file_is_reported_with_its_descriptor(kernel: Any) -> None:
     at = kernel()
     log = at.home / "logs" / "app.log"
     with at.held():
@@ -143,12 +143,12 @@ def test_a_file_is_told_of_when_it_is_made_and_comes_along_as_it_is_then_or_late
     assert os.pread(created.fd, 100, 0) == b"one\ntwo\n"
 
 
-def test_a_new_file_of_another_name_is_not_told_of_but_is_when_it_gets_one(kernel: Any) -> None:
+def test_a_file_of_another_name_is_reported_once_it_is_renamed_to_match(kernel: Any) -> None:
     at = kernel()
     log = at.home / "logs" / "app.log"
     at.create(log.with_name("other"))
     at.rename(log.with_name("other"), log)
-    left, arrived = at.until(("left", "other"), ("arrived", "app.log"))
+    left, arrived = at.until(("moved_from", "other"), ("moved_to", "app.log"))
     assert left.cookie == arrived.cookie > 0
     assert (left.key, arrived.key) == (None, key(log))
 
@@ -161,8 +161,8 @@ def test_moves_within_out_and_in(kernel: Any) -> None:
     at.rename(log.with_name("app.log.1"), elsewhere)
     at.rename(elsewhere, log.with_name("anything"))
     found = at.until(
-        ("created", "app.log"), ("left", "app.log"), ("arrived", "app.log.1"), ("left", "app.log.1"),
-        ("arrived", "anything"),
+        ("created", "app.log"), ("moved_from", "app.log"), ("moved_to", "app.log.1"), ("moved_from", "app.log.1"),
+        ("moved_to", "anything"),
     )  # fmt: skip
     assert found[1].cookie == found[2].cookie
     assert len({one.cookie for one in found[1:]}) == 3
@@ -170,13 +170,13 @@ def test_moves_within_out_and_in(kernel: Any) -> None:
 
 
 def test_a_file_that_takes_the_place_of_another_one(kernel: Any) -> None:
-    """Of the one that it replaces nothing is said."""
+    """A replaced file causes no event of its own."""
     at = kernel()
     log = at.home / "logs" / "app.log"
     at.create(log)
     at.create(log.with_name("new"))
     at.rename(log.with_name("new"), log)
-    *_, arrived = at.until(("created", "app.log"), ("left", "new"), ("arrived", "app.log"))
+    *_, arrived = at.until(("created", "app.log"), ("moved_from", "new"), ("moved_to", "app.log"))
     assert arrived.key == key(log)
 
 
@@ -189,7 +189,7 @@ def test_a_file_that_was_gone_before_it_could_be_opened(kernel: Any) -> None:
         at.create(log.with_name("7"))
         at.rename(log.with_name("7"), log.with_name("8"))
     found = at.until(
-        ("created", "app.log"), ("deleted", "app.log"), ("created", "7"), ("left", "7"), ("arrived", "8")
+        ("created", "app.log"), ("deleted", "app.log"), ("created", "7"), ("moved_from", "7"), ("moved_to", "8")
     )  # fmt: skip
     assert [(one.key, one.fd is not None) for one in found] == [(None, False)] * 4 + [(key(log.with_name("8")), True)]
 
@@ -202,12 +202,12 @@ def test_another_file_may_have_the_name_when_it_is_opened(kernel: Any) -> None:
         at.rename(log, log.with_name("8"))
         at.create(log)
     first, _, _, second = at.until(
-        ("created", "app.log"), ("left", "app.log"), ("arrived", "8"), ("created", "app.log")
+        ("created", "app.log"), ("moved_from", "app.log"), ("moved_to", "8"), ("created", "app.log")
     )
     assert first.key == second.key == key(log)
 
 
-def test_of_directories_nothing_is_told(kernel: Any) -> None:
+def test_directories_are_not_reported(kernel: Any) -> None:
     at = kernel()
     inner = at.home / "logs" / "1"
     at.mkdir(inner)
@@ -219,7 +219,7 @@ def test_of_directories_nothing_is_told(kernel: Any) -> None:
 
 
 def test_a_watch_goes_along_with_a_directory_that_is_moved(kernel: Any) -> None:
-    """Its files are not found under the old path; what comes there is told of once it is watched anew."""
+    """Files of a renamed directory are not found under the old path, which is watched anew."""
     at = kernel()
     logs, away = at.home / "logs", at.home / "away"
     at.rename(logs, away)

@@ -20,12 +20,12 @@ from kafka.errors import NoError, UnknownMemberIdError, UnknownTopicOrPartitionE
 from kafka.structs import OffsetAndMetadata
 
 from flafka.agent.services.running import until
-from flafka.plugins.kafka.admin import assigned
+from flafka.plugins.kafka.admin import assigned_partitions
 from tests.simulator.contract.sides import Side, on_both, refused
 
 
 @on_both
-def test_topics_as_the_admin_client_tells_them(k: Side) -> None:
+def test_topics_as_the_admin_client_reports_them(k: Side) -> None:
     topic = k.topic(2, retention_ms="3600000")
     metadata = k.admin.list_topics(topic, timeout=30)
     assert (sorted(metadata.topics[topic].partitions), metadata.topics[topic].error) == ([0, 1], None)
@@ -53,7 +53,7 @@ def test_topics_as_the_admin_client_tells_them(k: Side) -> None:
 
 
 @on_both
-def test_groups_and_offsets_as_the_admin_client_tells_them(k: Side) -> None:
+def test_groups_and_offsets_as_the_admin_client_reports_them(k: Side) -> None:
     topic, group = k.topic(2), k.name("group")
     k.put(topic, "a", "b", "c")
     producer = k.transactional(k.name("id"))
@@ -91,7 +91,7 @@ def test_groups_and_offsets_as_the_admin_client_tells_them(k: Side) -> None:
     (listed_one,) = k.admin.list_groups(group, timeout=30)
     k.until(lambda: k.admin.list_groups(group, timeout=30)[0].state == "Stable")
     assert (listed_one.id, listed_one.error) == (group, None)
-    assert [sorted(assigned(one.assignment, topic)) for one in listed_one.members] == [[0, 1]]
+    assert [sorted(assigned_partitions(one.assignment, topic)) for one in listed_one.members] == [[0, 1]]
     described = k.admin.describe_consumer_groups([group])[group].result(30)
     (known,) = described.members
     assert (described.state.name, known.group_instance_id) == ("STABLE", "one")
@@ -102,7 +102,7 @@ def test_groups_and_offsets_as_the_admin_client_tells_them(k: Side) -> None:
 
 
 def _described(k: Side, topic: str) -> bool:
-    """Whether the broker that answers has heard of it."""
+    """Return True if the broker that answers knows the topic."""
     return k.admin.describe_topics(TopicCollection([topic]))[topic].exception(30) is None
 
 
@@ -161,7 +161,7 @@ def test_metadata_has_a_nul_that_the_other_admin_client_shows(k: Side) -> None:
 
 
 @on_both
-def test_topics_and_groups_as_the_other_admin_client_tells_them(k: Side) -> None:
+def test_topics_and_groups_as_the_other_admin_client_reports_them(k: Side) -> None:
     topic, group = k.name("topic"), k.name("group")
     admin = k.KafkaAdminClient(bootstrap_servers=k.servers)
     wanted = {"num_partitions": 2, "replication_factor": -1, "configs": {"retention.ms": "3600000"}}

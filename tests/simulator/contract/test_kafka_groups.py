@@ -143,7 +143,7 @@ def test_a_member_hears_of_its_partitions_while_it_polls_and_at_no_other_time(k:
 
 
 @on_both
-def test_a_static_member_comes_back_to_its_partitions_and_nobody_else_is_told(k: Side) -> None:
+def test_a_static_member_returns_to_its_partitions_without_a_rebalance(k: Side) -> None:
     topic, group = k.topic(4), k.name("group")
     one = k.member(group, topic, group_instance_id="one")
     other = k.member(group, topic, group_instance_id="other")

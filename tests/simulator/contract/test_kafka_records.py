@@ -44,7 +44,7 @@ def test_a_record_keeps_its_parts(k: Side) -> None:
     assert (end.topic(), end.partition(), end.offset()) == (topic, 0, 2)
     (at,) = reader.position([TopicPartition(topic, 0)])
     assert at.offset == 2
-    assert reader.poll(0.7) is None  # the end is told once
+    assert reader.poll(0.7) is None  # the end is reported once
 
 
 @on_both
@@ -182,7 +182,7 @@ def test_what_is_asked_of_partitions_that_are_not_there_or_not_assigned(k: Side)
 
 
 @on_both
-def test_a_position_that_retention_has_passed_is_an_error_told_once_and_no_seek_helps(k: Side) -> None:
+def test_an_offset_removed_by_retention_is_reported_once_and_no_seek_helps(k: Side) -> None:
     topic, group = k.topic(), k.name("group")
     k.put(topic, *NAMES)
     member = k.member(group, topic)

@@ -1,4 +1,4 @@
-"""Kafka's topics that are deleted, and made again: the same on the real brokers and on the model of them."""
+"""Topics that are deleted and recreated, on real brokers and on their model."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from confluent_kafka import (
 
 from tests.simulator.contract.sides import NAMES, Side, on_both, refused
 
-# --- a topic that is deleted, and made again
+# --- a topic that is deleted and recreated
 
 
 @on_both
-def test_the_reader_of_a_deleted_topic_is_told_nothing_and_the_groups_offsets_go(k: Side) -> None:
+def test_a_reader_of_a_deleted_topic_gets_no_error_and_the_groups_offsets_are_deleted(k: Side) -> None:
     topic, group = k.topic(), k.name("group")
     k.put(topic, *NAMES)
     member = k.member(group, topic)
@@ -31,7 +31,7 @@ def test_the_reader_of_a_deleted_topic_is_told_nothing_and_the_groups_offsets_go
 
 
 @on_both
-def test_a_topic_made_again_that_is_shorter_is_an_error_told_once(k: Side) -> None:
+def test_a_shorter_recreated_topic_is_reported_once(k: Side) -> None:
     topic, group = k.topic(), k.name("group")
     k.put(topic, *NAMES)
     member = k.member(group, topic)
@@ -53,7 +53,7 @@ def test_a_topic_made_again_that_is_shorter_is_an_error_told_once(k: Side) -> No
 
 
 @on_both
-def test_a_topic_made_again_that_is_longer_is_read_on_in_silence(k: Side) -> None:
+def test_a_longer_recreated_topic_is_read_on_without_an_error(k: Side) -> None:
     topic, group = k.topic(), k.name("group")
     first = k.admin.describe_topics(TopicCollection([topic]))[topic].result(30).topic_id
     k.put(topic, *NAMES)
@@ -73,7 +73,7 @@ def test_a_topic_made_again_that_is_longer_is_read_on_in_silence(k: Side) -> Non
 
 
 @on_both
-def test_a_topic_made_again_is_like_a_new_one_to_who_looked_in_between(k: Side) -> None:
+def test_a_recreated_topic_is_a_new_one_for_a_reader_that_noticed_the_deletion(k: Side) -> None:
     topic, group = k.topic(2), k.name("group")
     k.put(topic, "a", "b")
     often = {"topic_metadata_refresh_interval_ms": 500, "topic_metadata_propagation_max_ms": 500}
@@ -123,7 +123,7 @@ def test_what_was_fetched_of_a_deleted_topic_is_still_handed_out(k: Side) -> Non
         found.append((message.offset(), message.value().decode()))
     old = [offset for offset, value in found if not value.startswith("new")]
     assert [offset for offset, _ in found] == list(range(1, 1 + len(found)))
-    assert old == list(range(1, 1 + len(old)))  # and then it goes on in the new one
+    assert old == list(range(1, 1 + len(old)))  # and continues in the new topic then
     assert k.is_model or len(old) == 9
 
 
@@ -142,7 +142,7 @@ def test_offsets_of_a_transaction_go_with_their_topic(k: Side) -> None:
 
 
 @on_both
-def test_a_producer_goes_on_in_the_topic_that_is_made_again(k: Side) -> None:
+def test_a_producer_continues_in_a_recreated_topic(k: Side) -> None:
     topic, told = k.topic(), []
     producer = k.producer(message_timeout_ms=0)
     heard = lambda error, message: told.append((error, message.offset()))  # noqa: E731
@@ -159,7 +159,7 @@ def test_a_producer_goes_on_in_the_topic_that_is_made_again(k: Side) -> None:
 
 
 @on_both
-def test_a_transaction_goes_on_in_the_topic_that_is_made_again(k: Side) -> None:
+def test_a_transaction_continues_in_a_recreated_topic(k: Side) -> None:
     topic = k.topic()
     producer = k.transactional(k.name("id"))
     producer.begin_transaction()

@@ -34,7 +34,7 @@ class Core:
     solr: Solr | None
 
     def documents(self) -> dict[str, dict[str, Any]]:
-        """All there are, by id."""
+        """Documents of the collection, by id."""
         found = solr_documents(self.url) if self.solr is None else self.solr.collections["c"]
         return {id: {k: v for k, v in d.items() if k not in ("id", "_version_")} for id, d in found.items()}
 
@@ -99,7 +99,7 @@ def test_what_comes_before_a_document_that_is_refused_is_kept(core: Core) -> Non
 def test_a_collection_that_is_missing(core: Core) -> None:
     url = f"{core.url}-missing"
     sink = sink_of(url)
-    assert list(sink.check_connectivity()) == [f"Solr has no collection or core {url}: create it, or mend url"]
+    assert list(sink.check_connectivity()) == [f"Solr has no collection or core {url}: create it, or correct url"]
 
 
 def test_the_schema(core: Core) -> None:

@@ -16,7 +16,7 @@ from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 from pyspark.cloudpickle import register_pickle_by_value
 
-from flafka.agent.runner.spark.driver import reason
+from flafka.agent.runner.spark.driver import failure_reason
 from flafka.agent.runner.spark.query import read_topic
 from flafka.agent.testing import session
 from flafka.plugins import KafkaStream, Retry
@@ -28,7 +28,7 @@ from tests.simulator.test_spark_model import Log
 from tests.simulator.world import World
 from tests.system.running import unique
 
-PATIENCE = 120.0
+TIMEOUT_SECONDS = 120.0
 EARLIEST = None
 
 
@@ -146,7 +146,7 @@ class Real:
             future.result(60)
 
     def _until(self, condition: Callable[[], bool]) -> None:
-        deadline = time.monotonic() + PATIENCE
+        deadline = time.monotonic() + TIMEOUT_SECONDS
         while not condition():
             assert time.monotonic() < deadline
             time.sleep(0.1)
@@ -200,15 +200,15 @@ class Reading:
     def until(self, condition: Callable[[], Any]) -> None:
         waited = 0.0
         while not condition():
-            assert waited < PATIENCE
+            assert waited < TIMEOUT_SECONDS
             assert self.query.isActive, self.query.exception()
             waited += 0.1
             self.topic.sleep(0.1)
 
     def failure(self) -> str:
-        """Why it ended, as Spark says it."""
+        """Text of Spark's error with which the query ended."""
         with pytest.raises(Exception, match="STREAM_FAILED") as failed:
-            self.query.awaitTermination(PATIENCE)
+            self.query.awaitTermination(TIMEOUT_SECONDS)
         return f"{type(failed.value).__name__}: {failed.value}"
 
     def seen(self, partition: int) -> list[int]:
@@ -330,12 +330,12 @@ def test_a_topic_that_is_gone_fails_the_query(topic: Topic, read: Any) -> None:
     assert "UnknownTopicOrPartitionException" in reading.failure()
 
 
-def test_a_task_that_fails_is_told_by_what_python_said(topic: Topic, read: Any) -> None:
+def test_a_failed_task_is_reported_with_its_python_error(topic: Topic, read: Any) -> None:
     topic.append(0, 1)
-    assert reason(read(task=Failing()).failure()) == "the disk is full"
+    assert failure_reason(read(task=Failing()).failure()) == "the disk is full"
 
 
-def test_a_function_that_fails_is_told_by_what_python_said(topic: Topic, read: Any) -> None:
+def test_a_failed_function_is_reported_with_its_python_error(topic: Topic, read: Any) -> None:
     def fail() -> None:
         raise Retry("not now")
 
@@ -343,4 +343,4 @@ def test_a_function_that_fails_is_told_by_what_python_said(topic: Topic, read: A
     reading = read()
     reading.function = fail
     topic.append(0, 1)
-    assert reason(reading.failure()) == "not now"
+    assert failure_reason(reading.failure()) == "not now"

@@ -83,14 +83,14 @@ def test_what_is_not_there(hdfs: WebHdfs, root: str) -> None:
     assert hdfs.read(root) is None
     hdfs.delete(root)
     assert not hdfs.rename(f"{root}/a", f"{root}/b")
-    with pytest.raises(Retry, match="it is not there"):
-        hdfs.may_write(root)
+    with pytest.raises(Retry, match="it does not exist"):
+        hdfs.check_writable(root)
 
 
 def test_a_directory_is_no_file(hdfs: WebHdfs, root: str) -> None:
     hdfs.mkdirs(root)
     assert hdfs.read(root) is None
-    hdfs.may_write(root)
+    hdfs.check_writable(root)
     with pytest.raises(pyhdfs.HdfsFileAlreadyExistsException):
         hdfs._client.create(root, b"x")
 

@@ -19,7 +19,7 @@ from weakref import WeakKeyDictionary
 from greenlet import GreenletExit
 
 from tests.simulator.processes import Process
-from tests.simulator.world import START_OF_TIME, World, world
+from tests.simulator.world import START_SECONDS_SINCE_EPOCH, World, world
 
 if TYPE_CHECKING:
     from tests.simulator.files.inotify import NamesModel, WritesModel
@@ -62,7 +62,7 @@ _open = WeakKeyDictionary[Process, set[int]]()
 
 
 def files_of(process: Process) -> set[int]:
-    """What that process has open; the kernel closes it when it is gone."""
+    """Return the file descriptors that a process has open; the kernel closes them when it ends."""
     found = _open.get(process)
     if found is None:
         found = _open[process] = set()
@@ -77,12 +77,12 @@ def files_of(process: Process) -> set[int]:
 
 
 def is_open(process: Process, inode: int) -> bool:
-    """Whether that process has that file open."""
+    """Return True if a process has that file open."""
     return any(os.fstat(fd).st_ino == inode for fd in files_of(process))
 
 
 class Disk:
-    """What the world does to files, and what the kernel says of it."""
+    """Changes of files by programs other than the agent, and the inotify events of them."""
 
     def __init__(self, here: World, logs: Path) -> None:
         self.world, self.logs = here, logs
@@ -93,7 +93,7 @@ class Disk:
 
     def stamp(self, *paths: Path) -> None:
         """Times that a replay has, too."""
-        when = int((START_OF_TIME + self.world.now) * 1e9)
+        when = int((START_SECONDS_SINCE_EPOCH + self.world.now) * 1e9)
         for path in (self.logs, *paths):
             os.utime(path, ns=(when, when))
 

@@ -1,5 +1,6 @@
-"""The kernel's inotify, and the process that opens files by it: a queue of names that may overflow, which the
-source's own `Opener` handles, and writes that are told of, but not all.
+"""Model of inotify, and of the process that opens files by its events.
+
+A queue of names may overflow, as the source's own `Opener` handles. Not every write is reported.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from tests.simulator.processes import Process, Signal
 from tests.simulator.world import world
 
 TAILDIR = "cursors discovery groups reading source table tail watcher"
-MODULES = ("flafka.plugins.shared.disk", *(f"flafka.sources.taildir.{name}" for name in TAILDIR.split()))
+MODULES = ("flafka.plugins.storage", *(f"flafka.sources.taildir.{name}" for name in TAILDIR.split()))
 MOST_QUEUED = 60
 OVERFLOW, IGNORED = 0x4000, 0x8000
 SYNC = -2
@@ -82,7 +83,7 @@ class NamesModel:
             self.opener.watch(watch, {name: patterns for name, (at, patterns) in self.watched.items() if at == watch})
 
     def gone(self, key: tuple[int, int] | None) -> None:
-        """That directory is deleted, or watched no more."""
+        """Report that the directory was deleted, or is not watched any more."""
         if (watch := self.watches.pop(key, None) if key is not None else None) is not None:
             self._queue((watch, IGNORED, 0, b""))
 
@@ -91,8 +92,8 @@ class NamesModel:
         self.news.fire()
         return not self.closed
 
-    def wait(self) -> None:
-        """It has started."""
+    def wait_ready(self) -> None:
+        """Double of the method in `Opener`."""
 
     def close(self) -> None:
         self._close()
@@ -106,10 +107,10 @@ class NamesModel:
             self.news.fire()
 
     def _drop(self) -> None:
-        for _, fd in (*self.opener.waiting, *itertools.chain.from_iterable(self.mail)):
+        for _, fd in (*self.opener.unsent, *itertools.chain.from_iterable(self.mail)):
             if fd is not None:
                 os.close(fd)
-        self.opener.waiting.clear()
+        self.opener.unsent.clear()
         self.mail.clear()
 
     def queue(self, directory: tuple[int, int], mask: int, cookie: int, name: bytes) -> None:
@@ -151,8 +152,8 @@ class NamesModel:
                 self.world.sleep(0.001)
             if self.closed or self.process is not me:
                 return
-            self.mail.append([*self.opener.waiting])
-            self.opener.waiting.clear()
+            self.mail.append([*self.opener.unsent])
+            self.opener.unsent.clear()
             self.inbox.fire()
 
     def _receive(self) -> None:
@@ -173,14 +174,14 @@ class NamesModel:
                     self._on_event(NameEvent(kind, path, cookie, (device, inode) if inode else None, fd))
 
     def kill(self) -> None:
-        """It dies, with what it holds; the agent starts it again."""
+        """Kill the process with the files that it holds; the agent starts another one."""
         if self.closed or self.process is None:
             return
         self.process.kill()
-        for _, fd in self.opener.waiting:
+        for _, fd in self.opener.unsent:
             if fd is not None:
                 os.close(fd)
-        self.opener.waiting.clear()
+        self.opener.unsent.clear()
 
         def again() -> None:
             if not self.closed:
@@ -191,9 +192,9 @@ class NamesModel:
 
 
 class WritesModel:
-    """`WriteWatcher`: says of writes, but not of each, unless files are closed soon.
+    """Double of `WriteWatcher`, which omits some writes unless idle files are closed soon.
 
-    That a closed file was written to, nothing else tells once it is gone.
+    Only inotify knows that a deleted closed file was written to.
     """
 
     def __init__(self, tell: Callable[[str], None], overflow: Callable[[], None]) -> None:

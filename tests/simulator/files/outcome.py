@@ -1,6 +1,4 @@
-"""What has come of files: each line that could be read is in the channel, in order, or its file was told of as
-missed.
-"""
+"""Outcome of a run with files: all readable lines are in the channel in order, or the file is reported missed."""
 
 from __future__ import annotations
 
@@ -12,11 +10,11 @@ from tests.simulator.files.writers import Log, Writers
 from tests.simulator.outcomes import Failure
 
 PASSED = re.compile(r"is read from byte (\d+) on, as .* were not read here")
-"""Of a file with the number and name of another one, where the journal, which tells them apart, was harmed."""
+"""Logged for a file with inode and name of another one, while the damaged journal cannot distinguish them."""
 
 
 class Outcome(Writers):
-    """What there is, and what must be true of it."""
+    """Checks of the outcome of a run."""
 
     def _check(self) -> None:
         arrived = self._arrived()
@@ -50,13 +48,13 @@ class Outcome(Writers):
             raise Failure(f"{len(twice)} lines came twice, without a reason")
 
     def _passed_over(self, log: Log) -> int:
-        """How many lines at its beginning the agent has said that it does not read."""
+        """Return the number of lines at the beginning that the agent reported as not read."""
         told = {int(found[1]) for line in self.world.story if self.harmed and (found := PASSED.search(line))}
         ends = accumulate(len(line) + 1 for line in log.lines)
         return max((number for number, end in enumerate(ends, 1) if end in told), default=0)
 
     def _interrupted(self) -> bool:
-        return any(step.what in ("kill", "pause", "kill-opener") for step in self.plan.steps)
+        return any(step.name in ("kill", "pause", "kill_opener") for step in self.plan.steps)
 
     def _metric(self, name: str) -> int:
         runs = [agent.agent for agent in self.agents if agent.agent is not None]

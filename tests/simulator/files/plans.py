@@ -5,12 +5,13 @@ from __future__ import annotations
 import random
 from typing import Any
 
+from tests.simulator import steps
 from tests.simulator.files.run import FileRun
-from tests.simulator.plans import Plan, Step
+from tests.simulator.plans import Plan
 
 
 class FilePlan(Plan):
-    """What a run of the source `taildir` does."""
+    """Plan of a run of the source `taildir`."""
 
     def run(self, *, verbose: bool = False) -> Any:
         """Not yet begun."""
@@ -20,7 +21,7 @@ class FilePlan(Plan):
 def plan_of(seed: int) -> FilePlan:
     """The one of that seed."""
     chance = random.Random(seed)
-    steps = [Step(0, "write", (3,)), Step(0, "start"), Step(2, "write", (4,))]
+    plan = [steps.write(3), steps.start(), steps.write(4, after=2.0)]
     kinds = {
         "write": 8,
         "rotate": 5,
@@ -38,14 +39,23 @@ def plan_of(seed: int) -> FilePlan:
         "damage": 2,
     }
     for _ in range(chance.randint(4, 16)):
-        what = chance.choices(list(kinds), list(kinds.values()))[0]
+        (kind,) = chance.choices(list(kinds), list(kinds.values()))
         after = chance.choice([0.0, 0.002, 0.05, 0.5, 3.0, 12.0])
-        arguments: tuple[Any, ...] = {
-            "write": (chance.randint(1, 12),),
-            "rotate": (chance.random() < 0.6,),
-            "churn": (chance.randint(2, 12), chance.choice([0.01, 0.03, 0.1])),
-            "pause": (chance.choice([0.5, 20.0]),),
-            "damage": (chance.choice(["flip", "torn", "short", "empty"]), chance.random()),
-        }.get(what, ())
-        steps.append(Step(after, what, arguments))
-    return FilePlan(seed, "taildir", steps, share=chance.choice([0.0, 0.001, 0.005]))
+        drawn = {
+            "write": steps.write(chance.randint(1, 12)),
+            "rotate": steps.rotate(matching=chance.random() < 0.6),
+            "churn": steps.churn(chance.randint(2, 12), life=chance.choice([0.01, 0.03, 0.1])),
+            "pause": steps.pause(seconds=chance.choice([0.5, 20.0])),
+            "damage": steps.damage(chance.choice(["flip", "torn", "short", "empty"]), where=chance.random()),
+            "compress": steps.compress(),
+            "copytruncate": steps.copytruncate(),
+            "delete": steps.delete(),
+            "remove": steps.remove(),
+            "flood": steps.flood(),
+            "kill": steps.kill(),
+            "stop": steps.stop(),
+            "start": steps.start(),
+            "kill-opener": steps.kill_opener(),
+        }
+        plan.append(drawn[kind]._replace(after=after))
+    return FilePlan(seed, "taildir", plan, share=chance.choice([0.0, 0.001, 0.005]))

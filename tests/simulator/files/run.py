@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 
+from tests.simulator.agent_steps import carry_out
 from tests.simulator.files.disk import Disk, room
 from tests.simulator.files.inotify import patched
 from tests.simulator.files.outcome import Outcome
@@ -12,7 +13,6 @@ from tests.simulator.files.writers import TOPIC
 from tests.simulator.kafka import Brokers
 from tests.simulator.outcomes import Failure
 from tests.simulator.program import AgentProcess, configured, logged, seeded
-from tests.simulator.steps import carry_out
 from tests.simulator.world import simulation
 
 CONFIGURATION = """
@@ -63,17 +63,17 @@ class FileRun(Outcome):
 
     # --- the agent
 
-    def do_start(self) -> None:
+    def do_start(self, host: str = "h1") -> None:
         if not self.running:
-            agent = self.agent = AgentProcess(self.world, "h1", self.spec, feeding=False)
+            agent = self.agent = AgentProcess(self.world, host, self.spec, feeding=False)
             self.agents.append(agent)
             agent.process.ended.append(lambda: self._ended(agent))
 
-    def do_kill(self) -> None:
+    def do_kill(self, host: str) -> None:
         if self.agent is not None:
             self.agent.process.kill()
 
-    def do_stop(self) -> None:
+    def do_stop(self, host: str) -> None:
         if self.running and self.agent is not None:
             self.agent.stop()
             while self.running:
@@ -81,7 +81,7 @@ class FileRun(Outcome):
             self._ended(self.agent)
 
     def _ended(self, agent: AgentProcess) -> None:
-        """What only it knew of, nobody knows any more."""
+        """Excuse the lines of files that only the ended agent knew of."""
         seen = set(self._arrived())
         for log in self.all:
             if not log.out:
@@ -89,7 +89,7 @@ class FileRun(Outcome):
             elif log.keeper is agent and not seen >= set(log.lines):
                 log.excused, log.known = True, bool(seen & set(log.lines))
 
-    def do_pause(self, seconds: float) -> None:
+    def do_pause(self, host: str, seconds: float) -> None:
         if self.running and self.agent is not None:
             self.agent.process.pause(seconds)
 
@@ -125,7 +125,7 @@ class FileRun(Outcome):
     # --- the end
 
     def _end(self) -> None:
-        self.world.told("--- nothing goes wrong any more")
+        self.world.log("--- nothing goes wrong any more")
         self.world.quiet = True
         self.world.sleep(90)
         self.do_start()

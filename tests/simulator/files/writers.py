@@ -29,17 +29,17 @@ class Log:
     keeper: AgentProcess | None = None
     """The agent that ran when it was deleted, or renamed out of the pattern: from then on it alone knew of it."""
     out: bool = False
-    """Whether that has happened."""
+    """True once the file was deleted, or renamed out of the pattern."""
     excused: bool = False
-    """Whether no such agent ran, or it ended before it had read all."""
+    """True if no agent knew the file then, or if it ended before it had read all lines."""
     known: bool = False
-    """Whether it had read something of it by then: enough to know the file, or a copy of it, again."""
+    """True if the agent had read enough by then to recognise the file, or a copy of it."""
     there: bool = True
-    """Whether a file has its bytes still, compressed or not."""
+    """True if some file still has the bytes, compressed or not."""
 
 
 class Writers:
-    """What happens to files."""
+    """Runs with the steps that concern files."""
 
     brokers: Brokers
     disk: Disk
@@ -61,7 +61,7 @@ class Writers:
         self.all: list[Log] = []
         self.number = self.rotations = self.harmed = 0
         self.emptied = False
-        """Whether a file was ever truncated."""
+        """True once any file was truncated."""
 
     @property
     def running(self) -> bool:
@@ -84,7 +84,7 @@ class Writers:
             log.excused = log.keeper is None
 
     def _knows(self, log: Log) -> bool:
-        """Whether an agent runs that can know of it: one that has looked since, or had begun to watch before."""
+        """Return True if a running agent can know the file: it scanned since, or watched before."""
         if not self.running or self.agent is None or self.agent.agent is None or not self.disk.instances:
             return False
         source = self.agent.agent.sources[0].source
@@ -97,12 +97,12 @@ class Writers:
             self.all.append(self.logs[path])
         return self.logs[path]
 
-    def do_write(self, count: int) -> None:
+    def do_write(self, lines: int) -> None:
         log = self._log(self.log)
-        for _ in range(count):
+        for _ in range(lines):
             self.number += 1
             log.lines.append(b"%06d%s%06d" % (self.number, b"." * (self.number % 50), self.number))
-        self.disk.append(self.log, b"".join(line + b"\n" for line in log.lines[-count:]))
+        self.disk.append(self.log, b"".join(line + b"\n" for line in log.lines[-lines:]))
 
     def do_rotate(self, matching: bool) -> None:
         if self.log in self.logs:
@@ -121,7 +121,7 @@ class Writers:
         log = self.logs.pop(path)
         log.there = copied
         self._out(log)
-        self.world.told(f"{path.name} is gone")
+        self.world.log(f"{path.name} is gone")
         self.disk.unlink(path)
 
     def do_delete(self) -> None:
@@ -140,9 +140,9 @@ class Writers:
             self._end_of(path, copied=True)
 
     def do_copytruncate(self) -> None:
-        """What was not read of an open file is lost, as documented; else the copy has it."""
+        """Copy the log and truncate it: unread lines of an open file are lost, else the copy has them."""
         if self.log not in self.logs or self.harmed:
-            return  # without the journal nothing tells what it holds now from what it held
+            return  # without the journal its present lines cannot be distinguished from its earlier ones
         self.emptied = True
         self.rotations += 1
         log = self.logs.pop(self.log)
@@ -154,9 +154,9 @@ class Writers:
         self.logs[self.log] = Log(log.inode, born=log.born)
         self.all.append(self.logs[self.log])
 
-    def do_churn(self, count: int, life: float) -> None:
+    def do_churn(self, times: int, life: float) -> None:
         """A handler that rotates fast, with one backup."""
-        for _ in range(count):
+        for _ in range(times):
             self.do_write(3)
             self.world.sleep(life)
             self.do_rotate(True)

@@ -294,7 +294,7 @@ class AdminClient:
 
 
 def _assignment(places: Iterable[tuple[str, int]]) -> bytes:
-    """As the leader of a group writes it for a member."""
+    """Encode an assignment as the leader of a group does."""
     topics: dict[str, list[int]] = {}
     for topic, partition in places:
         topics.setdefault(topic, []).append(partition)

@@ -1,11 +1,10 @@
-"""The brokers of the simulation: one object for the whole cluster, as its clients can observe it.
+"""Model of a Kafka cluster, one object for all brokers, as its clients can observe it.
 
-Modelled are topics with their ids and logs (`topics.py`), consumer groups with their members and offsets
-(`groups.py`), and here what a request meets on its way, transactions and the markers that end them, and what becomes
-of all these when topics and groups are deleted and made again.
+Topics with their ids and logs are in `topics.py`, consumer groups with members and offsets in `groups.py`. Here are
+the fates of requests, transactions with their markers, and the deletion and recreation of topics and groups.
 
-Not modelled are single brokers, replication, leader epochs, quotas, authorization, the order in which brokers learn
-of what changed, and sizes other than a record's. A compacted topic keeps all records until `compact` is called.
+Not modelled are single brokers, replication, quotas, authorization, delays of metadata between brokers, and sizes
+other than that of a record. A compacted topic keeps all records until `compact` is called.
 """
 
 from __future__ import annotations
@@ -30,23 +29,23 @@ if TYPE_CHECKING:
     from tests.simulator.kafka.member import Membership
 
 REQUEST_SECONDS = 0.002
-"""What a request takes."""
+"""Duration of a request."""
 LOST_SECONDS = 5.0
 """A client gives an answer up that has not come for so long, or as long as its caller waits."""
 REMOVED_SECONDS = 0.05
 """The offsets of a deleted topic are gone from the groups so much later."""
 TRANSACTION_CHECK_SECONDS = 10.0
-"""So often the coordinator looks for transactions that are too old."""
+"""Interval at which the coordinator looks for transactions that are too old."""
 MARKER_SECONDS = 0.004
 """From the decision about a transaction to its markers."""
 CHANGING = (Kind.LOST, Kind.UNANSWERED, Kind.LATE, Kind.DOUBLED)
-"""What may become of a request that changes something."""
+"""Fates of a request that changes something."""
 ASKING = (Kind.LOST,)
-"""What may become of a request that changes nothing."""
+"""Fates of a request that changes nothing."""
 
 
 def brokers() -> Brokers:
-    """Those of the simulation that runs."""
+    """Brokers of the present simulation."""
     found: Brokers = world().models["kafka"]
     return found
 
@@ -80,7 +79,7 @@ class Coordinated:
         self.timeout = 60.0
         self.current: Transaction | None = None
         self.ending = False
-        """Whether the outcome is decided and the markers are not written yet."""
+        """True if the outcome is decided and the markers are not written yet."""
         self.started = 0.0
 
 
@@ -98,7 +97,7 @@ class Brokers:
         self.changed = Signal(world)
         """Fired when topics or partitions come."""
         self.clients: list[Membership] = []
-        """Members of groups, to be told of topics that change."""
+        """Members of groups, which are notified of changes of topics."""
         self.waiting: dict[str, list[Fetch]] = {}
         """Readers of topics that are not there, by the topic."""
         self.away_until = -math.inf
@@ -110,9 +109,9 @@ class Brokers:
 
     # --- what clients ask
 
-    def ask(self, what: str, work: Callable[[], Any], patience: float, *kinds: Kind) -> Any:
+    def ask(self, what: str, work: Callable[[], Any], patience: float, *kinds: Kind, on: str = "") -> Any:
         """Carry a request out on the present thread. KafkaException, as the client says it, where no answer comes."""
-        fault = self.world.call(what, *kinds, seconds=REQUEST_SECONDS)
+        fault = self.world.call(what, *kinds, seconds=REQUEST_SECONDS, on=on)
         kind = fault.kind if fault is not None else Kind.WELL
         patience = max(0.0, min(patience, LOST_SECONDS))
         if self.away_until > self.world.now:
@@ -129,7 +128,7 @@ class Brokers:
 
                 def late() -> None:
                     if not process.alive:
-                        self.world.told(f"{what} comes after the end of {process.name}")
+                        self.world.log(f"{what} comes after the end of {process.name}")
                     _quietly(work)
 
                 self.world.late(fault.seconds, late)
@@ -150,19 +149,19 @@ class Brokers:
         return f"{client.instance or client.client_id}-{self._members:08d}"
 
     def group(self, name: str) -> Group:
-        """That of this name, made where there is none."""
+        """Return the group of that name, created where it is missing."""
         found = self.groups.get(name)
         if found is None:
             found = self.groups[name] = Group(self, name)
         return found
 
     def count(self, topic: str) -> int:
-        """How many partitions it has; 0 where there is no such topic."""
+        """Return the number of partitions; 0 for a missing topic."""
         found = self.topics.get(topic)
         return len(found.partitions) if found is not None else 0
 
     def partition(self, topic: str, number: int) -> Partition | None:
-        """That one, None where it is not there."""
+        """Return the partition, or None if it does not exist."""
         found = self.topics.get(topic)
         return found.partitions[number] if found is not None and 0 <= number < len(found.partitions) else None
 
@@ -188,7 +187,7 @@ class Brokers:
             if self.away_until > self.world.now:
                 self.world.later(self.away_until - self.world.now, look)
             elif at.current is transaction and not at.ending:
-                self.world.told(f"the transaction of {at.id} is too old")
+                self.world.log(f"the transaction of {at.id} is too old")
                 at.epoch += 1
                 self.end(at, committed=False)
 
@@ -219,8 +218,8 @@ class Brokers:
     # --- what a story may do
 
     def away(self, seconds: float) -> None:
-        """All brokers are unreachable for so long. Sessions of members begin anew when they are back."""
-        self.world.told(f"the brokers are away for {seconds:.0f} s")
+        """Make all brokers unreachable for so many seconds. Session timeouts begin anew afterwards."""
+        self.world.log(f"the brokers are away for {seconds:.0f} s")
         for fetch in self._fetches():
             fetch.prefetch()
         self.away_until = max(self.away_until, self.world.now + seconds)
@@ -262,8 +261,9 @@ class Brokers:
         *,
         same_epochs: bool = False,
     ) -> None:
-        """Set the brokers back to a backup, as an operator does while no client runs; leaders begin new epochs, or
-        those of the lost records again.
+        """Restore a backup, as an operator does while no client runs.
+
+        Leaders begin new epochs, or with `same_epochs` repeat the epochs of the lost records.
         """
         ends, groups = snapshot
         for number, end in enumerate(ends):
@@ -289,7 +289,7 @@ class Brokers:
         return made
 
     def add_partitions(self, name: str, total: int) -> None:
-        """So that it has so many."""
+        """Add partitions up to that number."""
         topic = self.topics[name]
         topic.partitions += [Partition(topic, number) for number in range(len(topic.partitions), total)]
         self._grown(name)
@@ -303,7 +303,7 @@ class Brokers:
                 client.topic_changed()
 
     def delete_topic(self, name: str) -> None:
-        """Its records are gone at once, and the groups' offsets of it soon. KafkaException where there is none."""
+        """Delete a topic: its records at once, the groups' offsets soon. Raises KafkaException if it is missing."""
         topic = self.topics.pop(name, None)
         if topic is None:
             raise exception(KafkaError.UNKNOWN_TOPIC_OR_PART)
@@ -341,7 +341,7 @@ class Brokers:
         del self.groups[name]
 
     def expire_offsets(self, group: str, topic: str | None = None) -> None:
-        """The group's offsets, of one topic or of all, are gone as if too old. Those of a group with members stay."""
+        """Expire the group's offsets of one topic or of all, unless it has members."""
         found = self.groups.get(group)
         if found is not None and not found.members:
             for place in [place for place in found.offsets if topic in (None, place[0])]:
@@ -377,7 +377,7 @@ class Brokers:
     def commit_as_foreigner(
         self, group: str, topic: str, partition: int, offset: int, metadata: str | None = None
     ) -> None:
-        """Another client commits, which the group takes for one of its own."""
+        """Commit an offset as another client does, by the group's rules."""
         found = self.group(group)
         found.offsets[topic, partition] = found.written(offset, metadata)
 
@@ -393,7 +393,7 @@ class Brokers:
         return found.stable if read_committed else found.high
 
     def records(self, topic: str, partition: int, *, read_committed: bool = True) -> list[Entry]:
-        """What a reader from the beginning gets."""
+        """Return the records that a reader from the beginning gets."""
         found = self.partition(topic, partition)
         return list(found.visible(found.low, read_committed=read_committed)) if found is not None else []
 
@@ -405,6 +405,6 @@ class Brokers:
 
 
 def _quietly(work: Callable[[], Any]) -> None:
-    """Of an answer that nobody gets."""
+    """Ignore the answer, or the error."""
     with contextlib.suppress(KafkaException):
         work()

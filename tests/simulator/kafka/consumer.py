@@ -208,4 +208,4 @@ class Consumer(Positions):
 
 
 def _nothing() -> None:
-    """What follows a callback in a consumer that is being closed."""
+    """Continue after a callback in a consumer that is being closed."""

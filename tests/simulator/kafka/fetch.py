@@ -1,8 +1,7 @@
-"""What a consumer reads of one partition, after librdkafka's fetcher: positions, the end of the partition, resets.
+"""Fetcher of one partition, after librdkafka's: offsets, end of the partition, resets.
 
-Records are read from the log when they are polled. What would have been fetched before a topic is deleted or its
-records are removed is put aside at that moment, as much of it as chance has. Limits of what is fetched are not
-modelled.
+Records are read from the log when they are polled. Before a topic is deleted or its records are removed, a random
+part of them is put aside as fetched. Limits of fetch sizes are not modelled.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ LOOK_AGAIN_SECONDS = 0.6
 
 
 class Fetch:
-    """What a consumer reads of one partition."""
+    """Fetcher of one partition."""
 
     __slots__ = (
         "consumer",
@@ -47,16 +46,16 @@ class Fetch:
     def __init__(self, consumer: Positions, topic: str, number: int, offset: int) -> None:
         self.consumer, self.topic, self.number, self.given = consumer, topic, number, offset
         self.position = offset
-        """What is read next; below 0: where librdkafka's word for it says."""
+        """Offset of the next record; a negative one is a logical offset of librdkafka."""
         self.used = OFFSET_INVALID
-        """What `Consumer.position` tells: behind the last message handed out."""
+        """Offset that `Consumer.position` returns: behind the last message that was polled."""
         self.partition: Partition | None = None
         self.paused = self.stuck = self.queued = self.eof_due = False
         self.eof = -1
-        """Where the end was told."""
+        """Offset at which the end of the partition was reported."""
         self.reached = -1
         self.turn = 0
-        """Of seeks: a timer of an earlier one is void."""
+        """Number of seeks: the timer of an earlier one is void."""
         self.prefetched: deque[Entry] = deque()
         self.attach()
 
@@ -72,7 +71,7 @@ class Fetch:
         self.arrived()
 
     def detach(self) -> None:
-        """It is nobody's business any more."""
+        """Stop fetching."""
         self.turn += 1
         self.stuck = True
         if self.partition is not None and self in self.partition.watchers:
@@ -90,7 +89,7 @@ class Fetch:
             self.consumer.signal.fire()
 
     def prefetch(self) -> None:
-        """What lies in the log may go: put aside what was fetched, be it all or nothing of what there is."""
+        """Put aside the part of the log that was fetched, before its records are removed."""
         if self.partition is None or self.stuck or self.paused or self.position < 0:
             return
         if self.partition.low <= self.position <= self.partition.high:
@@ -134,7 +133,7 @@ class Fetch:
             self.arrived()
 
     def next(self) -> Message | None:
-        """What the consumer is handed next of this partition."""
+        """Return the next message or error of this partition."""
         if self.prefetched:
             return self._record(self.prefetched.popleft())
         partition = self.partition

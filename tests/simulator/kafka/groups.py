@@ -1,5 +1,7 @@
-"""Consumer groups at their coordinator: their members by Kafka's classic protocol (JoinGroup, SyncGroup, Heartbeat),
-static ones too, the shares of the cooperative-sticky assignor, and offsets, committed or held by a transaction.
+"""Model of the group coordinator: Kafka's classic protocol (JoinGroup, SyncGroup, Heartbeat).
+
+Static members, the shares of the cooperative-sticky assignor, and offsets, committed or pending in a transaction, are
+modelled.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ class Committed(NamedTuple):
     order: int
     """Greater than that of each one that was written before."""
     leader_epoch: int = -1
-    """Of the record before the offset; negative where the client did not say."""
+    """Leader epoch of the record before the offset; negative if the client sent none."""
 
 
 class Member:
@@ -54,7 +56,7 @@ class Member:
         self.owned: tuple[tuple[str, int], ...] = ()
         self.assignment: tuple[tuple[str, int], ...] = ()
         self.joined = self.waits = False
-        """Whether it waits for the others to join, or for the leader to share partitions out."""
+        """True while the group waits for members to join, or for the leader's assignment."""
         self.deadline = 0.0
 
 
@@ -64,8 +66,7 @@ class Group:
     def __init__(self, cluster: Brokers, name: str) -> None:
         self.cluster, self.name, self.world = cluster, name, cluster.world
         self.set_back: list[str] = []
-        """Where a member has committed less than what was committed before, under the same metadata; but for
-        records that brokers have lost."""
+        """Commits of a member that are behind an earlier one with the same metadata, but for lost records."""
         self.writers: set[str] = set()
         """The processes that have written positions, but for those whose requests came late."""
         self.offsets: dict[tuple[str, int], Committed] = {}
@@ -138,7 +139,7 @@ class Group:
         return int(KafkaError.REBALANCE_IN_PROGRESS) if self.state == "Preparing" else None
 
     def leave(self, member: str) -> None:
-        """It goes, or its session has timed out."""
+        """Remove a member that leaves, or whose session has timed out."""
         left = self.members.pop(member, None)
         if left is None:
             return
@@ -164,7 +165,7 @@ class Group:
             if left > 0:
                 self.world.later(left, look)
             else:
-                self.world.told(f"group {self.name}: session of {member.instance or member.id} has timed out")
+                self.world.log(f"group {self.name}: session of {member.instance or member.id} has timed out")
                 self.leave(member.id)
 
         self.world.later(member.session, look)
@@ -288,7 +289,7 @@ class Group:
         return Committed(offset, metadata, next(self._orders))
 
     def unstable(self, topic: str, partition: int) -> bool:
-        """Whether a transaction that is under way holds an offset of this partition."""
+        """Return True if an open transaction has an offset of this partition."""
         return any((topic, partition) in offsets for offsets in self.pending.values())
 
     def end(self, transaction: Transaction, *, committed: bool) -> None:

@@ -21,12 +21,12 @@ from tests.simulator.processes import Signal
 from tests.simulator.world import World
 
 POLL_CHECK_SECONDS = 0.5
-"""So late it is seen that the application has not polled for too long."""
+"""Delay until the client notices that the application exceeded `max.poll.interval.ms`."""
 Place = tuple[str, int]
 
 
 class Membership:
-    """What a consumer does in its group without being asked."""
+    """Background work of a consumer in its group: joins, heartbeats, rebalances."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         if "group.id" not in given:
@@ -43,7 +43,7 @@ class Membership:
         self.refresh = float(given.get("topic.metadata.refresh.interval.ms", 300_000)) / 1000
         self.signal = Signal(self.world)
         self._errors: deque[Message] = deque()
-        """To be told by `poll`."""
+        """Errors for the next `poll`."""
         self._operations: deque[tuple[str, list[Place], Callable[[], None]]] = deque()
         """Callbacks that are due, and what comes after each."""
         self._closed = self._closing = False
@@ -57,7 +57,7 @@ class Membership:
         self._due = ""
         """The callback that is due, or at work, in the state called."""
         self._turn = 0
-        """Of memberships: an answer to an earlier one is void."""
+        """Number of memberships: an answer to an earlier one is void."""
         self._beat_turn = 0
         self._polling = False
         self._polled = self.world.now
@@ -68,7 +68,7 @@ class Membership:
         return self.cluster.group(self.group_name)
 
     def owned_now(self) -> tuple[Place, ...]:
-        """What it says that it has when it joins."""
+        """Partitions that the member names when it joins."""
         return tuple(self._owned)
 
     def answered(self, work: Callable[[], None]) -> None:
@@ -154,7 +154,7 @@ class Membership:
         in_background(self.process, self.heartbeat, beat)
 
     def forgotten(self) -> None:
-        """Its session timed out while it waited for an answer of the group's."""
+        """Handle a session timeout during a request to the group."""
         self._refused(KafkaError.UNKNOWN_MEMBER_ID)
 
     def _too_slow(self) -> None:
@@ -184,9 +184,9 @@ class Membership:
             self._lose()
 
     def _lose(self) -> None:
-        """What it has is another's, maybe."""
+        """Give up partitions that may have another assignee."""
         if self._state == "called":
-            self._lost = self._due != "lost"  # told when the callback is over
+            self._lost = self._due != "lost"  # reported when the callback has returned
             return
         self._lost = False
         if self._owned:
@@ -215,7 +215,7 @@ class Membership:
         in_background(self.process, delay, self._look)
 
     def _look(self) -> None:
-        """It has heard of all topics there are now."""
+        """Handle new metadata of its topics."""
         if self._closed or self._fatal is not None or not self.topics:
             return
         there = any(self.cluster.count(topic) for topic in self.topics)
@@ -241,7 +241,7 @@ class Membership:
             self._join()
 
     def _partitions_known(self) -> int:
-        """Of the group, as of its latest generation."""
+        """Return the number of partitions of its topics that the latest generation has assigned."""
         return sum(
             1 for member in self.group.members.values() for place in member.assignment if place[0] in self.topics
         )

@@ -1,5 +1,7 @@
-"""What passes between clients and brokers: records, messages, errors. Everything that the real classes of
-confluent_kafka can do without a broker is theirs: KafkaError, KafkaException, TopicPartition, NewTopic.
+"""Records, messages and errors between clients and brokers.
+
+Classes of confluent_kafka that need no broker are the real ones: KafkaError, KafkaException, TopicPartition,
+NewTopic.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ class Transaction:
     def __init__(self, name: str) -> None:
         self.name = name
         self.state = "open"
-        """Or committed, or aborted: what its markers say."""
+        """State that the markers have: open, committed or aborted."""
         self.parts: dict[Any, None] = {}
         """The partitions with its records, in the order of the first."""
         self.groups: dict[Any, None] = {}
@@ -124,16 +126,16 @@ class ByTheClient(KafkaException):
 
 
 class Uncatchable(BaseException):
-    """What becomes of `ByTheClient` on its way out of a callback and through `poll`, `consume` or `close`.
+    """Turn a `ByTheClient` that leaves a callback into the error that `poll`, `consume` or `close` raises.
 
-    There the client raises the bare KafkaError, which is no exception to Python: `except Exception` lets it pass, and
-    so does `except BaseException`. It is harmless only where the callback caught it. Here, unlike there, one that was
-    caught and raised again by a mere `raise` counts as not caught.
+    The client raises the bare KafkaError, which is no exception to Python: `except BaseException` does not catch it.
+    It is harmless only if the callback caught it. Here, unlike there, a caught one that a mere `raise` repeats counts
+    as not caught.
     """
 
 
 def exception(code: int, text: str | None = None, **flags: bool) -> KafkaException:
-    """As the client raises it."""
+    """Return the exception that the client raises."""
     return ByTheClient(KafkaError(code, text, **flags) if text is not None else KafkaError(code))
 
 

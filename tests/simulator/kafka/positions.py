@@ -1,5 +1,6 @@
-"""Which partitions a consumer reads and from where, as confluent_kafka.Consumer has it: assignments, what is paused,
-positions, and offsets that are committed and asked for. Automatic commits and stored offsets are not modelled.
+"""Assignments, pauses, positions and offsets of `confluent_kafka.Consumer`.
+
+Automatic commits and stored offsets are not modelled.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from tests.simulator.kafka.messages import Message, answer, exception, to_commit
 
 
 class Positions(Membership):
-    """What a consumer reads, and what it says of that to its group."""
+    """Partitions of a consumer, as it reads and reports them."""
 
     def __init__(self, given: dict[str, Any]) -> None:
         super().__init__(given)
@@ -26,11 +27,11 @@ class Positions(Membership):
         self.tells_end = _true(given.get("enable.partition.eof", False))
         self.reset = given.get("auto.offset.reset", "latest")
         self.fetch_wait = float(given.get("fetch.wait.max.ms", 500)) / 1000
-        """The end of a partition is told when nothing has come for so long."""
+        """Time without a record after which the end of a partition is reported."""
         self.ready: deque[Fetch] = deque()
         self._fetches: dict[Place, Fetch] = {}
         self._acted = False
-        """Whether a callback has assigned, or given up, partitions itself."""
+        """True if a callback has assigned or unassigned partitions itself."""
 
     def assign(self, partitions: list[TopicPartition]) -> None:
         self._check_open()
@@ -135,6 +136,7 @@ class Positions(Membership):
             lambda: self.group.commit(asked, member, generation, instance, epochs),
             math.inf,
             *CHANGING,
+            on=" ".join(f"{tp.topic}-{tp.partition}@{tp.offset}." for tp in offsets),
         )
         error = next((code for code in errors.values() if code is not None), None)
         if error not in (None, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError.REBALANCE_IN_PROGRESS) and member:

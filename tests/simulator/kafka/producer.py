@@ -152,7 +152,7 @@ class Producer(RecordProducer):
         try:
             self._serve()
         except (KafkaException, SystemError):
-            self._fatal_told = False  # told once more where it can be heard
+            self._fatal_told = False  # raised again where the caller can catch it
             raise KafkaException(self._fatal) from None
 
     def _coordinated(self) -> Coordinated:

@@ -36,7 +36,7 @@ class KafkaAdminClient:
             raise (for_code(code)(e.args[0].str()) if code > 0 else KafkaTimeoutError(e.args[0].str())) from e
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Close the client; no resource is open."""
 
     def __enter__(self) -> KafkaAdminClient:
         return self
@@ -102,7 +102,7 @@ class KafkaAdminClient:
         return _topics(answers, raise_errors=raise_errors)
 
     def wait_for_topics(self, topic_names: Iterable[str], timeout_ms: int = 10_000) -> None:
-        """They are there at once."""
+        """Return at once: the metadata is complete."""
 
     def delete_topics(self, topics: Iterable[str], raise_errors: bool = True, **_: Any) -> dict[str, Any]:
         def delete(name: str) -> dict[str, Any]:

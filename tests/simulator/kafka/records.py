@@ -1,14 +1,14 @@
-"""How `confluent_kafka.Producer` has records stored, over the simulated brokers.
+"""Model of `confluent_kafka.Producer` over the simulated brokers.
 
-Delivery callbacks run within `poll` and `flush`, on the thread that calls them. What is produced goes out a moment
-later, by a timer that stands still while the process sleeps and stops when it is killed. The client repeats what was
-lost until it is stored, so a fault of a produce request is a delay, of what is stored or of the news about it.
+Delivery callbacks run within `poll` and `flush`, on the calling thread. Records go out a moment after `produce`, by a
+timer that pauses and dies with the process. The client repeats lost requests, so a fault of a produce request delays
+its records or their acknowledgement.
 
-Records of one partition that go out together are one request batch: brokers refuse all of them for one that is too
-large, or has no key in a compacted topic.
+Records of a partition that go out together are one request batch. Brokers refuse all of it for one record that is too
+large, or that has no key in a compacted topic.
 
-Not modelled: the size of batches, sequence numbers, the order of requests to several brokers, and partitions that a
-running producer has not heard of.
+Not modelled: sizes of batches, sequence numbers, the order of requests to several brokers, and partitions that a
+running producer does not know yet.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FENCED = "Local: This instance has been fenced by a newer instance"
 
 
 class RecordProducer:
-    """What it does with records, within a transaction or without."""
+    """Producing of records, within a transaction or without."""
 
     def __init__(self, config: Mapping[str, Any] | None = None, **more: Any) -> None:
         given = {**(config or {}), **more}
@@ -55,7 +55,7 @@ class RecordProducer:
         self._signal = Signal(self.world)
         self._queue: list[Sent] = []
         self._in_flight: dict[Sent, int] = {}
-        """What is stored, and not answered yet, with its offset."""
+        """Stored and unacknowledged records with their offsets."""
         self._reports: deque[tuple[Sent, int | None, KafkaError | None]] = deque()
         self._held_until = self._quiet_until = 0.0
         self._due = False
@@ -88,7 +88,7 @@ class RecordProducer:
         timestamp: int = 0,
         headers: Any = None,
     ) -> None:
-        self._begin_produce(1)
+        self._begin_produce(topic, 1)
         self._enqueue(topic, value, key, partition, on_delivery or callback, timestamp, headers)
 
     def produce_batch(
@@ -101,7 +101,7 @@ class RecordProducer:
     ) -> int:
         if not messages:
             return 0
-        self._begin_produce(len(messages))
+        self._begin_produce(topic, len(messages))
         taken = 0
         for message in messages:
             given = message.get("partition", partition)
@@ -117,13 +117,13 @@ class RecordProducer:
                 message["_error"] = KafkaError(KafkaError._QUEUE_FULL)
         return taken
 
-    def _begin_produce(self, records: int) -> None:
+    def _begin_produce(self, topic: str, records: int) -> None:
         if self._fatal is not None:
             raise exception(KafkaError._FATAL, "Unable to produce message: Local: Fatal error")
         if self._at is not None and self._state != "in":
             raise exception(KafkaError._STATE, "Unable to produce message: Local: Erroneous state")
         kinds = (Kind.LOST, Kind.UNANSWERED, Kind.LATE, Kind.STUCK, *((Kind.REFUSED,) if self._at is None else ()))
-        fault = self.world.call("kafka.produce", *kinds)
+        fault = self.world.call("kafka.produce", *kinds, on=topic)
         if fault is not None and fault.kind in (Kind.LOST, Kind.LATE):
             self._held_until = max(self._held_until, self.world.now + fault.seconds)
         elif fault is not None and fault.kind is Kind.UNANSWERED:
@@ -168,7 +168,7 @@ class RecordProducer:
             in_background(self.process, delay, self._send)
 
     def _send(self) -> None:
-        """What the client's own thread does with what is queued."""
+        """Send the queued records, as the client's own thread does."""
         self._due = False
         now = self.world.now
         queue, self._queue = self._queue, []
@@ -303,7 +303,8 @@ class RecordProducer:
 
     def flush(self, timeout: float | None = None) -> int:
         if len(self):
-            self.world.answered(self.world.call("kafka.flush"))
+            topics = " ".join(sorted({sent.topic for sent in self._queue}))
+            self.world.answered(self.world.call("kafka.flush", on=topics))
         deadline = math.inf if timeout is None or timeout < 0 else self.world.now + timeout
         while True:
             self._serve()

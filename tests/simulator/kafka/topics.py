@@ -36,7 +36,7 @@ class Partition:
     def __init__(self, topic: Topic, number: int) -> None:
         self.topic, self.number = topic, number
         self.entries: list[Entry | None] = []
-        """None where compaction removed one."""
+        """Records by offset; None in place of one that compaction removed."""
         self.low = self.leader_epoch = 0
         self.kept = math.inf
         """Entries from there on were lost once."""

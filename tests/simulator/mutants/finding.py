@@ -30,7 +30,7 @@ MUTANTS = (
     *taildir.FILES,
     *channel.OVERFLOW,
 )
-"""All of them."""
+"""Mutants of all components."""
 
 
 class Outdated(Exception):
@@ -51,14 +51,14 @@ def made(mutant: Mutant, directory: Path) -> None:
 
 
 def chosen(names: Collection[str]) -> list[Mutant]:
-    """Those of these names; all where none is named. Raises Outdated for what is in the list no more."""
+    """Return the mutants of these names, or all without names. Raises Outdated for an unknown name."""
     if unknown := set(names) - {mutant.name for mutant in MUTANTS}:
         raise Outdated(f"there is no mutant {min(unknown)}")
     return [mutant for mutant in MUTANTS if not names or mutant.name in names]
 
 
 def found(mutant: Mutant, *, first: int = 0, attempts: int) -> str | None:
-    """What finds it, in words that begin with the seed or with the story's name; None where all pass."""
+    """Return the failure, which begins with the seed or the story; None if all pass."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as name:
         directory = Path(name)
         made(mutant, directory)
@@ -87,7 +87,7 @@ def _by_chance(mutant: Mutant, directory: Path, first: int, attempts: int) -> st
 
 
 def _run(directory: Path, *module: str) -> subprocess.CompletedProcess[str]:
-    """That module of Python's, in the copy."""
+    """Run a Python module in the copy."""
     alone = {"PYTHONHASHSEED": "0", "PYTHONPATH": str(directory), "PYTHONDONTWRITEBYTECODE": "1"}
     environment = {**os.environ, **alone}
     command = [sys.executable, "-m", *module]

@@ -1,4 +1,4 @@
-"""What a mutant is, and whose schedules find it."""
+"""Mutants, and the schedules that find them."""
 
 from typing import NamedTuple
 
@@ -8,9 +8,9 @@ class Mutant(NamedTuple):
 
     name: str
     guard: str
-    """What the code does no more."""
+    """Behaviour that the mutant lacks."""
     sinks: tuple[str, ...]
-    """Whose schedules find it."""
+    """Sinks or sources with schedules that find the mutant."""
     file: str
     old: str
     new: str
@@ -24,7 +24,7 @@ OVERTAKEN = "tests/simulator/test_overtaken_stories.py"
 HDFS, KAFKA, SOLR = ("hdfs",), ("kafka",), ("solr",)
 TAILDIR, OVERFLOWS = ("taildir",), ("overflow",)
 SOURCES = (*TAILDIR, *OVERFLOWS)
-"""What schedules without a sink are about."""
+"""Subjects of schedules without a sink."""
 EXACTLY_ONCE = ("hdfs", "kafka")
 ALL = ("hdfs", "kafka", "solr")
 ON_HDFS = ("hdfs", "spark-hdfs")

@@ -3,32 +3,32 @@
 from tests.simulator.mutants.mutant import ALL, EXACTLY_ONCE, OVERTAKEN, SOLR, Mutant
 
 RUNNER = "agent/runner/local/sinks.py"
-LETTERS = "agent/runner/deadletters/letters.py"
+LETTERS = "agent/runner/deadletters/store.py"
 DELIVERY = "agent/runner/delivery.py"
 BULK = "sinks/bulk.py"
 
 SINKS = (
     Mutant(
         "reset-on-resume",
-        "what is staged here is dropped when another owner was faster",
+        "staged records are dropped when another assignee was faster",
         EXACTLY_ONCE,
         RUNNER,
         "            self.members[0].delivery.lost({committed.partition})\n",
         "            self.members[0].delivery.rejections.lost({committed.partition})\n",
-        "tests/runner/test_sinks.py::test_a_committing_sink_whose_answer_was_lost_goes_on_behind_its_own_commit",
+        "tests/runner/test_sinks.py::test_a_committing_sink_resumes_after_its_own_commit_whose_reply_was_lost",
     ),
     Mutant(
         "bulk-same-key",
-        "of requests with a key in common the later one waits for the earlier one",
+        "a request waits for an earlier one with a key in common",
         SOLR,
         BULK,
-        "            not keys.isdisjoint(others) for others, _ in self._under_way\n",
-        "            False for others, _ in self._under_way\n",
+        "            not keys.isdisjoint(pending) for pending, _ in self._pending\n",
+        "            False for pending, _ in self._pending\n",
         "tests/sinks/test_hbase.py::test_rows_of_one_key_and_timestamp_are_written_in_order",
     ),
     Mutant(
         "drop-on-failure",
-        "what was written is dropped before it is taken again",
+        "written events are dropped before they are polled again",
         EXACTLY_ONCE,
         RUNNER,
         "        self.reader.rewind(member.delivery.start_over())\n        member.sink.reset()\n",
@@ -36,7 +36,7 @@ SINKS = (
     ),
     Mutant(
         "rewind-on-failure",
-        "what was not committed is taken again after a failure",
+        "uncommitted records are polled again after a failure",
         ALL,
         RUNNER,
         "        self.reader.rewind(member.delivery.start_over())\n        member.sink.reset()\n",
@@ -44,7 +44,7 @@ SINKS = (
     ),
     Mutant(
         "rewind-on-conflict",
-        "after a conflict the channel goes on where the record ends",
+        "after a conflict the channel continues at the end of the commit log",
         EXACTLY_ONCE,
         RUNNER,
         "            self.reader.rewind([start])\n",
@@ -64,23 +64,23 @@ SINKS = (
         ALL,
         DELIVERY,
         '        self.metrics.add("EventRejectedCount", self.rejections.store(partition))\n',
-        "        self.rejections.take()\n",
+        "        self.rejections.take_all()\n",
     ),
     Mutant(
         "own-offsets",
-        "what was delivered of a partition is forgotten with it",
+        "offsets of a lost partition are not committed",
         ALL,
         "agent/runner/committer.py",
         "                self._unstored.pop(partition, None)\n",
         "                pass\n",
-        f"{OVERTAKEN}::test_a_commit_that_waits_for_the_brokers_does_not_set_back_what_another_member_has_delivered_since",
+        f"{OVERTAKEN}::test_a_retried_commit_does_not_rewind_what_another_member_delivered",
     ),
 )
 
 DEAD_LETTERS = (
     Mutant(
         "letter-name",
-        "a delivery that is tried again gives its letter the same name",
+        "a retried delivery gives its dead letter the same name",
         SOLR,
         LETTERS,
         "        name = _name(path, id, polled)\n",
@@ -88,7 +88,7 @@ DEAD_LETTERS = (
     ),
     Mutant(
         "letter-generation",
-        "an event that is rejected after its replay is a new letter",
+        "an event that is rejected after its replay is a new dead letter",
         ALL,
         LETTERS,
         'polled.replays.get(id, ""))',
@@ -96,28 +96,28 @@ DEAD_LETTERS = (
     ),
     Mutant(
         "letter-epoch",
-        "an event that is rejected after a reset is a new letter",
+        "an event that is rejected after a reset is a new dead letter",
         ALL,
         LETTERS,
         "group, str(epoch), str(id)",
         'group, "", str(id)',
-        f"{OVERTAKEN}::test_an_event_that_is_rejected_again_after_a_reset_is_a_letter_of_its_own",
+        f"{OVERTAKEN}::test_an_event_rejected_again_after_a_reset_is_another_dead_letter",
     ),
     Mutant(
         "letters-count-once",
-        "letters of one name count once",
+        "dead letters of one name count once",
         EXACTLY_ONCE,
-        "agent/runner/deadletters/stored.py",
-        "        if kept.letter not in seen:\n",
+        "agent/runner/deadletters/reading.py",
+        "        if dead_letter.name not in seen:\n",
         "        if True:\n",
     ),
     Mutant(
         "replay-noted",
-        "what is replayed is noted",
+        "replayed dead letters are marked",
         ALL,
         "agent/runner/deadletterreplay.py",
-        "**marker(kept.letter for kept, _ in lot)",
-        "**marker(())",
+        "**replay_record(one.name for one, _ in batch)",
+        "**replay_record(())",
     ),
     Mutant(
         "replay-committed",
@@ -132,10 +132,10 @@ DEAD_LETTERS = (
 DRAIN = (
     Mutant(
         "drain-end",
-        "a drain ends when nothing is left to deliver",
+        "a drain ends when all events are delivered",
         ALL,
         "agent/runner/drain.py",
-        "        self._over = not self._ends\n",
-        "        self._over = True\n",
+        "        self._is_complete = not self._ends\n",
+        "        self._is_complete = True\n",
     ),
 )

@@ -22,7 +22,7 @@ SCHEMA = pa.schema(
 
 
 class Record(Protocol):
-    """What a consumer sees of one."""
+    """Record as a consumer sees it."""
 
     offset: int
     timestamp: int
@@ -32,10 +32,10 @@ class Record(Protocol):
 
 
 class Brokers(Protocol):
-    """What Spark asks of Kafka, always by the topic's name, as a reader of what is committed."""
+    """Requests of Spark to Kafka, by the topic's name, with `read_committed`."""
 
     def partitions(self, topic: str) -> Sequence[int]:
-        """None where there is no such topic."""
+        """Return the partitions; None for a missing topic."""
 
     def low_watermark(self, topic: str, partition: int) -> int:
         """The first offset there is; 0 where there is no such partition."""
@@ -44,7 +44,7 @@ class Brokers(Protocol):
         """The last stable offset; None where there is no such partition."""
 
     def read(self, topic: str, partition: int, start: int, end: int) -> Sequence[Record]:
-        """What there is from `start` up to, not including, `end`."""
+        """Return the records from `start` up to, not including, `end`."""
 
 
 class Topics:
@@ -70,7 +70,7 @@ class Topics:
 
 
 def batch_of(partition: int, records: Sequence[Record]) -> pa.RecordBatch:
-    """As the connector makes it."""
+    """Row that the connector makes of a record."""
     columns: list[Any] = [
         [partition] * len(records),
         [record.offset for record in records],

@@ -1,4 +1,4 @@
-"""What fails, in the words of PySpark, Py4J and Spark's connector to Kafka."""
+"""Error texts of PySpark, Py4J and Spark's connector to Kafka."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Stopped(Exception):
 
 
 class JavaError(Exception):
-    """What an executor's Java raises, in its own words."""
+    """Error of an executor's JVM."""
 
 
 def data_loss(text: str) -> str:
@@ -43,7 +43,7 @@ def _trace(error: BaseException) -> str:
 
 
 def failure_of_task(error: Exception) -> str:
-    """A task's failure, as Java tells it."""
+    """Failure of a task as the JVM reports it."""
     if isinstance(error, JavaError):
         return str(error)
     return (
@@ -53,7 +53,7 @@ def failure_of_task(error: Exception) -> str:
 
 
 def failure_of_function(error: Exception) -> str:
-    """A failure of the driver's function, as Java tells it."""
+    """Failure of the driver's function as the JVM reports it."""
     return (
         "An exception was raised by the Python Proxy. Return Message: Traceback (most recent call last):\n"
         f'  File "py4j/clientserver.py", line 644, in _call_proxy\n{_trace(error)}'

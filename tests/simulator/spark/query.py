@@ -1,5 +1,6 @@
-"""`StreamingQuery`: it reads offsets, plans a micro-batch and calls the driver's function on a thread of the driver's
-process, as Spark's MicroBatchExecution does with a trigger of processing time.
+"""Model of `StreamingQuery`, which plans micro-batches and calls the driver's function.
+
+The function runs on a thread of the driver's process, as with MicroBatchExecution and a trigger of processing time.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ OFFSETS_SECONDS = 0.01
 IDLE_SECONDS = 1.0
 """Between two tellings that there is nothing new, as our sessions are set."""
 LOOKS_SECONDS = 5.0
-"""Who waits for the end of a query again and again looks around only so often."""
+"""Interval at which a thread that awaits the end of a query polls."""
 LONGEST_IDLE_SECONDS = 10.0
 """A query that finds nothing new, again and again, is spared triggers for so long."""
 
@@ -54,15 +55,15 @@ class Query:
 
     @property
     def isActive(self) -> bool:
-        """As Spark has it."""
+        """Double of the member in Spark."""
         return not self.ended
 
     def exception(self) -> StreamingQueryException | None:
-        """As Spark has it."""
+        """Double of the member in Spark."""
         return self._error
 
     def awaitTermination(self, seconds: float) -> bool:
-        """Whether it has ended; raises what it ended with."""
+        """Return True if the query has ended; raises its error."""
         if not self.ended:
             self._over.idle(seconds, LOOKS_SECONDS)
         if self._error is not None:
@@ -70,7 +71,7 @@ class Query:
         return self.ended
 
     def stop(self) -> None:
-        """End it; returns when its function is done. Tasks under way are told to end, and may go on for a while."""
+        """Stop the query and wait for its function. Running tasks are interrupted and may continue for a while."""
         self.stopping = True
         self._wake.fire()
         if self.job is not None:
@@ -79,7 +80,7 @@ class Query:
             self._thread.finished.wait()
 
     def ends(self, error: StreamingQueryException | None) -> None:
-        """It is over."""
+        """End the query."""
         if not self.ended:
             self.ended, self._error = True, error
             self.status["isTriggerActive"] = False
@@ -167,12 +168,12 @@ class Query:
             batchDuration=int(seconds * 1000),
             numInputRows=rows,
             processedRowsPerSecond=rows / seconds if seconds > 0 else 0.0,
-            sources=[SimpleNamespace(endOffset=self._told(end), latestOffset=self._told(latest))],
+            sources=[SimpleNamespace(endOffset=self._offsets_json(end), latestOffset=self._offsets_json(latest))],
             stateOperators=[],
         )
         self.spark.tell("onQueryProgress", SimpleNamespace(progress=progress))
 
-    def _told(self, offsets: Mapping[int, int]) -> str:
+    def _offsets_json(self, offsets: Mapping[int, int]) -> str:
         return json.dumps({self.topic: {str(partition): offset for partition, offset in offsets.items()}})
 
     def _ranges(self, start: dict[int, int], end: Mapping[int, int]) -> list[Range]:

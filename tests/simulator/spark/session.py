@@ -53,7 +53,7 @@ class Spark:
 
     @property
     def readStream(self) -> Reader:
-        """As Spark has it."""
+        """Double of the member in Spark."""
         if self.stopped:
             raise Py4JJavaError(CONTEXT_STOPPED)
         return Reader(self)
@@ -61,7 +61,7 @@ class Spark:
     def stop(self) -> None:
         """End the context, from inside or from outside: queries fail, and nothing can be begun any more."""
         if not self.stopped:
-            self.world.told("the SparkContext is stopped")
+            self.world.log("the SparkContext is stopped")
             self.stopped = True
             for query in self.queries:
                 query.ends(StreamingQueryException(CONTEXT_STOPPED))
@@ -117,17 +117,17 @@ class Reader:
         self.blob = b""
 
     def format(self, name: str) -> Reader:
-        """Of Kafka alone."""
+        """Reader of the source `kafka`, the only one."""
         assert name == "kafka"
         return self
 
     def options(self, **settings: str) -> Reader:
-        """As Spark has it."""
+        """Double of the member in Spark."""
         self.settings |= settings
         return self
 
     def load(self) -> Reader:
-        """As Spark has it."""
+        """Double of the member in Spark."""
         return self
 
     def selectExpr(self, *columns: str) -> Reader:
@@ -143,7 +143,7 @@ class Reader:
 
     @property
     def writeStream(self) -> Writer:
-        """As Spark has it."""
+        """Double of the member in Spark."""
         return Writer(self)
 
 
@@ -156,12 +156,12 @@ class Writer:
         self.function: Callable[[Any, int], None] = lambda frame, number: None
 
     def foreachBatch(self, function: Callable[[Any, int], None]) -> Writer:
-        """As Spark has it."""
+        """Double of the member in Spark."""
         self.function = function
         return self
 
     def queryName(self, name: str) -> Writer:
-        """As Spark has it."""
+        """Double of the member in Spark."""
         self.name = name
         return self
 
@@ -171,7 +171,7 @@ class Writer:
         return self
 
     def trigger(self, *, processingTime: str) -> Writer:
-        """As Spark has it."""
+        """Double of the member in Spark."""
         number, unit = processingTime.split()
         assert unit == "seconds"
         self.interval = float(number)

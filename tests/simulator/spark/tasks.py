@@ -31,15 +31,15 @@ TASK_SECONDS = 0.02
 HEARTBEAT_SECONDS = 45.0
 """An executor that was not heard of for so long is given up; it may live."""
 POLL_SECONDS = 120.0
-"""So long an executor waits for records that should be there."""
+"""Time that an executor waits for missing records."""
 ORPHAN_SECONDS = 2.0
 """Executors outlive their driver, and tasks their query, by so long."""
 ROWS_PER_BATCH = 10_000
-"""Of Arrow."""
+"""Largest number of rows of an Arrow batch."""
 
 
 class Range(NamedTuple):
-    """What one task reads."""
+    """Records of one task."""
 
     partition: int
     start: int
@@ -106,7 +106,7 @@ class Job:
         return [SimpleNamespace(result=row) for task in self._tasks for row in task.rows or ()]
 
     def cancel(self) -> None:
-        """Nobody waits for it any more."""
+        """Give the task up: its result is ignored."""
         self.cancelled = True
         self._changed.fire()
         for task in self._tasks:
@@ -157,7 +157,7 @@ class Job:
             self._fails(attempt, "ExecutorLostFailure: Remote RPC client disassociated")
             if kind is Kind.LOST or fault is None:
                 return
-            here.sleep(fault.seconds)  # it lives, and goes on
+            here.sleep(fault.seconds)  # it lives and continues
         try:
             rows = self._work(task.range)
         except Exception as e:

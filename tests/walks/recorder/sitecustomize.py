@@ -1,7 +1,7 @@
 """Recorder of function calls: on the PYTHONPATH of an agent, Python imports it into each of its processes.
 
-Each process appends to a file of its own in the directory that FLAFKA_WALKS_DIRECTORY names, a JSON object a line:
-the calls of functions below FLAFKA_WALKS_ROOT since the line before, and the time up to which the calls are complete.
+Each process appends JSON objects, one per line, to its own file in the directory FLAFKA_WALKS_DIRECTORY. A line has
+the calls of functions below FLAFKA_WALKS_ROOT since the previous line, and the time up to which calls are complete.
 """
 
 import atexit
@@ -20,31 +20,31 @@ SLOT_SECONDS = 0.02
 
 calls = collections.deque()
 running = threading.local()
-places = {}
+project_paths = {}
 """Path below ROOT by file name of code; None for a file of another project."""
 
 
-def place_of(name):
+def project_path(name):
     """Return the resolved path below ROOT, so that `flafka/agent` and `agent` are one; None for other files."""
     path = os.path.realpath(name)
     below = path.removeprefix(ROOT)
     return below if below != path and below.partition(os.sep)[0] in PACKAGES else None
 
 
-def is_ours(code):
+def is_project_code(code):
     """Return True for code of the project."""
     name = code.co_filename
-    if name not in places:
-        places[name] = place_of(name)
-    return places[name] is not None
+    if name not in project_paths:
+        project_paths[name] = project_path(name)
+    return project_paths[name] is not None
 
 
 def record(frame, event, _):
     """Profile function: record a call of the project's code, and the functions that were running already.
 
-    A loop that waits for a batch was called long before. Each thread records its callers once a SLOT_SECONDS.
+    A loop that waits for a batch was called long before. Each thread records its callers once per SLOT_SECONDS.
     """
-    if event != "call" or not is_ours(frame.f_code):
+    if event != "call" or not is_project_code(frame.f_code):
         return
     now, thread = time.monotonic(), threading.current_thread().name
     slot = now // SLOT_SECONDS
@@ -55,17 +55,17 @@ def record(frame, event, _):
         running.seen.add(caller.f_code)
         callers.append(caller.f_code)
         caller = caller.f_back
-    calls.extend((now, code, thread) for code in reversed(callers) if is_ours(code))
+    calls.extend((now, code, thread) for code in reversed(callers) if is_project_code(code))
     calls.append((now, frame.f_code, thread))
 
 
 def write():
-    """Append the calls since the last write. One write call: a reader sees a whole line, or its beginning."""
-    until, taken = time.monotonic(), []
+    """Append the calls since the last write, in one system call: a reader sees a complete line, or its beginning."""
+    until, entries = time.monotonic(), []
     for _ in range(len(calls)):
         now, code, thread = calls.popleft()
-        taken.append((now, places[code.co_filename], code.co_firstlineno, code.co_qualname, thread))
-    line = json.dumps({"until": until, "process": sys.argv[:3], "calls": taken}) + "\n"
+        entries.append((now, project_paths[code.co_filename], code.co_firstlineno, code.co_qualname, thread))
+    line = json.dumps({"until": until, "process": sys.argv[:3], "calls": entries}) + "\n"
     file = os.open(f"{DIRECTORY}/{os.getpid()}.jsonl", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644)
     try:
         os.write(file, line.encode())
@@ -74,7 +74,7 @@ def write():
 
 
 def write_at_intervals():
-    """Write until the process ends; a worker of Spark ends without `atexit`."""
+    """Write until the process ends. Spark workers end without `atexit`."""
     while True:
         time.sleep(WRITE_SECONDS)
         with writing:
@@ -82,13 +82,13 @@ def write_at_intervals():
 
 
 def write_at_exit():
-    """Write what came since the last interval."""
+    """Write the calls since the last interval."""
     with writing:
         write()
 
 
 def begin():
-    """Start the writing thread; a forked process has a copy of the records, and no such thread."""
+    """Start the writing thread. A forked process inherits the records, but not the thread."""
     global writing
     calls.clear()
     writing = threading.Lock()

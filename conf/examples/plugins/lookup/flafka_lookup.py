@@ -15,10 +15,10 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from flafka import Batch, Component, Config, Interceptor, Metric, Retry, hookimpl, option
 
 Row = Mapping[str, str]
-"""What a key stands for: values by column."""
+"""Values of a row by column."""
 
-LOOK_SECONDS = 1.0
-"""The file is looked at so often at most."""
+CHECK_SECONDS = 1.0
+"""Shortest time between two checks of the file for changes."""
 
 
 class LookupConfig(Config):
@@ -27,23 +27,23 @@ class LookupConfig(Config):
     header: str = option(name="header", description="Header to look up.")
     file: str = option(
         name="file",
-        file=True,
-        description="CSV file with a line of names on top. The first column is looked up, the others become headers. "
-        "It is read again when it changes.",
+        must_exist=True,
+        description="CSV file with a line of column names. The first column has the keys, the others become headers. "
+        "The file is reloaded when it changes.",
     )
     keys: Literal["texts", "networks"] = option(
         "texts",
         name="keys",
-        description="What the first column holds. `texts`: values of the header. `networks`: such as 10.1.0.0/16 or "
-        "an address; of several networks that an address is in the smallest one counts.",
+        description="Type of the keys. `texts`: values of the header. `networks`: networks such as 10.1.0.0/16, or "
+        "addresses; the smallest network that contains the address of the header is used.",
     )
 
 
 class LookupInterceptor(Interceptor[LookupConfig]):
     """Sets headers from a table; no event is lost. Not pure, as the table may change: for sources only.
 
-    What is not in the table, or empty there, leaves the headers of an event as they are. While the file is missing or
-    cannot be read, the table that was read before is used.
+    A missing key or an empty value leaves the header of an event unchanged. While the file is missing or cannot be
+    read, the latest table is used.
     """
 
     type_name = "lookup"
@@ -51,54 +51,54 @@ class LookupInterceptor(Interceptor[LookupConfig]):
     pure = False
 
     def open(self) -> None:
-        """Read the table."""
-        for trouble in self.check_connectivity():
-            raise Retry(trouble)
-        self._stamp, self._table = self._look(), self._read()
-        self._next_look = time.monotonic() + LOOK_SECONDS
+        """Load the table. Raises Retry if it cannot be read."""
+        for error in self.check_connectivity():
+            raise Retry(error)
+        self._version, self._table = self._file_version(), self._read()
+        self._next_check = time.monotonic() + CHECK_SECONDS
 
     def check_connectivity(self) -> Iterator[str]:
-        """What is wrong with the file."""
+        """Yield the error if the table cannot be read."""
         try:
             self._read()
         except (OSError, ValueError) as e:
             yield f"the table cannot be read: {e}"
 
     def intercept(self, batch: Batch) -> Batch:
-        """Set the headers; counts the events whose value is not in the table as `UnknownKeyCount`.
+        """Set the headers, and count the events whose value is not in the table as `UnknownKeyCount`.
 
-        It works on columns. That of a header is dictionary-encoded: `dictionary` has each different value once, and
-        `indices` says which one each event has, with null where it has none. So the table is asked once for each
-        different value, and `take` spreads the answers over the events without a loop in Python.
+        The column of a header is dictionary-encoded: `dictionary` has each different value once, and `indices` has
+        the index of each event's value, null without a value. So each different value is looked up once, and `take`
+        maps the results to the events without a loop in Python.
         """
         self._refresh()
         column = batch.header(self.config.header)
-        found = [self._table.find(value) for value in column.dictionary.to_pylist()]
+        rows = [self._table.find(value) for value in column.dictionary.to_pylist()]
         for name in self._table.columns:
-            values = pa.array([row.get(name) or None if row else None for row in found], pa.string())
-            batch = _with_known(batch, name, values.take(column.indices))
-        unknown = pa.array([row is None for row in found], pa.bool_()).take(column.indices)
+            values = pa.array([row.get(name) or None if row else None for row in rows], pa.string())
+            batch = _with_values(batch, name, values.take(column.indices))
+        unknown = pa.array([row is None for row in rows], pa.bool_()).take(column.indices)
         self.metrics.add("UnknownKeyCount", unknown.true_count)
         return batch
 
     def _refresh(self) -> None:
-        if time.monotonic() < self._next_look:
+        if time.monotonic() < self._next_check:
             return
-        self._next_look = time.monotonic() + LOOK_SECONDS
+        self._next_check = time.monotonic() + CHECK_SECONDS
         try:
-            if (stamp := self._look()) != self._stamp:
-                self._table, self._stamp = self._read(), stamp
-                self.log.info("%s was read again", self.config.file)
+            if (version := self._file_version()) != self._version:
+                self._table, self._version = self._read(), version
+                self.log.info("%s was reloaded", self.config.file)
         except (OSError, ValueError) as e:
-            self.warn_rate_limited("file", "the table that was read before is used: %s", e)
+            self.warn_rate_limited("file", "the latest table is used: %s", e)
 
-    def _look(self) -> tuple[int, int, int]:
-        """What changes with the file."""
-        found = Path(self.config.file).stat()
-        return found.st_ino, found.st_size, found.st_mtime_ns
+    def _file_version(self) -> tuple[int, int, int]:
+        """Return values that change with the file."""
+        status = Path(self.config.file).stat()
+        return status.st_ino, status.st_size, status.st_mtime_ns
 
     def _read(self) -> Table:
-        """The table. ValueError or OSError say what is wrong with it."""
+        """Return the table. Raises ValueError or OSError if it cannot be read."""
         with Path(self.config.file).open(newline="", encoding="utf-8") as file:
             lines = csv.DictReader(file, strict=True)
             key, *columns = lines.fieldnames or [""]
@@ -108,26 +108,26 @@ class LookupInterceptor(Interceptor[LookupConfig]):
         return Networks(columns, rows) if self.config.keys == "networks" else Table(columns, rows)
 
 
-def _with_known(batch: Batch, name: str, values: pa.Array) -> Batch:
-    """With the values as that header; where one is null, the event keeps what it has."""
+def _with_values(batch: Batch, name: str, values: pa.Array) -> Batch:
+    """Return the batch with a header set to these values; null leaves the header of an event unchanged."""
     if values.null_count:
         values = pc.coalesce(values, batch.header(name).dictionary_decode())
     return batch.with_header(name, values)
 
 
 class Table:
-    """Rows by their keys."""
+    """Rows by key."""
 
     def __init__(self, columns: Collection[str], rows: Mapping[str, Row]) -> None:
         self.columns, self._rows = columns, rows
 
     def find(self, value: str) -> Row | None:
-        """The row of that key."""
+        """Return the row of a key; None if there is none."""
         return self._rows.get(value)
 
 
 class Networks(Table):
-    """Rows by networks. ValueError names what is none."""
+    """Rows by network. The constructor raises ValueError for an invalid network."""
 
     def __init__(self, columns: Collection[str], rows: Mapping[str, Row]) -> None:
         super().__init__(columns, rows)
@@ -138,7 +138,7 @@ class Networks(Table):
         self._lengths = sorted({(network.version, network.prefixlen) for network, _ in networks}, reverse=True)
 
     def find(self, value: str) -> Row | None:
-        """The row of the smallest network that the address is in."""
+        """Return the row of the smallest network that contains an address; None if there is none."""
         try:
             address = ipaddress.ip_address(value)
         except ValueError:
@@ -152,5 +152,5 @@ class Networks(Table):
 
 @hookimpl
 def components() -> list[type[Component]]:
-    """What this module brings."""
+    """Return the components of this module."""
     return [LookupInterceptor]

@@ -62,7 +62,7 @@ def test_what_is_not_in_the_table_is_counted(sites: Path) -> None:
 
 
 def test_a_file_that_changes_is_read_again(sites: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(flafka_lookup, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(flafka_lookup, "CHECK_SECONDS", 0.0)
     sites.write_text("user,mail\namy,amy@example.com\n")
     interceptor = make(sites, header="user", keys="texts")
     events = Batch.of([Event(b"", {"user": "amy"}), Event(b"", {"user": "bob"})])

@@ -12,24 +12,26 @@ import redis
 from flafka import Batch, Component, Config, Event, Retry, Source, hookimpl, option
 
 Entry = tuple[bytes, dict[bytes, bytes] | None]
-"""An id and its fields; None where it is acknowledged by nobody, and was deleted."""
+"""Id and fields of an entry; fields are None if an unacknowledged entry was deleted."""
 
 WAIT_MS = 200
-"""Redis answers after so long where there is nothing, so that the source sees in time that the agent stops."""
+"""Longest wait of Redis for an entry, after which the source checks `stopping`."""
 
 
 class RedisStreamConfig(Config):
     """Options of the source `redis_stream`."""
 
-    url: pydantic.SecretStr = option(name="url", description="Where Redis is, such as redis://:password@host:6379/0.")
+    url: pydantic.SecretStr = option(name="url", description="URL of Redis, such as redis://:password@host:6379/0.")
     stream: str = option(name="stream", description="Key of the stream.")
     group: str = option(
-        "flafka", name="group", description="Consumer group. If there is none, it is made and begins at the start."
+        "flafka",
+        name="group",
+        description="Consumer group. If it does not exist, it is created and starts with the first entry.",
     )
     consumer: str | None = option(
         None,
         name="consumer",
-        description="Name within the group. If unset, it is made of this host's and the source's.",
+        description="Name of the consumer. If unset, a name from this host and the source.",
     )
     body: str = option("body", name="body", description="Field that becomes the body; all others become headers.")
     batch_size: int = option(1000, name="batchSize", unit="events", gt=0, description="Maximum size of a batch.")
@@ -38,28 +40,28 @@ class RedisStreamConfig(Config):
         name="claimAfter",
         unit="ms",
         gt=0,
-        description="Age at which entries that another consumer got and did not acknowledge are taken over from it.",
+        description="Age at which unacknowledged entries of another consumer are claimed.",
     )
 
 
 class RedisStreamSource(Source[RedisStreamConfig]):
-    """Makes an event of each entry; at least once: an entry is acknowledged when the channels have it.
+    """Turns each entry into an event; at least once: an entry is acknowledged once the channels have it.
 
-    What was not acknowledged when the agent ended comes first afterwards, in order.
+    After a restart, unacknowledged entries come first, in order.
     """
 
     type_name = "redis_stream"
 
     def open(self) -> None:
-        """Connect, and see that there is a group."""
+        """Connect, and create the group if it does not exist. Raises Retry for an error of Redis."""
         config = self.config
         self._name = config.consumer or f"{socket.gethostname()}-{self.member}"
-        # Any: of its answers the library says no more than that they may be of several types.
+        # Any, as the library declares a union of types for each answer.
         self._redis: Any = redis.Redis.from_url(config.url.get_secret_value(), protocol=2, socket_timeout=10)
         try:
             self._redis.xgroup_create(config.stream, config.group, id="0", mkstream=True)
         except redis.ResponseError as e:
-            if not str(e).startswith("BUSYGROUP"):  # there is one
+            if not str(e).startswith("BUSYGROUP"):  # the group exists
                 raise Retry(f"Redis: {e}") from e
         except redis.RedisError as e:
             raise Retry(f"Redis: {e}") from e
@@ -70,7 +72,7 @@ class RedisStreamSource(Source[RedisStreamConfig]):
             self._redis.close()
 
     def check_connectivity(self) -> Iterator[str]:
-        """Whether Redis answers; makes no group."""
+        """Yield the error if Redis does not answer. Creates no group."""
         client = redis.Redis.from_url(self.config.url.get_secret_value(), socket_timeout=10)
         try:
             client.ping()
@@ -80,7 +82,7 @@ class RedisStreamSource(Source[RedisStreamConfig]):
             client.close()
 
     def batches(self) -> Iterator[Batch]:
-        """What this consumer got before and did not acknowledge, then what is new, or left behind by others."""
+        """Yield unacknowledged entries of this consumer, then new ones, and those claimed from other consumers."""
         position = b"0"
         while not self.stopping.is_set():
             try:
@@ -94,17 +96,17 @@ class RedisStreamSource(Source[RedisStreamConfig]):
                 yield Batch.of(self._event(fields or {}) for _, fields in entries)
 
     def stored(self, batch: Batch) -> None:
-        """The channels have it: Redis need not keep it for us."""
+        """Acknowledge the entries, as the channels have the batch."""
         try:
             self._redis.xack(self.config.stream, self.config.group, *self._ids)
-        except redis.RedisError as e:  # they come again
+        except redis.RedisError as e:  # Redis redelivers the entries
             raise Retry(f"Redis: {e}") from e
 
     def _read(self, position: bytes) -> list[Entry]:
         config = self.config
         streams = {config.stream: position}
-        found = self._redis.xreadgroup(config.group, self._name, streams, count=config.batch_size, block=WAIT_MS)
-        entries: list[Entry] = found[0][1] if found else []
+        answer = self._redis.xreadgroup(config.group, self._name, streams, count=config.batch_size, block=WAIT_MS)
+        entries: list[Entry] = answer[0][1] if answer else []
         if not entries and position == b">":
             _, entries, *_ = self._redis.xautoclaim(
                 config.stream, config.group, self._name, config.claim_after, count=config.batch_size
@@ -119,5 +121,5 @@ class RedisStreamSource(Source[RedisStreamConfig]):
 
 @hookimpl
 def components() -> list[type[Component]]:
-    """What this module brings."""
+    """Return the components of this module."""
     return [RedisStreamSource]

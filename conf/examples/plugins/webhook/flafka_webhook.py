@@ -1,4 +1,4 @@
-"""The sink `webhook`: groups of events as messages to people, or as alerts."""
+"""The sink `webhook`: groups of events as chat messages or alerts."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import requests
 from flafka import Batch, Component, Config, Event, EventId, Rejected, Retry, Sink, hookimpl, option
 
 Group = tuple[str, ...]
-"""The values of the headers that events are grouped by."""
+"""Values of the headers by which events are grouped."""
 
 
 class WebhookConfig(Config):
@@ -19,29 +19,33 @@ class WebhookConfig(Config):
 
     url: pydantic.SecretStr = option(
         name="url",
-        description="Where to post: of a chat the whole address, which is a secret; of an Alertmanager "
-        "`http://host:9093/api/v2/alerts`.",
+        description="URL to post to: the secret webhook URL of a chat, or `http://host:9093/api/v2/alerts` of an "
+        "Alertmanager.",
     )
     format: Literal["slack", "alertmanager"] = option(
         "slack",
         name="format",
-        description="`slack`: a message, as Slack, Mattermost and Rocket.Chat take it. `alertmanager`: an alert.",
+        description="`slack`: a message for Slack, Mattermost or Rocket.Chat. `alertmanager`: an alert.",
     )
     group_by: list[str] = option(
-        [], name="groupBy", description="Headers: events that have the same values share one message, or one alert."
+        [], name="groupBy", description="Headers: events with the same values share a message or an alert."
     )
-    alert: str = option("Events", name="alert", description="What it is called: the title, or the label `alertname`.")
+    alert: str = option(
+        "Events", name="alert", description="Title of the message, or label `alertname` of the alert."
+    )
     interval: float = option(
-        10, name="interval", unit="s", gt=0, description="Time for which events are gathered before they are posted."
+        10, name="interval", unit="s", gt=0, description="Time for which events are collected before they are posted."
     )
-    shown: int = option(3, name="shown", unit="events", ge=0, description="How many bodies of a group are shown.")
-    timeout: float = option(10, name="timeout", unit="s", gt=0, description="Maximum time that an answer may take.")
+    shown: int = option(
+        3, name="shown", unit="events", ge=0, description="Number of bodies of a group that are shown."
+    )
+    timeout: float = option(10, name="timeout", unit="s", gt=0, description="Timeout of an answer.")
 
 
 class WebhookSink(Sink[WebhookConfig]):
     """Posts one message for each group of events; at least once: after a failure a group may be posted again.
 
-    What the server refuses for good (a status 4XX, but for 408 and 429) becomes dead letters.
+    Events that the server refuses finally (a status 4XX except 408 and 429) become dead letters.
     """
 
     type_name = "webhook"
@@ -52,7 +56,7 @@ class WebhookSink(Sink[WebhookConfig]):
         self._message = _MESSAGES[config.format]
 
     def open(self) -> None:
-        """Begin with nothing; connections are made when there is something to post."""
+        """Start with an empty buffer; `flush` connects."""
         self._session = requests.Session()
         self._waiting: list[tuple[EventId, Event]] = []
 
@@ -62,18 +66,18 @@ class WebhookSink(Sink[WebhookConfig]):
             self._session.close()
 
     def check_connectivity(self) -> Iterator[str]:
-        """Whether anything answers there; posts nothing."""
+        """Yield the error if no server answers. Posts nothing."""
         try:
             requests.head(self.config.url.get_secret_value(), timeout=self.config.timeout)
         except requests.RequestException as e:
-            yield _away(e)
+            yield _connection_error(e)
 
     def write(self, batch: Batch) -> None:
-        """Keep the events until the flush."""
+        """Buffer the events until the flush."""
         self._waiting += zip(batch.ids(), batch, strict=True)
 
     def flush(self) -> None:
-        """Return when all groups are posted."""
+        """Post all groups. Raises Rejected for events that the server refuses finally."""
         groups: dict[Group, list[tuple[EventId, Event]]] = {}
         for id, event in self._waiting:
             group = tuple(event.headers.get(name, "") for name in self.config.group_by)
@@ -87,27 +91,27 @@ class WebhookSink(Sink[WebhookConfig]):
             raise Rejected(rejected)
 
     def reset(self) -> None:
-        """Drop what was not posted: it will be offered again."""
+        """Drop unposted events, which are redelivered."""
         self._waiting = []
 
     def _post(self, message: Any) -> str:
-        """Post it; why the server will never take it, or nothing. Retry where it may take it later."""
+        """Post a message. Return the reason of a final refusal; empty on success. Raises Retry for other failures."""
         try:
             url, timeout = self.config.url.get_secret_value(), self.config.timeout
             answer = self._session.post(url, json=message, timeout=timeout, allow_redirects=False)
         except requests.RequestException as e:
-            raise Retry(_away(e)) from e
+            raise Retry(_connection_error(e)) from e
         if answer.ok and not answer.is_redirect:
             return ""
-        told = f"the server answers {answer.status_code} {answer.reason}: {answer.text[:200]}"
+        error = f"the server answers {answer.status_code} {answer.reason}: {answer.text[:200]}"
         if answer.status_code // 100 == 4 and answer.status_code not in (408, 429):
-            return told
+            return error
         after = answer.headers.get("Retry-After", "")
-        raise Retry(told, after=float(after) if after.isdigit() else None)
+        raise Retry(error, after=float(after) if after.isdigit() else None)
 
 
-def _away(error: requests.RequestException) -> str:
-    """Without the address, which is a secret."""
+def _connection_error(error: requests.RequestException) -> str:
+    """Return the text of an error, without the URL, which is a secret."""
     return f"the server cannot be reached: {type(error).__name__}"
 
 
@@ -116,7 +120,7 @@ def _bodies(events: Sequence[Event], shown: int) -> str:
 
 
 def slack(config: WebhookConfig, group: Group, events: Sequence[Event]) -> Any:
-    """A message: what it is called, how many, of which group, and the first bodies."""
+    """Return a message: title, number of events, group, and the first bodies."""
     headers = " ".join(f"{name}={value}" for name, value in zip(config.group_by, group, strict=True))
     title = f"*{config.alert}* ({len(events)}) {headers}".rstrip()
     bodies = _bodies(events, config.shown)
@@ -124,7 +128,7 @@ def slack(config: WebhookConfig, group: Group, events: Sequence[Event]) -> Any:
 
 
 def alertmanager(config: WebhookConfig, group: Group, events: Sequence[Event]) -> Any:
-    """An alert: the same group is the same alert to an Alertmanager, so that it does no harm to post it again."""
+    """Return an alert. Alertmanager identifies alerts by their labels, so that a repeated post is idempotent."""
     labels = {name: value for name, value in zip(config.group_by, group, strict=True) if value}
     annotations = {"count": str(len(events)), "description": _bodies(events, config.shown)}
     return [{"labels": {"alertname": config.alert, **labels}, "annotations": annotations}]
@@ -138,5 +142,5 @@ _MESSAGES: dict[str, Callable[[WebhookConfig, Group, Sequence[Event]], Any]] = {
 
 @hookimpl
 def components() -> list[type[Component]]:
-    """What this module brings."""
+    """Return the components of this module."""
     return [WebhookSink]

@@ -1,0 +1,179 @@
+"""Stored dead letters, read back from a file or a topic."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from confluent_kafka import KafkaException, TopicPartition
+
+from flafka.agent.auxiliarytopics import AUXILIARY_TOPICS
+from flafka.agent.runner.deadletters.store import (
+    VERSION,
+    DeadLetterStore,
+    FileDeadLetterStore,
+    KafkaDeadLetterStore,
+    check_version,
+)
+from flafka.agent.topology import AgentSpec, ChannelSpec
+from flafka.plugins import Event, EventId, KafkaStream, Retry
+from flafka.plugins.kafka.admin import offsets_for_times, read_up_to, watermarks
+from flafka.plugins.kafka.clients import REQUEST_SECONDS, new_consumer, stream_client
+
+
+@dataclass(frozen=True)
+class StoredDeadLetter:
+    """Dead letter as it is stored: the fields of `DeadLetter`, and `replayed`."""
+
+    name: str
+    time: int
+    """Time at which it was stored, in milliseconds since the epoch."""
+    component: str
+    id: EventId | None
+    reason: str
+    event: Event
+    arrival: int
+    undecodable: bool
+    replayed: bool
+    kept_by: str = ""
+    """Configuration file of the agent, for a dead letter in a file; consumer group of the sink, for one in a topic.
+
+    Empty for an agent without a configuration file, and for a dead letter that no sink rejected.
+    """
+
+
+def read_dead_letters(store: DeadLetterStore) -> Iterator[StoredDeadLetter]:
+    """Yield the dead letters of a store, oldest first in each partition, each name once.
+
+    Raises Retry while brokers are away, and FlafkaError for dead letters of another version.
+    """
+    if isinstance(store, FileDeadLetterStore):
+        dead_letters = _read_file(store)
+    else:
+        dead_letters = _read_topic(cast("KafkaDeadLetterStore", store))
+    seen: set[str] = set()
+    for dead_letter in dead_letters:
+        if dead_letter.name not in seen:
+            seen.add(dead_letter.name)
+            yield dead_letter
+
+
+class OwnedDeadLetters:
+    """Membership test for the dead letters of one configuration, in a store that several may share.
+
+    Configurations share a file or topic if their agents, channels and sinks have the same names, as `a1` and `c1`.
+    """
+
+    def __init__(self, spec: AgentSpec, channel: ChannelSpec, store: DeadLetterStore, kept_by: str | None) -> None:
+        """`kept_by` selects another configuration file or consumer group; None selects this configuration's."""
+        self._kept_by, self._groups, self._owners = kept_by, {}, {""}
+        if isinstance(store, FileDeadLetterStore):
+            self._owners.add(store.configuration)
+            return
+        kafka = channel.make().kafka
+        for sink in spec.sinks:
+            if sink.channel == channel.name:
+                self._groups[sink.path] = kafka.stream(sink.group).group
+
+    def __contains__(self, dead_letter: StoredDeadLetter) -> bool:
+        """Return True for a dead letter that is selected, or whose owner is not known."""
+        owner = dead_letter.kept_by
+        if self._kept_by is not None:
+            return owner == self._kept_by
+        if (group := self._groups.get(dead_letter.component)) is not None:
+            return owner == group or owner.startswith(f"{group}.replay.")
+        return bool(self._groups) or owner in self._owners
+
+
+def _read_file(store: FileDeadLetterStore) -> Iterator[StoredDeadLetter]:
+    replayed = {name for fields in _lines(store) for name in fields.get("replayed", ())}
+    for fields in _lines(store):
+        if "body" in fields:
+            body = base64.b64decode(fields["body"])
+            yield _dead_letter(fields, body, replayed, fields.get("configuration") or "")
+
+
+def _lines(store: FileDeadLetterStore) -> Iterator[dict[str, Any]]:
+    if not store.path.exists():
+        return
+    with store.path.open("rb") as file:
+        for line in file:
+            try:
+                fields = json.loads(line)
+            except ValueError:
+                continue  # a crash cut the line off, before it was acknowledged
+            check_version(fields.get("version", VERSION), str(store.path))
+            yield fields
+
+
+def _read_topic(store: KafkaDeadLetterStore) -> Iterator[StoredDeadLetter]:
+    replayed: set[str] = set()
+    for _, headers, value in read_records(store.stream, store.topic):
+        for header in ("flafka.replayed", "flafka.deadletter"):
+            check_version(headers.get(header, b"%d" % VERSION).decode(errors="replace"), f"topic {store.topic}")
+        if "flafka.replayed" in headers:
+            replayed.update(json.loads(value))
+    parts: dict[str, dict[int, bytes]] = {}
+    for _, headers, value in read_records(store.stream, store.topic):
+        if "flafka.deadletter" not in headers:
+            continue
+        texts = ("letter", "component", "reason", "id", "group")
+        json_values = ("time", "headers", "headers-length", "arrival", "undecodable")
+        fields = {
+            **{name: headers.get(f"flafka.{name}", b"").decode(errors="replace") for name in texts},
+            **{name: json.loads(headers.get(f"flafka.{name}") or b"null") for name in json_values},
+        }
+        number, _, count = headers.get("flafka.part", b"1/1").decode().partition("/")
+        own_parts = parts.setdefault(fields["letter"], {})
+        own_parts[int(number)] = value
+        if len(own_parts) == int(count):
+            del parts[fields["letter"]]
+            body = b"".join(own_parts[index] for index in sorted(own_parts))
+            if length := fields["headers-length"]:
+                fields["headers"], body = json.loads(body[:length]), body[length:]
+            yield _dead_letter(fields, body, replayed, fields["group"])
+
+
+def _dead_letter(fields: Mapping[str, Any], body: bytes, replayed: set[str], kept_by: str) -> StoredDeadLetter:
+    time, id = int(fields["time"] or 0), None
+    if fields["id"] not in (None, "null"):
+        id = EventId.parse(fields["id"])
+    return StoredDeadLetter(
+        fields["letter"],
+        time,
+        fields["component"],
+        id,
+        fields["reason"],
+        Event(body, dict(fields["headers"] or {})),
+        int(fields["arrival"] or time),
+        bool(fields["undecodable"]),
+        fields["letter"] in replayed,
+        kept_by,
+    )
+
+
+def read_records(stream: KafkaStream, topic: str, since: int = 0) -> Iterator[tuple[int, dict[str, bytes], bytes]]:
+    """Yield time in ms, headers and value of the present records of an auxiliary topic, from time `since` (ms) on.
+
+    Records of aborted transactions are skipped. Each partition is read in order. A missing topic has no records.
+    Raises Retry while brokers are away.
+    """
+    # The channel's own group, without joining it or committing to it: ACLs may allow no other group.
+    consumer = new_consumer(AUXILIARY_TOPICS, {**stream_client(stream), "group.id": stream.group})
+    try:
+        metadata = consumer.list_topics(timeout=REQUEST_SECONDS).topics.get(topic)
+        for partition in metadata.partitions if metadata is not None else ():
+            (start,) = offsets_for_times(consumer, [TopicPartition(topic, partition, since)], REQUEST_SECONDS)
+            _, end = watermarks(consumer, start, REQUEST_SECONDS)
+            if start.offset < 0:  # the partition has no record of that time or later
+                continue
+            for message in read_up_to(consumer, start, end, REQUEST_SECONDS):
+                pairs = cast("list[tuple[str, bytes | None]]", message.headers() or [])
+                yield message.timestamp()[1], {name: value or b"" for name, value in pairs}, message.value() or b""
+    except KafkaException as e:
+        raise Retry(f"topic {topic} cannot be read: {e.args[0].str()}") from e
+    finally:
+        consumer.close()

@@ -1,0 +1,66 @@
+"""Supervision of a component on its thread: open, work, close, and retry after a failure."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import Any
+
+from flafka.agent.runner.retries import Retries, describe_error
+from flafka.plugins import Component
+from flafka.plugins.errors import ANY_FAILURE
+from flafka.plugins.storage import least_free_bytes
+from flafka.plugins.threads import start_thread
+
+
+class Worker:
+    """One component on one thread. Subclasses implement `work`.
+
+    A failure closes the component, and `work` is retried. Failures never reach other components.
+    """
+
+    def __init__(self, path: str, component: Component[Any]) -> None:
+        self.path, self.component = path, component
+        self.metrics = component.metrics
+        self.stopping = threading.Event()
+        component.stopping = self.stopping
+        component.member = path
+        self.log = logging.getLogger(path)
+        self.retries = Retries(path, self.metrics)
+        if servers := getattr(component.config, "bootstrap_servers", None):
+            self.retries.brokers = dict.fromkeys(("group", "topic"), servers)
+        if resources := [*component.exclusive_resources()]:
+            self.metrics.set_function("DiskFreeBytes", lambda: least_free_bytes(*resources))
+        self.thread = threading.Thread(target=self.run, name=path, daemon=True)
+
+    def run(self) -> None:
+        """Run `work`, again after each failure, until it returns or `stopping` is set."""
+        while not self.stopping.is_set():
+            try:
+                self.work()
+                return
+            except ANY_FAILURE as e:  # an unexpected error of one component must not stop the others
+                seconds = self.retries.failed(e)
+            finally:
+                self.close()
+            self.stopping.wait(seconds)
+
+    def start(self) -> None:
+        """Start the thread."""
+        start_thread(self.thread)
+
+    def work(self) -> None:
+        """Open the component and use it until `stopping` is set."""
+        raise NotImplementedError
+
+    def close(self) -> None:
+        """Release the component."""
+        close_component(self.component, self.log)
+
+
+def close_component(component: Component[Any], log: logging.Logger) -> None:
+    """Close a component, and only log a failure, so that others are closed as well."""
+    try:
+        component.close()
+    except ANY_FAILURE as e:
+        log.warning("closing failed: %s", describe_error(e))

@@ -1,0 +1,59 @@
+"""Kept results for the documentation: bench/results/NAME.json, and a picture and table rows of each."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from bench.frame.plot import draw
+from bench.frame.report import describe_machine, median_and_spread, short_number
+
+ROOT = Path(__file__).parents[2]
+RESULTS = ROOT / "bench" / "results"
+PICTURES = ROOT / "docs" / "pictures"
+
+
+def keep_result(result: Mapping[str, Any]) -> None:
+    """Write a result and its picture. Kept rows of other measures stay if the machine is the same."""
+    RESULTS.mkdir(exist_ok=True)
+    file = RESULTS / f"{result['name']}.json"
+    before: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"machine": None}
+    new = {row["measure"] for row in result["rows"]}
+    kept_rows = before["rows"] if before["machine"] == result["machine"] else []
+    rows = [*result["rows"], *(row for row in kept_rows if row["measure"] not in new)]
+    result = {**result, "rows": sorted(rows, key=lambda row: row["measure"])}
+    head = json.dumps({"name": result["name"], "machine": result["machine"]}, ensure_ascii=False, indent=1)
+    lines = ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in result["rows"])
+    file.write_text(f'{head[:-2]},\n "rows": [\n  {lines}\n ]\n}}\n')
+    (PICTURES / f"bench-{result['name']}.svg").write_text(draw(result))
+
+
+def load_results() -> list[dict[str, Any]]:
+    """Return all kept results, by name."""
+    return [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
+
+
+def table_rows(results: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
+    """Yield rows for the documentation: benchmark, measure, unit, Flafka, peer, name of the peer, ratio."""
+    for result in results:
+        for row in result["rows"]:
+            peers = [peer for _, peer in row["runs"] if peer is not None]
+            yield (
+                f"`{result['name']}`",
+                row["measure"],
+                row["unit"],
+                median_and_spread([own for own, _ in row["runs"]]),
+                median_and_spread(peers),
+                row["peer_name"] or "",
+                short_number(row["ratio"]) if row["ratio"] is not None else "",
+            )
+
+
+def machines(results: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
+    """Yield the benchmarks of each machine, and the machine."""
+    names_by_machine: dict[str, list[str]] = {}
+    for result in results:
+        names_by_machine.setdefault(describe_machine(result["machine"]), []).append(f"`{result['name']}`")
+    yield from ((", ".join(names), machine) for machine, names in names_by_machine.items())

@@ -1,0 +1,1 @@
+"""TLS of clients and servers, and their keystores."""

@@ -1,1 +1,0 @@
-"""What several components share, and the contract does not know."""

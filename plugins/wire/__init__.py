@@ -1,0 +1,1 @@
+"""Codecs of network protocols: Avro RPC, Thrift RPC and Flume's Avro event, by columns."""

@@ -1,0 +1,70 @@
+"""Batches from the events of Flume's RPC requests."""
+
+from __future__ import annotations
+
+import struct
+from typing import Protocol
+
+import pyarrow as pa
+
+from flafka.plugins.batch import Batch
+from flafka.plugins.columns import MAX_HEADER_COLUMNS
+from flafka.plugins.wire import flumeevent
+
+MIN_COLUMNAR_HEADERS = 64
+"""Distinct headers from which decoding by columns is faster than one by one."""
+
+
+class EventScanner(Protocol):
+    """Function that splits the content of a request into events."""
+
+    def __call__(self, data: bytes, offset: int, *, is_batch: bool) -> tuple[list[bytes], list[bytes]]:
+        """Return the headers, encoded by Avro, and the body of each event from `offset` to the end.
+
+        `is_batch` selects a list of events instead of one event. Raises ValueError, IndexError or struct.error for
+        malformed data.
+        """
+
+
+class RpcBatchBuilder:
+    """Builder of one batch from the events of several requests, by columns."""
+
+    def __init__(self, scan: EventScanner) -> None:
+        self._scan = scan
+        self._heads: list[bytes] = []
+        self._bodies: list[bytes] = []
+
+    def add(self, data: bytes, offset: int, *, is_batch: bool) -> None:
+        """Add the event, or the list of events if `is_batch`, from `offset` to the end of `data`.
+
+        Raises ValueError for malformed data, and then adds none of its events.
+        """
+        try:
+            encoded_headers, bodies = self._scan(data, offset, is_batch=is_batch)
+        except (IndexError, struct.error):
+            raise ValueError("the request ends within an event") from None
+        self._heads += encoded_headers
+        self._bodies += bodies
+
+    def batch(self) -> Batch:
+        """Return the batch of all added events, in order."""
+        encoded_headers, bodies = self._heads, pa.array(self._bodies, pa.binary())
+        if encoded_headers and encoded_headers.count(encoded_headers[0]) == len(
+            encoded_headers
+        ):  # as of most clients; constant columns are cheap
+            event = flumeevent.decode_event(encoded_headers[0] + b"\0")
+            if len(event.headers) <= MAX_HEADER_COLUMNS:
+                return Batch.of_columns(bodies, event.headers)
+        codes: dict[bytes, int] = {}
+        rows = [codes.setdefault(encoded, len(codes)) for encoded in encoded_headers]
+        headers = _headers(list(codes))
+        if len(codes) < len(rows):
+            headers = Batch(headers.records.take(pa.array(rows, pa.int32())))
+        return headers.with_bodies(bodies)
+
+
+def _headers(encoded_headers: list[bytes]) -> Batch:
+    """Return events with these headers and empty bodies."""
+    values = [encoded + b"\0" for encoded in encoded_headers]
+    batch = flumeevent.decode(values) if len(values) >= MIN_COLUMNAR_HEADERS else None
+    return batch or Batch.of(flumeevent.decode_event(value) for value in values)
