@@ -15,10 +15,10 @@ AUXILIARY_TOPICS = Role(
 
 
 def new_auxiliary_producer(stream: KafkaStream, topic: str, replication: int, *, days: int, **client: Any) -> Any:
-    """Return a producer for a topic on a channel's brokers.
+    """Return a producer for a topic on the brokers of `stream`.
 
-    A missing topic is created with one partition and a retention of `days`. `client` overrides client properties.
-    Raises KafkaException.
+    A missing topic is created with one partition, `replication` replicas, and a retention of `days`. `client`
+    overrides client properties. Raises KafkaException.
     """
     client = {**stream_client(stream), **client}
     admin = new_admin(AUXILIARY_TOPICS, client)

@@ -55,7 +55,7 @@ class OptionDescription:
 
     @property
     def limits(self) -> str:
-        """Bounds, with the unit if the default does not show it."""
+        """Bounds of the value, preceded by the unit if there is no default that shows the unit."""
         return ", ".join(filter(None, ["" if self.default else self.unit, self.bounds]))
 
 
@@ -80,14 +80,14 @@ class ComponentDescription:
     """Metrics of every component of its kind."""
 
     def options(self) -> Iterator[OptionDescription]:
-        """Yield the options of all sections."""
+        """Yield the options of all sections in the order of display."""
         for section in self.sections.values():
             yield from section
 
     def option(self, name: str) -> OptionDescription | str:
-        """Return the option of a name, deprecated alias or prefix, or the reason why it has no effect.
+        """Return the option with this name, deprecated alias or prefix.
 
-        Raises UnknownName.
+        For an option without effect, return the reason instead, as text. Raises UnknownName.
         """
         options = list(self.options())
         for option in options:
@@ -112,6 +112,7 @@ def describe_option(option: Option, older: str = "") -> OptionDescription:
 
 
 def _default(option: Option) -> str:
+    """Return the default as a configuration spells it; empty if there is none."""
     return "" if option.is_required or option.default in (None, "", [], {}) else format_option_value(option.default)
 
 
@@ -125,19 +126,19 @@ def describe_options(config: type[Config]) -> list[OptionDescription]:
 
 
 def first_sentence(text: str) -> str:
-    """Return the text up to its first full stop, semicolon or colon."""
+    """Return the text up to its first full stop, semicolon or colon, without this mark."""
     text = " ".join(text.split())
     ends = [end for mark in (". ", "; ", ": ") if (end := text.find(mark)) > 0]
     return text[: min(ends)] if ends else text.rstrip(".")
 
 
 def guarantee(cls: type) -> str:
-    """Return the docstring of a class as one paragraph."""
+    """Return the docstring of a class as one paragraph; empty without a docstring."""
     return inspect.cleandoc(cls.__doc__ or "").replace("\n\n", " ").replace("\n", " ")
 
 
 def notes(cls: type[Component[Any]]) -> tuple[str, ...]:
-    """Return the sides on which an interceptor may be used; empty for other components."""
+    """Return a sentence on whether an interceptor may be used on sinks; empty for other components."""
     if not issubclass(cls, Interceptor):
         return ()
     if cls.pure:
@@ -180,6 +181,7 @@ def describe_component(components: Components, kind: str, name: str) -> Componen
 
 
 def _processor(name: str) -> ComponentDescription:
+    """Return the description of a sink processor. Raises UnknownName."""
     kind = next((kind for kind in PROCESSORS if kind == name.lower()), None)
     if kind is None:
         hint = suggest(name, [*PROCESSORS]) or f"; there are {', '.join(PROCESSORS)}"
@@ -199,7 +201,7 @@ def sections(config: type[Config]) -> dict[str, tuple[OptionDescription, ...]]:
 
 
 def list_types(components: Components, kind: str) -> list[tuple[str, str]]:
-    """Return the types of a kind, each with the first clause of its guarantee."""
+    """Return name and first clause of the guarantee of each type of a kind; empty for the kind `agent`."""
     if kind == AGENT:
         return []
     if kind == PROCESSOR:
@@ -208,7 +210,7 @@ def list_types(components: Components, kind: str) -> list[tuple[str, str]]:
 
 
 def resolve_kind(components: Components, name: str) -> str:
-    """Return the kind of a name in singular or plural. Raises UnknownName, with the kind of a type of that name."""
+    """Return the kind of a name in singular or plural. Raises UnknownName, with a hint if `name` is a type."""
     word = name.lower()
     for kind in ALL_KINDS:
         if word in (kind, f"{kind}s"):

@@ -83,7 +83,7 @@ class Graph:
 
 
 def graph_of(spec: AgentSpec) -> Graph:
-    """Return the graph of an agent."""
+    """Return the graph of an agent: nodes are sources, then channels, then sinks, in the order of the file."""
     nodes: list[Node] = []
     edges: list[Edge] = []
     paths = {channel.name: channel.path for channel in spec.channels}
@@ -127,6 +127,7 @@ def metrics_of_interceptor(spec: AgentSpec, owner: SourceSpec | SinkSpec, name: 
 def _node_with_interceptors(
     agent: AgentSpec, spec: SourceSpec | SinkSpec, kind: NodeKind, words: tuple[str, ...], metrics: str
 ) -> Node:
+    """Return the node of a source or sink, with the nodes of its interceptors."""
     interceptors = tuple(
         _node(agent, one, "interceptor", (), f"INTERCEPTOR.{metrics_of_interceptor(agent, spec, one.name)}")
         for one in spec.interceptors
@@ -135,7 +136,7 @@ def _node_with_interceptors(
 
 
 def _topic_edges(sink: SinkSpec, spec: AgentSpec) -> Iterator[tuple[str, str]]:
-    """Yield each topic that a processor writes and a channel of this agent reads, with the channel's path."""
+    """Yield topic and channel path for each topic that a processor writes and a channel of this agent reads."""
     if not issubclass(sink.cls, StreamingSink):
         return
     topics = sink.make().topics()
@@ -146,6 +147,7 @@ def _topic_edges(sink: SinkSpec, spec: AgentSpec) -> Iterator[tuple[str, str]]:
 
 
 def _node(agent: AgentSpec, spec: ComponentSpec, kind: NodeKind, words: tuple[str, ...], metrics: str) -> Node:
+    """Return the node of a component. `words` are annotations, and `metrics` the key of its metrics."""
     options = agent.shown_options(spec.path)
     if kind in ("source", "sink"):  # the nodes of interceptors have these options
         options = {name: value for name, value in options.items() if not name.startswith("interceptors.")}
@@ -156,6 +158,7 @@ def _node(agent: AgentSpec, spec: ComponentSpec, kind: NodeKind, words: tuple[st
 
 
 def _lag_unit(agent: AgentSpec, spec: ComponentSpec) -> str:
+    """Return the unit of a sink's lag, `records` or `events`; empty for other components."""
     if not isinstance(spec, SinkSpec):
         return ""
     channel = agent.channel(spec.channel).make()
@@ -163,6 +166,7 @@ def _lag_unit(agent: AgentSpec, spec: ComponentSpec) -> str:
 
 
 def _defaults(config: Config, written: Mapping[str, str]) -> dict[str, str]:
+    """Return option → default of all options with an effect that the configuration does not set, without secrets."""
     defaults = {}
     for option in type(config).options():
         value = getattr(config, option.field, None)
@@ -172,6 +176,7 @@ def _defaults(config: Config, written: Mapping[str, str]) -> dict[str, str]:
 
 
 def _source_words(source: SourceSpec) -> tuple[str, ...]:
+    """Return the annotations of a source by its selector."""
     selector = source.selector
     words = [f"by header {selector.header}"] * (selector.kind == "multiplexing")
     return (*words, *(["channels in turn"] * (selector.kind == "load_balancing")))
@@ -194,7 +199,7 @@ def _routes(source: SourceSpec) -> Iterator[tuple[str, EdgeKind, str]]:
 
 
 def text_lines(graph: Graph) -> list[str]:
-    """Return a line for each edge, with interceptors, then a line for each sink group.
+    """Return a line for each edge with interceptors, each component without edges, and each sink group.
 
     The edges of a channel with one source and one sink are joined into one line.
     """
@@ -225,6 +230,7 @@ def text_lines(graph: Graph) -> list[str]:
 
 
 def _end_label(node: Node) -> str:
+    """Return the text of a node at the end of an edge, after its interceptors."""
     return " → ".join([*map(_label, node.interceptors), _label(node)])
 
 
@@ -232,6 +238,7 @@ _TEXT_ARROWS = {"events": "→", "optional": "⇢ (optional)", "overflow": "→ 
 
 
 def _label(node: Node) -> str:
+    """Return `name (type, annotations)`."""
     return f"{node.name} ({', '.join((node.type, *node.words))})"
 
 
@@ -243,7 +250,7 @@ _ARROWS = {"events": "-->", "optional": "-.->", "overflow": "-.->", "topic": "-.
 
 
 def render_mermaid(graph: Graph) -> str:
-    """Return a Mermaid flowchart, which GitHub and many wikis render."""
+    """Return the graph as a Mermaid flowchart, which GitHub and many wikis render."""
     ids = {node.id: f"n{number}" for number, node in enumerate(graph.nodes)}
     lines = ["flowchart LR"]
     for node in graph.nodes:
@@ -272,7 +279,7 @@ _COLOURS = {"source": "#2f6f4f", "channel": "#1f4e79", "sink": "#7a2e4d"}
 
 
 def render_svg(graph: Graph) -> str:
-    """Return a self-contained SVG picture."""
+    """Return the graph as a self-contained SVG picture."""
     columns = [column for kind in _COLOURS if (column := [node for node in graph.nodes if node.kind == kind])]
     heights = [sum(map(_height, column)) + _GAP * (len(column) - 1) for column in columns]
     width, height = len(columns) * (_WIDTH + _COLUMN_GAP) - _COLUMN_GAP + 60, max(heights, default=0) + 20
@@ -311,6 +318,7 @@ def _small_text(x: float, y: float, words: str) -> str:
 
 
 def _line(edge: Edge, positions: Mapping[str, tuple[float, float, float]]) -> str:
+    """Return the SVG path of an edge, with its label. `positions` has x, y and height by node."""
     (x1, y1, tall1), (x2, y2, tall2) = positions[edge.start], positions[edge.end]
     y1, y2, across = y1 + tall1 / 2, y2 + tall2 / 2, _COLUMN_GAP / 2
     if edge.kind == "overflow":  # both nodes are in one column: a curve around their left edges

@@ -56,7 +56,7 @@ class _StderrHandler(logging.StreamHandler[TextIO]):
 
 
 def format_time(record: logging.LogRecord) -> str:
-    """Return the time of a record in ISO format, in local time with its zone, in milliseconds."""
+    """Return the time of a log record in ISO format, in local time with its zone, to the millisecond."""
     return datetime.fromtimestamp(record.created, UTC).astimezone().isoformat(timespec="milliseconds")
 
 
@@ -65,8 +65,9 @@ def log_to_stderr(
     form: str | None = None,
     record_filter: Callable[[logging.LogRecord], bool] | None = None,
 ) -> None:
-    """Begin to log; `level` and `form` default to the environment variables.
+    """Begin to log to standard error, and set the environment variables, which child processes inherit.
 
+    `level` and `form` ("text" or "json") default to the environment variables, and else to INFO and text.
     `record_filter` returns False for a record to drop.
     """
     level = level or os.environ.get(LEVEL_VARIABLE) or "INFO"

@@ -17,7 +17,7 @@ class OnYarn(Protocol):
     """Application on YARN of one Spark session, from before its submission until after its end."""
 
     def settings(self, own: Mapping[str, str]) -> dict[str, str]:
-        """Return Spark's properties of the application; `own` are the user's."""
+        """Return Spark's properties for the application: the user's properties `own`, and the tag of the agent."""
 
     def prepare(
         self, jvm: Any, conf: Mapping[str, str], archives: Iterable[tuple[Path, str]], jars: Iterable[Path]
@@ -31,21 +31,25 @@ class OnYarn(Protocol):
         """Return a context that reports the reasons for which the application waits while Spark submits it."""
 
     def executor_shortage(self, needed: str) -> str | None:
-        """Return the reason why a running application has no executor; None while one starts."""
+        """Return the reason why a running application has no executor; None while one starts or runs.
+
+        `needed` describes the container that is needed.
+        """
 
     def end_reason(self) -> str | None:
-        """Return the reason for the end of the application; None if it runs, or if YARN does not answer in time."""
+        """Return the reason for the end of the application; None if it runs or YARN does not answer in 10 s."""
 
     def end(self) -> None:
-        """End the application, if there is one."""
+        """End the application, if there is one. Best-effort, for at most 10 s."""
 
 
 def agent_on_yarn(
     agent: str, configuration: str, warn: Callable[[str], None], publish: Callable[[Mapping[str, str]], None]
 ) -> OnYarn:
-    """Return the application of an agent with this configuration file, which later runs of the agent recognize.
+    """Return the application of an agent with this configuration file, not submitted yet.
 
-    `warn` is called with the reason for which the application waits, `publish` with its ID and web page.
+    Later runs of the agent recognize it. `warn` is called with the reason for which the application waits, `publish`
+    with its ID and web page.
     """
     from flafka.agent.yarn import application
 
@@ -53,28 +57,34 @@ def agent_on_yarn(
 
 
 def session_on_yarn(warn: Callable[[str], None]) -> OnYarn:
-    """Return the application of a session without an agent. `warn` is as for `agent_on_yarn`."""
+    """Return the application of a session without an agent, not submitted yet.
+
+    `warn` is called with the reason for which the application waits.
+    """
     from flafka.agent.yarn import application
 
     return application.YarnApplication(f"flafka-{uuid.uuid4().hex}", warn)
 
 
 def hadoop_configuration() -> YarnConfiguration:
-    """Read the Hadoop configuration of this process. Raises FlafkaError if it is missing or incomplete."""
+    """Return the Hadoop configuration of this process. Raises FlafkaError if it is missing or incomplete."""
     from flafka.agent.yarn import hadoop
 
     return hadoop.hadoop_configuration()
 
 
 def file_problems(conf: Mapping[str, str]) -> Iterator[str]:
-    """Find problems with the paths of files that executors need, without a connection."""
+    """Yield problems with the paths of files that executors need, without a connection.
+
+    `conf` are Spark's properties.
+    """
     from flafka.agent.yarn import uploads
 
     return uploads.file_problems(conf)
 
 
 def yarn_problems(options: AgentOptions) -> Iterator[str]:
-    """Find problems that would keep the agent's application from running, at the ResourceManager."""
+    """Yield problems that would keep the agent's application from running, by asking the ResourceManager."""
     from flafka.agent.yarn import resourcemanager
 
     return resourcemanager.yarn_problems(options)

@@ -24,12 +24,12 @@ def format_option_value(value: object) -> str:
 
 
 def is_local_master(master: str) -> bool:
-    """Return True if Spark's executors run in the driver's JVM, on the agent's host."""
+    """Return True for a master `local` or `local[n]`, with executors in the driver's JVM on the agent's host."""
     return LOCAL.fullmatch(master) is not None
 
 
 def parse_master_addresses(master: str) -> list[tuple[str, int]]:
-    """Return hosts and ports of `spark://host:port,host:port`; empty for another kind of master."""
+    """Return hosts and ports of `spark://host:port,host:port`, IPv6 without brackets; empty for another master."""
     if not STANDALONE.fullmatch(master):
         return []
     pairs = (address.rpartition(":") for address in master.removeprefix("spark://").split(","))

@@ -43,7 +43,11 @@ def find_source(spec: AgentSpec, name: str | None) -> SourceSpec:
 def run_pipeline(
     spec: AgentSpec, source: SourceSpec, events: Sequence[Event], arrival: int = ARRIVAL_MILLISECONDS
 ) -> PipelineOutputs:
-    """Return the events at each component that they reach from a source. `arrival` is in milliseconds."""
+    """Return the events at the source, and at each of its channels and their sinks, without opening any.
+
+    `arrival` is the time at which channels take the events, in ms since the epoch. Interceptors are opened. Raises
+    their errors.
+    """
     rejected: list[PipelineOutput] = []
     with open_interceptors(source.interceptors) as interceptors:
         kept = intercept(Batch.of(events), interceptors, rejected=_collect_rejected(rejected))
@@ -68,6 +72,7 @@ def run_pipeline(
 
 
 def _sink_outputs(spec: SinkSpec, batch: Batch) -> list[PipelineOutput]:
+    """Return the events of a batch at a sink with their destinations, then events that its interceptors reject."""
     rejected: list[PipelineOutput] = []
     with open_interceptors(spec.interceptors) as interceptors:
         batch = intercept(batch, interceptors, rejected=_collect_rejected(rejected))
@@ -80,7 +85,7 @@ def _sink_outputs(spec: SinkSpec, batch: Batch) -> list[PipelineOutput]:
 
 
 def _collect_rejected(outputs: list[PipelineOutput]) -> Callable[[Batch, Sequence[str]], None]:
-    """Return a callback that appends rejected events with their reasons."""
+    """Return a callback for `intercept` that appends rejected events with their reasons to `outputs`."""
 
     def add(batch: Batch, reasons: Sequence[str]) -> None:
         outputs.extend(

@@ -54,7 +54,7 @@ class PipelineTestResult:
 
 
 def run_tests(file: Path) -> Iterator[PipelineTestResult]:
-    """Run the tests of a file and yield their results. Raises FlafkaError for an invalid file."""
+    """Run the tests of a file in order, and yield the result of each. Raises FlafkaError for an invalid file."""
     table = _read(file)
     _check_keys(table, FILE_KEYS, str(file))
     configuration = file.parent / str(table.get("configuration", file.name.removesuffix(SUFFIX) + ".conf"))
@@ -70,6 +70,7 @@ def run_tests(file: Path) -> Iterator[PipelineTestResult]:
 
 
 def _read(file: Path) -> dict[str, Any]:
+    """Return the content of a TOML file. Raises FlafkaError if it cannot be read or parsed."""
     try:
         return tomllib.loads(file.read_text("utf-8"))
     except OSError as e:
@@ -84,7 +85,10 @@ _KINDS = {str: "a text", int: "a whole number", list: "a list", dict: "a table",
 def _check_keys(
     table: Mapping[str, Any], keys: Mapping[str, Any], location: str, *, allow_unknown: bool = False
 ) -> None:
-    """Raise FlafkaError for unknown keys, unless `allow_unknown`, and for values of the wrong type."""
+    """Raise FlafkaError for unknown keys, unless `allow_unknown`, and for values of the wrong type.
+
+    `location` is the file and test, for the text.
+    """
     for key, value in table.items():
         kind = keys.get(key)
         if kind is None:
@@ -104,7 +108,7 @@ def _check_keys(
 
 
 def _check_patterns(expected: Mapping[str, Any], location: str) -> None:
-    """Raise FlafkaError for invalid patterns of events."""
+    """Raise FlafkaError for invalid keys, types or regular expressions in the expected events."""
     for pattern in (expected.get("each", {}), *expected.get("event", [])):
         _check_keys(pattern, PATTERN_KEYS, location, allow_unknown=True)
         regexes = pattern.get("body_matches", ""), pattern.get("rejected", "")
@@ -116,6 +120,7 @@ def _check_patterns(expected: Mapping[str, Any], location: str) -> None:
 
 
 def _differences(spec: AgentSpec, test: Mapping[str, Any], location: str, directory: Path) -> Iterator[str]:
+    """Run one test, and yield its differences. Raises FlafkaError for an invalid test."""
     _check_keys(test, TEST_KEYS, location)
     source = find_source(spec, test.get("source"))
     arrival = test.get("arrival")
@@ -135,6 +140,7 @@ def _differences(spec: AgentSpec, test: Mapping[str, Any], location: str, direct
 
 
 def _events(test: Mapping[str, Any], location: str, directory: Path) -> Iterator[Event]:
+    """Yield the events of a test: tables, then lines, then the lines of its file. Raises FlafkaError."""
     for table in test.get("event", []):
         _check_keys(table, EVENT_KEYS, location)
         headers = {name: str(value) for name, value in table.get("headers", {}).items()}
@@ -150,6 +156,7 @@ def _events(test: Mapping[str, Any], location: str, directory: Path) -> Iterator
 
 
 def _body(table: Mapping[str, Any]) -> bytes | None:
+    """Return the body in `body_base64` or `body`; None without both."""
     if "body_base64" in table:
         return base64.b64decode(str(table["body_base64"]))
     return str(table["body"]).encode() if "body" in table else None
@@ -159,6 +166,7 @@ def _body(table: Mapping[str, Any]) -> bytes | None:
 
 
 def _compare(expected: Mapping[str, Any], component: str, outputs: Sequence[PipelineOutput]) -> Iterator[str]:
+    """Yield the differences between an expectation and the events at a component: their number, then each event."""
     count = expected.get("count", len(expected["event"]) if "event" in expected else None)
     if count is not None and count != len(outputs):
         yield f"at {component}: {count} events expected, got {len(outputs)}: {_listed(outputs)}"
@@ -171,11 +179,13 @@ def _compare(expected: Mapping[str, Any], component: str, outputs: Sequence[Pipe
 
 
 def _listed(outputs: Sequence[PipelineOutput]) -> str:
+    """Return the bodies of the first five events, or "none"."""
     bodies = [_text(output.event.body) for output in outputs[:5]]
     return ", ".join([*bodies, "…"] if len(outputs) > 5 else bodies) or "none"
 
 
 def _compare_output(pattern: Mapping[str, Any], output: PipelineOutput) -> Iterator[str]:
+    """Yield the differences of one event and its destination from a pattern."""
     destination = output.destination
     yield from _compare_event(pattern, output.event)
     if "rejected" in destination and "rejected" not in pattern and pattern:
@@ -196,6 +206,7 @@ def _compare_output(pattern: Mapping[str, Any], output: PipelineOutput) -> Itera
 
 
 def _compare_event(pattern: Mapping[str, Any], event: Event) -> Iterator[str]:
+    """Yield the differences of an event's body and headers from a pattern."""
     text, headers, body = event.body.decode(errors="backslashreplace"), event.headers, _body(pattern)
     if body is not None and body != event.body:
         yield _difference("the body", _text(body), repr(text))
@@ -211,7 +222,7 @@ def _compare_event(pattern: Mapping[str, Any], event: Event) -> Iterator[str]:
 
 
 def _contains(actual: Any, expected: Any) -> bool:
-    """Return True if the values are equal; of a table, only expected keys are compared."""
+    """Return True if the values are equal; of a table, only the keys of `expected` are compared, recursively."""
     if isinstance(expected, Mapping) and isinstance(actual, Mapping):
         return all(key in actual and _contains(actual[key], value) for key, value in expected.items())
     return bool(expected == actual)
@@ -229,7 +240,11 @@ def _text(body: bytes) -> str:
 
 
 def generate_test(spec: AgentSpec, name: str, source: str | None, events: Sequence[Event], configuration: str) -> str:
-    """Return a test that expects the present outputs, without values that differ from run to run."""
+    """Return the TOML of a test that expects the present outputs for `events`.
+
+    The pipeline runs twice: values that differ between both runs are left out. Raises FlafkaError for an unknown
+    source.
+    """
     chosen = find_source(spec, source)
     first, second = run_pipeline(spec, chosen, events), run_pipeline(spec, chosen, events)
     lines = [
@@ -257,6 +272,7 @@ def generate_test(spec: AgentSpec, name: str, source: str | None, events: Sequen
 
 
 def _as_toml(body: bytes | None, headers: Mapping[str, str]) -> Iterator[str]:
+    """Yield the lines of TOML for a body, unless it is None, and for headers."""
     if body is not None:
         try:
             yield f"body = {_quoted(body.decode())}"
@@ -279,7 +295,10 @@ def _value(value: Any) -> str:
 
 
 def parse_events(lines: Sequence[str]) -> list[Event]:
-    """Return the events of plain lines or of output of `agent tap --json`; of an interceptor, those before it."""
+    """Return the events in lines: each line is a body, or an object from `agent tap --json`.
+
+    Empty lines, and events after an interceptor, are left out.
+    """
     events = []
     for line in filter(None, lines):
         try:

@@ -20,17 +20,20 @@ def _package(kind: str) -> str:
 
 
 def read_template(kind: str, *, test: bool = False) -> str:
-    """Return the template of a component or a processor, or of its test."""
+    """Return the template of a component or a processor; with `test`, that of its test."""
     return (resources.files(_package(kind)) / f"{'test_' * test}{kind}.py").read_text("utf-8")
 
 
 def render_java_replacement(kind: str, java_class: str) -> str:
-    """Return a component that replaces a Java class in configurations."""
+    """Return the template of a component with `java_class` as its alias."""
     return read_template(kind).replace("com.example.Mine", java_class)
 
 
 def render_files(kind: str, name: str, directory: Path) -> dict[str, str]:
-    """Return the contents of the files for a new directory by file name. Raises FlafkaError for an invalid name."""
+    """Return file name → content for a new directory. Writes nothing.
+
+    Raises FlafkaError if `name` is not valid, or is that of a type or a Python module already.
+    """
     if kind == "agent":
         return {"agent.conf": _fill(AGENT, name, directory), "agent.test.toml": AGENT_TEST}
     module = _module_name(kind, name)
@@ -45,11 +48,13 @@ def render_files(kind: str, name: str, directory: Path) -> dict[str, str]:
 
 
 def _fill(text: str, name: str, directory: Path) -> str:
+    """Return the text with name, module and absolute directory in place of the placeholders."""
     text = text.replace("{NAME}", name).replace("{MODULE}", name.replace("-", "_"))
     return text.replace("{DIRECTORY}", str(directory.absolute()))
 
 
 def _module_name(kind: str, name: str) -> str:
+    """Return the name of the Python module. Raises FlafkaError if `name` is not valid or is used already."""
     if not NAME.fullmatch(name):
         raise FlafkaError(
             f"{name!r} is not a valid name of a {kind}: use lower-case letters and digits, as in my-{kind}"
@@ -67,7 +72,7 @@ def _module_name(kind: str, name: str) -> str:
 
 
 def _without_java(kind: str, text: str, name: str) -> str:
-    """Remove the alias and the docstrings of a Java class."""
+    """Return the template of a component without the alias and the docstrings of a Java class."""
     if kind not in COMPONENTS:
         return text
     head = f'"""The {kind} `{name}`."""\n'
@@ -77,6 +82,7 @@ def _without_java(kind: str, text: str, name: str) -> str:
 
 
 def _rename(text: str, kind: str, name: str) -> str:
+    """Return the template with `name` in place of its names for module, type and class."""
     module = name.replace("-", "_")
     text = text.replace(f"{_package(kind)}.{kind}", module).replace(
         f'type_name = "my_{kind}"', f'type_name = "{name}"'

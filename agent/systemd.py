@@ -28,10 +28,10 @@ class Systemd:
         self._watchdog_deadline = 0.0
 
     def update(self, waiting: Mapping[str, str], state: str) -> None:
-        """Notify systemd of changes; call this about every second.
+        """Notify systemd of changes: ready once nothing waits, status, and the watchdog. Call it about once a second.
 
-        `waiting` maps the path of each component that does not take events yet to the reason. Best-effort: a failed
-        notification of the state is not repeated.
+        `waiting` has path → reason of each component that does not take events yet. `state` is the health of the
+        agent. Best-effort: a failed notification is not repeated.
         """
         if not self._address:
             return
@@ -52,10 +52,11 @@ class Systemd:
         self._notify(lines)
 
     def stopping(self) -> None:
-        """Notify systemd that the agent drains and ends."""
+        """Notify systemd that the agent drains and ends. Best-effort."""
         self._notify(["STOPPING=1", "STATUS=draining"])
 
     def _notify(self, lines: list[str]) -> None:
+        """Send these lines to systemd in one datagram; errors are ignored."""
         if not self._address or not lines:
             return
         # Non-blocking: a full socket of systemd must not stop the agent.

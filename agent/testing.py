@@ -52,7 +52,7 @@ def run_processor(
 
 @functools.cache
 def session() -> Any:
-    """Return the Spark session of this process, with one core; it is started once and stopped at exit."""
+    """Return the Spark session of this process, with one core. The first call starts it; it is stopped at exit."""
     log_file = Path(tempfile.gettempdir(), f"flafka-testing-{os.getpid()}.log")
     # Spark's workers need the directories of modules that the processor imports, as pytest finds them.
     installed = tuple(map(Path, (sys.prefix, sys.base_prefix)))
@@ -65,6 +65,7 @@ def session() -> Any:
 
 
 def _rows(frame: Any, mode: str, checkpoint: str) -> list[Any]:
+    """Return the rows that a streaming DataFrame yields for all micro-batches, in the output mode `mode`."""
     rows: list[Any] = []
 
     def keep(batch: Any, _: int) -> None:

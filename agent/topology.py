@@ -59,7 +59,7 @@ class Route:
     """Channels whose failures are counted, not raised."""
 
     def channels(self, *, required: bool) -> tuple[str, ...]:
-        """Return the required or the optional channels."""
+        """Return the required channels if `required`, else the optional channels."""
         return self.required if required else self.optional
 
 
@@ -168,14 +168,17 @@ class AgentSpec:
     """Files read after `file`."""
 
     def command(self, words: str) -> str:
-        """Return a shell command such as `agent dlq list` with this configuration, for any working directory."""
+        """Return the shell command `agent <words>` with this configuration, for any working directory.
+
+        An example for `words` is `dlq list`.
+        """
         files = [str(Path(file).absolute()) for file in (self.file, *self.more)]
         option = "-c" if len(files) == 1 else "-f"
         arguments = " ".join(f"{option} {shlex.quote(file)}" for file in files)
         return f"agent {words} {arguments} -n {shlex.quote(self.name)}"
 
     def shown_options(self, path: str) -> dict[str, str]:
-        """Return option → value of one component, without secrets."""
+        """Return option → value of the component with this path, as written, without secrets."""
         prefix = f"{path}."
         return {key.removeprefix(prefix): value for key, value in self.shown.items() if key.startswith(prefix)}
 
@@ -188,5 +191,5 @@ class AgentSpec:
             yield from end.interceptors
 
     def channel(self, name: str) -> ChannelSpec:
-        """Return the channel of that name."""
+        """Return the channel of that name. Raises StopIteration if there is none."""
         return next(channel for channel in self.channels if channel.name == name)

@@ -72,12 +72,12 @@ class Trace:
 
     @property
     def is_found(self) -> bool:
-        """True if the event is in the channel, in a store, or a dead letter."""
+        """True if the event is in the channel, was delivered to a sink's store, or is a dead letter."""
         is_delivered = any(sink.state == "delivered" for sink in self.sinks)
         return self.event is not None or bool(self.dead_letters) or is_delivered
 
     def to_json(self) -> dict[str, Any]:
-        """Return the JSON output of `agent trace`, with the body in base64."""
+        """Return the JSON object that `agent trace --json` prints, with the body in base64."""
         event = self.event
         return {
             "id": str(self.id),
@@ -102,7 +102,10 @@ class Trace:
 
 
 def parse_event_id(spec: AgentSpec, text: str) -> EventId:
-    """Find an event ID in a text, such as the row key of a store. Raises FlafkaError if there is none."""
+    """Return the event ID in a text, such as the row key of a store. Raises FlafkaError if there is none.
+
+    IDs of a channel or topic of the configuration are found anywhere in the text, other IDs only alone.
+    """
     names = [getattr(channel.config, "topic", "") or channel.name for channel in spec.channels]
     for name in sorted(names, key=len, reverse=True):
         if match := re.search(rf"(?<!\w){re.escape(name)}{_ID_SUFFIX}", text, re.ASCII):
@@ -116,9 +119,9 @@ def parse_event_id(spec: AgentSpec, text: str) -> EventId:
 
 
 def trace(spec: AgentSpec, id: EventId) -> Trace:
-    """Trace an event through an agent. Raises Retry if brokers of its channel do not answer.
+    """Return the trace of an event through an agent. Reads only, and does not join any group.
 
-    The state at a sink whose store does not answer is `unknown`.
+    The state at a sink whose store does not answer is `unknown`. Raises Retry if brokers do not answer.
     """
     for channel in spec.channels:
         sinks = [sink for sink in spec.sinks if sink.channel == channel.name]
@@ -131,6 +134,7 @@ def trace(spec: AgentSpec, id: EventId) -> Trace:
 def _trace_in_channel(
     spec: AgentSpec, channel: ChannelSpec, sinks: list[SinkSpec], id: EventId, location: EventLocation
 ) -> Trace:
+    """Return the trace of an event whose `location` is in this channel; without states if the ID never existed."""
     dead_letters = tuple(_dead_letters(spec, channel, id))
     batch = _batch_of(location.polled, id)
     event, arrival = None, None
@@ -156,13 +160,14 @@ def _trace_in_channel(
 
 
 def _may_have_been_removed(location: EventLocation, id: EventId) -> bool:
-    """Return True if the record of a missing event was in the channel, according to a committed offset."""
+    """Return True if a committed offset shows that the missing record was in the channel, and was removed."""
     if location.polled is not None:
         return False
     return any((committed.next_offset or 0) > id.offset for committed in location.committed.values())
 
 
 def _batch_of(polled: PolledBatch | None, id: EventId) -> Batch | None:
+    """Return a batch with the event of this ID only; None if the polled batch does not have it."""
     if polled is None:
         return None
     rows = [row for row, id_of_row in enumerate(polled.batch.ids()) if id_of_row == id]
@@ -170,6 +175,7 @@ def _batch_of(polled: PolledBatch | None, id: EventId) -> Batch | None:
 
 
 def _dead_letters(spec: AgentSpec, channel: ChannelSpec, id: EventId) -> Iterator[StoredDeadLetter]:
+    """Yield the dead letters of this event that belong to this configuration."""
     store = dead_letter_store(spec.name, channel, channel.make(), spec.options, spec.file)
     owned = OwnedDeadLetters(spec, channel, store, None)
     for dead_letter in read_dead_letters(store):
@@ -178,6 +184,7 @@ def _dead_letters(spec: AgentSpec, channel: ChannelSpec, id: EventId) -> Iterato
 
 
 def _unknown_channel(spec: AgentSpec, id: EventId) -> str:
+    """Return the reason why no channel of the configuration has this ID."""
     name = id.topic.partition("~")[0]
     for channel_spec in spec.channels:
         channel = channel_spec.make()
@@ -196,7 +203,10 @@ def _trace_at_sink(
     batch: Batch | None,
     dead_letters: tuple[StoredDeadLetter, ...],
 ) -> SinkTrace:
-    """Return the state of an event at one sink, by the store first, and by the group's offset otherwise."""
+    """Return the state of an event at one sink: by its interceptors, dead letters, store, and the group's offset.
+
+    `batch` has only this event; None if the channel does not have it any more.
+    """
     committed = location.committed[spec.group]
     offset = committed.next_offset or 0
     type_name = spec.cls.type_name
@@ -237,7 +247,7 @@ def _trace_at_sink(
 
 
 def _resolve_groups(sinks: list[SinkSpec], states: list[SinkTrace]) -> Iterator[SinkTrace]:
-    """Mark the event as `elsewhere` at sinks of a consumer group in which another sink got it."""
+    """Yield the states in order. A sink whose consumer group delivered the event to another sink gets `elsewhere`."""
     recipients = {spec.group: state.sink for spec, state in zip(sinks, states, strict=True) if state.state in DECIDED}
     for spec, state in zip(sinks, states, strict=True):
         if state.state not in DECIDED and (other := recipients.get(spec.group)) is not None:
@@ -247,6 +257,7 @@ def _resolve_groups(sinks: list[SinkSpec], states: list[SinkTrace]) -> Iterator[
 
 
 def _query_sink(spec: SinkSpec, committed: Assignment, id: EventId, batch: Batch | None) -> list[Mapping[str, Any]]:
+    """Return the answers of the sink's store about an event; an error becomes an answer with the key `unknown`."""
     sink: Sink[Any] = spec.make()
     try:
         return list(sink.trace(committed, id, batch))

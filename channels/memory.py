@@ -91,7 +91,11 @@ class MemoryChannel(Channel[MemoryConfig]):
         self.metrics.set("ChannelSize", 0)
 
     def put(self, batch: Batch) -> None:
-        """Add events. Block while the channel is full."""
+        """Put events into memory, in parts of at most transactionCapacity. Block while the channel is full.
+
+        A channel without untaken events accepts a part of any size. Raises Retry if the agent stops while it is full;
+        earlier parts are stored then.
+        """
         config = self.config
         self.metrics.add("EventPutAttemptCount", len(batch))
         for part in batch.split(min(config.transaction_capacity, config.capacity), config.byte_capacity):
@@ -105,28 +109,32 @@ class MemoryChannel(Channel[MemoryConfig]):
             self.metrics.add("EventPutSuccessCount", len(part))
 
     def reader(self, owner: RebalanceListener, *, group: str | None, member: str) -> Reader:
-        """Return a new reader with its own partition. All readers compete for the events."""
+        """Return a new reader with its own partition. All readers compete for the events; `group` has no effect."""
         with self._changed:
             self._readers += 1
             partition = self._readers
         return _MemoryReader(self, owner, partition, member)
 
     def _has_room(self, part: Batch) -> bool:
+        """Return True if the untaken events leave room for this part, or if there are none."""
         config, (events, size) = self.config, self._untaken()
         fits = events + len(part) <= config.capacity and size + part.nbytes <= config.byte_capacity
         return fits or not events
 
     def _untaken(self) -> tuple[int, int]:
-        """Return the number and the size of the untaken events."""
+        """Return the number and the size in bytes of the untaken events."""
         taken = self._taken.values()
         return self._events - sum(events for events, _ in taken), self._bytes - sum(size for _, size in taken)
 
     def needs_commit(self) -> bool:
-        """Return True if the taken events use too much memory."""
+        """Return True if the events that readers have taken have at least `MAX_UNCOMMITTED_BYTES`."""
         return sum(size for _, size in self._taken.values()) >= MAX_UNCOMMITTED_BYTES
 
     def _count(self, events: int, size: int, taken: Mapping[int, tuple[int, int]] = MappingProxyType({})) -> None:
-        """Add to the number and the size of the events in the channel, and update the `taken` ones by partition."""
+        """Add to the number and the size of the events in the channel, which may be negative, and set the metrics.
+
+        `taken` replaces number and size of the taken events of its partitions.
+        """
         self._events += events
         self._bytes += size
         self._taken.update(taken)
@@ -137,6 +145,8 @@ class MemoryChannel(Channel[MemoryConfig]):
 
 
 class _MemoryReader(Reader):
+    """Reader of a memory channel, where each taken batch has the next offset of the reader's partition."""
+
     def __init__(self, channel: MemoryChannel, listener: RebalanceListener, partition: int, member: str) -> None:
         self._channel, self._listener, self._partition = channel, listener, partition
         self._assignment = Assignment(
@@ -166,6 +176,7 @@ class _MemoryReader(Reader):
         return PolledBatch(self._assignment, OffsetRange(offset, offset + 1), Batch(batch.records, origin))
 
     def _next(self, timeout: float) -> tuple[int, int, Batch | None]:
+        """Return offset, arrival time and batch of the next untaken batch; no batch after `timeout` seconds."""
         channel = self._channel
         with channel._changed:
             if not channel._queue:
@@ -200,7 +211,10 @@ class _MemoryReader(Reader):
                 self._count(0, 0)
 
     def _count(self, events: int, size: int, *, is_committed: bool = False) -> None:
-        """Add to the number and the size of the taken events; of the events in the channel, too, if committed."""
+        """Add to the number and size of the reader's taken events, which may be negative, and update the channel.
+
+        With `is_committed`, they are also added to the events in the channel.
+        """
         self._events, self._bytes = self._events + events, self._bytes + size
         with self._channel._changed:
             taken = {self._partition: (self._events, self._bytes)}
@@ -210,7 +224,7 @@ class _MemoryReader(Reader):
         return bool(self._events) and self._channel.needs_commit()
 
     def close(self) -> None:
-        """Return the uncommitted events to the channel, for other readers."""
+        """Return the uncommitted events to the head of the channel's queue, for other readers."""
         with self._channel._changed:
             self._channel._queue.extendleft((arrival, batch) for _, arrival, batch in reversed(self._uncommitted))
             self._uncommitted.clear()

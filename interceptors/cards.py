@@ -41,7 +41,10 @@ _MAY_SEPARATE[[*b"\t +./_%-", *range(0x80, 0x100)]] = True
 
 
 def mask_cards(text: str, substitute: Callable[[str], str]) -> str:
-    """Return a text of digits and separators with its card numbers replaced by `substitute`."""
+    """Return a text of digits and separators with its card numbers replaced.
+
+    `substitute` gets the digits of a card number, without separators, and returns the replacement.
+    """
     groups = [match for match in _DIGITS.finditer(text) if match[1]]
     lengths = tuple(len(group[1]) for group in groups)
     pieces, end = [], 0
@@ -98,7 +101,7 @@ def rows_with_candidates(column: Array) -> npt.NDArray[np.bool_]:
 
 
 def _digit_runs(data: npt.NDArray[np.uint8], bounds: Ints) -> tuple[Ints, Ints]:
-    """Return start and end of each run of digits. A run ends at the end of its row."""
+    """Return start and exclusive end of each run of digits. A run ends at the end of its row."""
     is_digit = np.zeros(len(data) + 2, np.bool_)
     is_digit[1:-1] = data - _ZERO < 10
     edges = np.flatnonzero(is_digit[1:] != is_digit[:-1])
@@ -110,7 +113,7 @@ def _digit_runs(data: npt.NDArray[np.uint8], bounds: Ints) -> tuple[Ints, Ints]:
 
 
 def _are_cards(data: npt.NDArray[np.uint8], starts: Ints, ends: Ints) -> npt.NDArray[np.bool_]:
-    """Return `_is_card` of each number."""
+    """Return a mask of the numbers that `_is_card` accepts; `starts` and `ends` bound their digits in `data`."""
     offsets = ends[:, None] - np.arange(1, _MAX_DIGITS + 1)
     digits = (_bytes_at(data, offsets) - _ZERO) * (offsets >= starts[:, None])
     total = digits[:, ::2].sum(axis=1, dtype=np.int64) + _DOUBLED_DIGIT_SUMS[digits[:, 1::2]].sum(axis=1)
@@ -121,5 +124,5 @@ def _are_cards(data: npt.NDArray[np.uint8], starts: Ints, ends: Ints) -> npt.NDA
 
 
 def _bytes_at(data: npt.NDArray[np.uint8], offsets: Ints) -> npt.NDArray[np.uint8]:
-    """Return the bytes at these offsets; the last byte for an offset after the end."""
+    """Return the bytes at these offsets; the first byte for a negative offset, the last for one after the end."""
     return data.take(offsets, mode="clip")

@@ -45,7 +45,11 @@ class FilterInterceptor(PatternInterceptor[FilterConfig]):
         self._regex = None if config.match is None else config.compile_regex(config.match)
 
     def apply(self, batch: Batch) -> Batch:
-        """Return the events to keep."""
+        """Return the events whose value matches; with `drop`, the other events. They pass unchanged, in order.
+
+        The value is the body or the header of `on`. It matches if `match` occurs in it, or it equals a word of
+        `equals`. An event without the header does not match.
+        """
         if self.config.on == "body":
             column, words = batch.bodies, pa.array([word.encode() for word in self.config.equals], pa.binary())
         else:

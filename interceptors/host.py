@@ -39,7 +39,10 @@ class HostInterceptor(Interceptor[HostConfig]):
     """Value of the header. Looked up by `open` if None."""
 
     def open(self) -> None:
-        """Look up the address or the name."""
+        """Look up the address, or with `useIP = false` the full name, of this host.
+
+        If the name does not resolve, log a warning and show the error in the health; there is no exception.
+        """
         if self.host is None:
             try:
                 self.host = _address() if self.config.use_ip else socket.getfqdn()
@@ -53,13 +56,16 @@ class HostInterceptor(Interceptor[HostConfig]):
         return (self.config.host_header,)
 
     def intercept(self, batch: Batch) -> Batch:
-        """Set the header."""
+        """Return the events with the header; unchanged if this host's address is unknown.
+
+        With `preserveExisting`, an event that has the header keeps its value.
+        """
         if self.host is None:
             return batch
         return batch.with_header(self.config.host_header, self.host, preserve_existing=self.config.preserve_existing)
 
 
 def _address() -> str:
-    """Return the address of this host's name, preferably IPv4. Raises OSError."""
+    """Return the address that this host's name resolves to, preferably IPv4. Raises OSError if there is none."""
     addresses = socket.getaddrinfo(socket.gethostname(), None, type=socket.SOCK_STREAM)
     return str(min(addresses, key=lambda entry: entry[0] != socket.AF_INET)[4][0])

@@ -26,9 +26,10 @@ _COMPILED = re.compile(PATTERN.encode())
 
 
 def find_addresses(column: Array) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
-    """Return start and end of each address in the column's bytes, and a mask of rows left to the regular expression.
+    """Return start and exclusive end of each address in the column's bytes, and a mask of ambiguous rows.
 
-    No addresses are returned for rows of the mask. `column` is binary, without nulls.
+    An ambiguous row has overlapping candidates and is left to the regular expression: none of its addresses is
+    returned. `column` is binary, without nulls.
     """
     data, bounds = bytes_and_bounds(column)
     dots = find_byte(data, ord("."))
@@ -64,14 +65,17 @@ def find_addresses(column: Array) -> tuple[Ints, Ints, npt.NDArray[np.bool_]]:
 
 
 def replace_each(column: Array, substitute: Callable[[bytes], bytes]) -> Array:
-    """Return the column with every address replaced by `substitute`, body by body."""
+    """Return the column with every address replaced by `substitute`, body by body; `column` itself without one."""
     before = column.to_pylist()
     after = [_COMPILED.sub(lambda match: substitute(match[0]), body) for body in before]
     return column if after == before else pa.array(after, pa.binary())
 
 
 def replace_slices(column: Array, starts: Ints, ends: Ints, replacements: list[bytes]) -> Array:
-    """Return the column with slices replaced, each by its own text, or all by one. No slice may span rows."""
+    """Return the column with slices of its bytes replaced, each by its own text, or all by one.
+
+    The slices from `starts` to `ends`, exclusive, are ascending and disjoint. No slice may span rows.
+    """
     data, bounds = bytes_and_bounds(column)
     pieces = _split_at_slices(data, bounds, starts, ends)
     texts = pa.array(replacements, pa.binary())
@@ -88,7 +92,7 @@ def replace_slices(column: Array, starts: Ints, ends: Ints, replacements: list[b
 
 
 def _split_at_slices(data: npt.NDArray[np.uint8], bounds: Ints, starts: Ints, ends: Ints) -> Array:
-    """Return the bytes of all rows in pieces: every second piece is a slice."""
+    """Return the bytes of all rows in pieces: every second piece, from the second on, is a slice."""
     offsets = np.empty(2 * len(starts) + 2, np.int32)
     offsets[0], offsets[1:-1:2], offsets[2:-1:2], offsets[-1] = bounds[0], starts, ends, bounds[-1]
     return pa.Array.from_buffers(pa.binary(), len(offsets) - 1, [None, pa.py_buffer(offsets), pa.py_buffer(data)])

@@ -65,11 +65,12 @@ class JsonConfig(Config):
             raise ValueError(f"the header {duplicates[0]} is named twice")
 
     def headers(self) -> dict[str, str]:
-        """Return the field of each header."""
+        """Return the field of each header, by header name: `fields` first, then `fields.<header>`."""
         return {**{name: name for name in self.fields}, **self.renamed}
 
 
 def _check_name(field: str) -> None:
+    """Raise ValueError if the name of a field is empty or has a backslash, a quote or a control character."""
     if not field or re.search(r'[\\"\x00-\x1f]', field):
         raise ValueError(f"must name a field, without backslashes, quotes and control characters, not {field!r}")
 
@@ -96,7 +97,12 @@ class JsonInterceptor(Interceptor[JsonConfig]):
         return self._fields
 
     def intercept(self, batch: Batch) -> Batch:
-        """Set the headers; counts the bodies that are no JSON objects as `JsonFailedCount`."""
+        """Return the events with fields of their JSON bodies as headers.
+
+        An event without the field, or with null, keeps its header; with `preserveExisting`, any event that has it. An
+        event whose body is no JSON object is counted as `JsonFailedCount`. It passes unchanged, is dropped, or
+        becomes a dead letter, as `onError` says.
+        """
         objects = [self._reader.read(body) for body in batch.bodies.to_pylist()]
         columns = self._reader.columns(objects)
         texts = {header: to_texts(columns[field]) for header, field in self._fields.items()}
@@ -123,6 +129,7 @@ class JsonInterceptor(Interceptor[JsonConfig]):
         return batch
 
     def _reason(self, body: bytes) -> str:
+        """Return why an event with this body is rejected: no JSON object, or a field that is not UTF-8."""
         try:
             self._reader.decode(body)
         except DECODE_ERRORS as e:
@@ -134,7 +141,7 @@ class FieldReader:
     """Reader of some fields of JSON objects, which skips other fields without decoding them."""
 
     def __init__(self, paths: Collection[str]) -> None:
-        """Read these fields; `a.b` is the field `b` of the object `a`."""
+        """Read the fields with these paths; `a.b` is the field of that name, or the field `b` of the object `a`."""
         nested: dict[str, list[str]] = {}
         for path in paths:
             parts = path.split(".")
@@ -151,14 +158,17 @@ class FieldReader:
         """Decoder of the object in a body. Raises one of `DECODE_ERRORS`."""
 
     def read(self, body: Any) -> Any:
-        """Return the decoded object; None if the body is not an object."""
+        """Return the decoded object, for `columns`; None if the body is not a valid JSON object."""
         try:
             return self.decode(body)
         except DECODE_ERRORS:
             return None
 
     def columns(self, objects: Sequence[Any]) -> dict[str, list[Any]]:
-        """Return the JSON source of each field by path, None in objects without it."""
+        """Return the JSON source of each field by path, one entry per object; None in objects without the field.
+
+        For the path `a.b`, a field named `a.b` comes before the field `b` of `a`.
+        """
         columns = {
             name: [None if decoded is None else getattr(decoded, attribute) for decoded in objects]
             for name, attribute in self._attributes.items()
@@ -174,7 +184,10 @@ class FieldReader:
 
 
 def to_texts(values: Sequence[Any]) -> tuple[Array, list[int]]:
-    """Return JSON values as texts, null for None and JSON's null, and the rows with invalid Unicode."""
+    """Return JSON sources as a column of texts, and the rows with invalid Unicode.
+
+    A JSON string is decoded, any other value stays as its source. None, JSON's null and invalid Unicode become null.
+    """
     raw = [None if value is None else bytes(value) for value in values]
     encoded = pa.array(raw, pa.binary()).dictionary_encode()
     invalid: set[int] = set()
@@ -190,6 +203,7 @@ def to_texts(values: Sequence[Any]) -> tuple[Array, list[int]]:
 
 
 def _text(value: bytes) -> str | None:
+    """Return a JSON string decoded, any other JSON value as its source; None for null."""
     if value.startswith(b'"'):
         return msgspec.json.decode(value, type=str)
     return None if value == b"null" else value.decode()

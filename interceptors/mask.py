@@ -104,7 +104,7 @@ class MaskConfig(PatternConfig):
         return names
 
     def patterns_by_option(self) -> Mapping[str, str]:
-        """Return the regular expressions by option."""
+        """Return the regular expressions of `patterns.<name>` by the names of their options."""
         return {f"patterns.{name}": pattern for name, pattern in self.own.items()}
 
     @cross_field_validator("own", "allow_backtracking")
@@ -145,7 +145,10 @@ class MaskInterceptor(PatternInterceptor[MaskConfig]):
             self._masks.append(self._mask(config.compile_regex(pattern, isolate=True)))
 
     def apply(self, batch: Batch) -> Batch:
-        """Mask all matches; count events with matches as `EventMaskedCount`."""
+        """Return the batch with all matches in the body and headers of `on` masked.
+
+        Events that this changes are counted as `EventMaskedCount`.
+        """
         masked = None
         for name in self.config.on:
             before = batch.bodies if name == "body" else batch.header(name)
@@ -163,6 +166,7 @@ class MaskInterceptor(PatternInterceptor[MaskConfig]):
         return batch
 
     def _built_in(self, name: str) -> Callable[[Array], Array]:
+        """Return a function that masks the matches of a built-in pattern in a column."""
         regex = Regex(_BUILT_IN[name])
         if name == "card":
             mask_cards = partial(regex.transform, function=lambda digits: cards.mask_cards(digits, self._substitute))
@@ -174,7 +178,10 @@ class MaskInterceptor(PatternInterceptor[MaskConfig]):
         return lambda column: self._mask_addresses(column, mask)
 
     def _mask_addresses(self, column: Array, mask: Callable[[Array], Array]) -> Array:
-        """Mask IPv4 addresses like `mask`, but in bodies by the positions of dots, which is faster."""
+        """Return the column with its IPv4 addresses masked.
+
+        Headers are masked by `mask`; bodies by the positions of dots, which is faster and gives the same result.
+        """
         if not pa.types.is_binary(column.type):
             return mask(column)
         if column.nbytes <= ipv4.MAX_ONE_BY_ONE_BYTES:
@@ -199,6 +206,7 @@ class MaskInterceptor(PatternInterceptor[MaskConfig]):
         return lambda column: regex.transform(column, lambda text: self._substitute(canonical(text)))
 
     def _substitute(self, text: str) -> str:
+        """Return the text that replaces a match, as `action` says; `partial` keeps at most half of the match."""
         if self.config.action == "hash":
             return hmac.digest(self._key, text.encode("utf-8", "surrogateescape"), "sha256").hex()[:16]
         if self.config.action == "redact":
@@ -208,7 +216,7 @@ class MaskInterceptor(PatternInterceptor[MaskConfig]):
 
 
 def _mask_rows(select: Callable[[Array], Mask], column: Array, mask: Callable[[Array], Array]) -> Array:
-    """Mask the selected rows of a column of bodies, or all rows of another column."""
+    """Return a column with the rows masked that `select` selects if it has bodies, or else with all rows masked."""
     if not pa.types.is_binary(column.type):
         return mask(column)
     rows = select(column)
@@ -232,4 +240,5 @@ def _rows_with_at_sign(column: Array) -> Mask:
 
 
 def _dictionary_decoded(column: Array) -> Array:
+    """Return the column without dictionary encoding."""
     return column.dictionary_decode() if pa.types.is_dictionary(column.type) else column

@@ -74,23 +74,31 @@ class MorphlineInterceptor(Interceptor[MorphlineInterceptorConfig]):
         """Lock of the morphline, which runs in one thread at a time and is shared by the threads of a source."""
 
     def open(self) -> None:
-        """Read the morphline."""
+        """Read and compile the morphline of `morphlineFile`.
+
+        Raises Retry if the file cannot be read or has errors, MissingExtra if a command needs a missing library.
+        """
         self._morphline = self.config.open_morphline(self._collect, self)
 
     def close(self) -> None:
-        """Release the morphline."""
+        """Release the morphline. Idempotent."""
         self._morphline = None
 
     def intercept(self, batch: Batch) -> Batch:
-        """Run the morphline on each event."""
+        """Return the events that the morphline makes of these events, in order, without dropped ones. Thread-safe."""
         with self._lock:
             return batch.map(self._transform)
 
     def _collect(self, record: MorphlineRecord) -> bool:
+        """Take an output record of the morphline; always return True, for success."""
         self._output.append(record)
         return True
 
     def _transform(self, event: Event) -> Event | None:
+        """Return the event that the morphline makes of one event; None if it is dropped.
+
+        After an error of a command, the event itself; None with `isProductionMode`. Failures and errors are counted.
+        """
         assert self._morphline is not None
         self._output.clear()
         record = MorphlineRecord({name: [value] for name, value in event.headers.items()})
@@ -107,6 +115,10 @@ class MorphlineInterceptor(Interceptor[MorphlineInterceptorConfig]):
             return None if self.config.production else event
 
     def _event(self) -> Event | None:
+        """Return the output record as an event; None without one.
+
+        Raises MorphlineRuntimeError for several records, several values of a field, or a body that is not bytes.
+        """
         if len(self._output) > 1:
             count = len(self._output)
             raise MorphlineRuntimeError(f"the output of one event is {count} records, and an event can be only one")
@@ -132,5 +144,5 @@ class MorphlineInterceptor(Interceptor[MorphlineInterceptorConfig]):
 
 
 def _encodable(text: str) -> str:
-    """Replace lone surrogates, which JSON can contain, by question marks, as Java does."""
+    """Return the text with question marks for lone surrogates, which JSON can contain, as in Java."""
     return text.encode("utf-8", "replace").decode()

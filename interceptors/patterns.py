@@ -27,13 +27,17 @@ class PatternConfig(Config):
     """Names of the fields with a regular expression or None."""
 
     def patterns_by_option(self) -> Mapping[str, str]:
-        """Return the regular expressions by option."""
+        """Return the regular expressions by the names of their options, without unset ones."""
         options = {o.field: o.name for o in self.options() if o.field in self.regex_fields}
         values = {name: getattr(self, field) for field, name in options.items()}
         return {name: pattern for name, pattern in values.items() if pattern is not None}
 
     def compile_regex(self, pattern: str, *, whole: bool = False, isolate: bool = False) -> Regex:
-        """Compile a regular expression. Raises ValueError if it is invalid."""
+        """Compile a regular expression for the engine that `allowBacktracking` selects.
+
+        `whole`: it must match the whole text. `isolate`: only the group of a match is replaced, if there is a group.
+        Raises ValueError if the expression is invalid, or if `allowBacktracking` is false and RE2 cannot run it.
+        """
         try:
             return Regex(pattern, backtracking=self.allow_backtracking, whole=whole, isolate=isolate)
         except NonLinearPattern as e:
@@ -64,15 +68,15 @@ class PatternInterceptor(Interceptor[P]):
     """Base of interceptors with regular expressions. Events for which a match times out become dead letters."""
 
     def sets_headers(self) -> Collection[str]:
-        """Return no names. Overridden by interceptors that set headers."""
+        """Return no names: subclasses that set headers override this."""
         return ()
 
     @abstractmethod
     def apply(self, batch: Batch) -> Batch:
-        """Return the changed batch. May raise RegexTimeout with rows of the batch."""
+        """Return the changed batch. Raises RegexTimeout with the rows of the batch whose match timed out."""
 
     def intercept(self, batch: Batch) -> Batch:
-        """Return the changed batch, without events for which a match times out."""
+        """Return the changed batch, without events for which a match times out: these become dead letters."""
         while True:
             try:
                 return self.apply(batch)
@@ -81,7 +85,7 @@ class PatternInterceptor(Interceptor[P]):
 
 
 def preserve_existing_option(default: bool) -> Any:
-    """Return the option `preserveExisting` of an interceptor that sets a header."""
+    """Return the option `preserveExisting`, with this default, for an interceptor that sets a header."""
     return option(default, name="preserveExisting", description="Keep the header of events that already have it.")
 
 

@@ -56,11 +56,15 @@ class RegexExtractorConfig(PatternConfig):
         self.groups()
 
     def groups(self) -> list[CapturingGroup]:
-        """Return the header of each group, in order."""
+        """Return header and time format of each serializer, in the order of the groups.
+
+        Raises ValueError for a missing header, an unknown type, or an invalid or missing pattern.
+        """
         return [_group(name, self.properties) for name in self.serializers]
 
 
 def _group(name: str, properties: dict[str, str]) -> CapturingGroup:
+    """Return header and time format of one serializer. Raises ValueError for wrong properties."""
     header, kind, pattern = (properties.get(f"{name}.{key}", "") for key in ("name", "type", "pattern"))
     if not header:
         raise ValueError(f"{name}.name: is required: the header for its group")
@@ -124,11 +128,14 @@ class RegexExtractorInterceptor(PatternInterceptor[RegexExtractorConfig]):
         self._groups = config.groups()
 
     def sets_headers(self) -> Collection[str]:
-        """Return the headers of the groups."""
+        """Return the names of the headers of the groups."""
         return [group.header for group in self._groups]
 
     def apply(self, batch: Batch) -> Batch:
-        """Set the headers; count invalid times as `UnparsedTimeCount`."""
+        """Return the batch with the groups of the first match as headers; count invalid times as `UnparsedTimeCount`.
+
+        An event without a match keeps its headers. An event whose group is absent or no valid time loses the header.
+        """
         matched, texts = self._regex.extract(batch.bodies)
         if not matched.true_count:
             return batch
@@ -141,7 +148,10 @@ class RegexExtractorInterceptor(PatternInterceptor[RegexExtractorConfig]):
         return batch
 
     def _convert_times(self, texts: Array, millis: Callable[[str], int | None]) -> Array:
-        """Convert times into milliseconds, each distinct text once."""
+        """Return the times as milliseconds since the epoch, in text; null for null and for invalid times.
+
+        Each distinct text is parsed once. Invalid times are counted.
+        """
         encoded = texts.dictionary_encode()
         times = [millis(text) for text in encoded.dictionary.to_pylist()]
         values = pa.array([None if time is None else str(time) for time in times], pa.string()).take(encoded.indices)

@@ -42,7 +42,10 @@ class RegexFilterInterceptor(PatternInterceptor[RegexFilterConfig]):
         self._regex = config.compile_regex(config.regex)
 
     def apply(self, batch: Batch) -> Batch:
-        """Return the events to keep."""
+        """Return the events whose body the expression matches somewhere; with `excludeEvents`, the other events.
+
+        The events pass unchanged, in order.
+        """
         matches = self._regex.matches(batch.bodies)
         remaining = batch.where(pc.invert(matches) if self.config.exclude_events else matches)
         return remaining if len(remaining) < len(batch) else batch

@@ -37,7 +37,7 @@ class RemoveHeaderConfig(PatternConfig):
     _check_matching = regex_validator("matching")
 
     def names(self) -> set[str]:
-        """Return the headers in `withName` and `fromList`."""
+        """Return the name in `withName`, and the names in `fromList` between matches of `fromListSeparator`."""
         text, start = self.from_list or "", 0
         names = {self.with_name} if self.with_name else set()
         for separator in compile_backtracking(self.separator).finditer(text):
@@ -63,7 +63,10 @@ class RemoveHeaderInterceptor(PatternInterceptor[RemoveHeaderConfig]):
         self._regex = None if config.matching is None else config.compile_regex(config.matching, whole=True)
 
     def apply(self, batch: Batch) -> Batch:
-        """Remove the headers."""
+        """Return the batch without the headers that `withName` or `fromList` names or `matching` matches in full.
+
+        Raises RegexTimeout with the rows that have a header whose match timed out.
+        """
         names = batch.header_names
         removed = [name for name in names if name in self._names]
         if self._regex is not None and names:
@@ -71,6 +74,10 @@ class RemoveHeaderInterceptor(PatternInterceptor[RemoveHeaderConfig]):
         return batch.without_header(*removed) if removed else batch
 
     def _matching_names(self, batch: Batch, names: list[str]) -> list[str]:
+        """Return the names that `matching` matches; a name that timed out and that no event has is left out.
+
+        Raises RegexTimeout with the rows that have any other name that timed out.
+        """
         assert self._regex is not None
         try:
             matching = self._regex.matches(pa.array(names, pa.string()).cast(pa.binary())).to_pylist()
@@ -83,5 +90,6 @@ class RemoveHeaderInterceptor(PatternInterceptor[RemoveHeaderConfig]):
 
 
 def _rows_with_header(batch: Batch, name: str) -> list[int]:
+    """Return the indexes of the events that have the header."""
     rows: list[int] = pc.indices_nonzero(pc.is_valid(batch.header(name).indices)).to_pylist()
     return rows

@@ -69,7 +69,12 @@ class SampleInterceptor(Interceptor[SampleConfig]):
         return ()
 
     def intercept(self, batch: Batch) -> Batch:
-        """Return the events to keep; count events without the header of `by` as `EventUnkeyedCount`."""
+        """Return the events to keep, unchanged and in order.
+
+        With `by`, the hash of the header decides; an event without the header is kept and counted as
+        `EventUnkeyedCount`. With `every`, the first of so many events is kept, across batches. Otherwise a random
+        number decides. Thread-safe.
+        """
         if self.config.by is not None:
             return batch.where(self._is_sampled(batch, self.config.by))
         if self.config.every is not None:
@@ -82,6 +87,7 @@ class SampleInterceptor(Interceptor[SampleConfig]):
         return batch.where(pa.array([self.random() < rate for _ in range(len(batch))], pa.bool_()))
 
     def _is_sampled(self, batch: Batch, by: str) -> pa.Array:
+        """Return the mask of the events to keep by the header `by`; events without it are kept and counted."""
         column = batch.header(by)
         if column.null_count:
             self.metrics.add("EventUnkeyedCount", column.null_count)
@@ -89,7 +95,7 @@ class SampleInterceptor(Interceptor[SampleConfig]):
         return sampled.take(column.indices).fill_null(True)
 
     def _is_sampled_value(self, value: str) -> bool:
-        """Return True if the hash of the value is in the share of all hashes."""
+        """Return True if the 64-bit hash of the value, keyed by `seed`, is below `share` of all hashes."""
         seed = hashlib.blake2b(self.config.seed.encode(), digest_size=16).digest()
         hashed = hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=8, key=seed).digest()
         return int.from_bytes(hashed, "big") < self._limit

@@ -73,13 +73,16 @@ class SearchReplaceInterceptor(PatternInterceptor[SearchReplaceConfig]):
         self._is_utf8 = codecs.lookup(config.charset).name == "utf-8"
 
     def apply(self, batch: Batch) -> Batch:
-        """Replace all matches in the bodies."""
+        """Return the batch with all matches in the bodies replaced."""
         if self._is_utf8:
             return batch.with_bodies(self._regex.replace(batch.bodies, self._replacement))
         return batch.with_bodies(self._replace_decoded(batch.bodies))
 
     def _replace_decoded(self, bodies: Array) -> Array:
-        """Replace matches in decoded bodies. Bodies without a match keep their bytes."""
+        """Return bodies of another charset with their matches replaced. Bodies without a match keep their bytes.
+
+        In a body with a match, bytes that are invalid in the charset are replaced, too.
+        """
         charset = self.config.charset
         text = pa.array([body.decode(charset, "replace") for body in bodies.to_pylist()], pa.string())
         matches = self._regex.matches(text)

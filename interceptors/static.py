@@ -30,5 +30,5 @@ class StaticInterceptor(Interceptor[StaticConfig]):
         return (self.config.key,)
 
     def intercept(self, batch: Batch) -> Batch:
-        """Set the header."""
+        """Return the events with the header; with `preserveExisting`, an event that has it keeps its value."""
         return batch.with_header(self.config.key, self.config.value, preserve_existing=self.config.preserve_existing)

@@ -36,6 +36,9 @@ class TimestampInterceptor(Interceptor[TimestampConfig]):
         return (self.config.header_name,)
 
     def intercept(self, batch: Batch) -> Batch:
-        """Set the header."""
+        """Return the events with the present time as header, in milliseconds since the epoch.
+
+        With `preserveExisting`, an event that has the header keeps its value.
+        """
         now = str(int(self.clock() * 1000))
         return batch.with_header(self.config.header_name, now, preserve_existing=self.config.preserve_existing)

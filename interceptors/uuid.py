@@ -46,14 +46,17 @@ class UUIDInterceptor(Interceptor[UUIDConfig]):
         return (self.config.header_name,)
 
     def intercept(self, batch: Batch) -> Batch:
-        """Set the header."""
+        """Return the events with a new UUID each as header, after `prefix`.
+
+        With `preserveExisting`, an event that has the header keeps its value.
+        """
         dictionary = uuids(self.random(16 * len(batch)), self.config.prefix)
         values = pa.DictionaryArray.from_arrays(np.arange(len(batch), dtype=np.int32), dictionary)
         return batch.with_header(self.config.header_name, values, preserve_existing=self.config.preserve_existing)
 
 
 def uuids(random: bytes, prefix: str = "") -> Array:
-    """Return UUIDs of version 4 as a string array, each from 16 random bytes."""
+    """Return UUIDs of version 4 as a string array, each from 16 bytes of `random` and after `prefix`."""
     values = np.frombuffer(random, np.uint8).reshape(-1, 16).copy()
     values[:, 6] = values[:, 6] & 0x0F | 0x40
     values[:, 8] = values[:, 8] & 0x3F | 0x80

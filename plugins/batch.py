@@ -95,7 +95,7 @@ class Batch:
 
     @classmethod
     def concat(cls, batches: Sequence[Batch]) -> Batch:
-        """Return one batch of all rows, in order.
+        """Return one batch of all rows, in order; an empty batch for no batches.
 
         Raises ValueError unless all origins are of one partition, or all batches are without origin.
         """
@@ -215,7 +215,10 @@ class Batch:
         return [self.id(row) for row in range(len(self))]
 
     def with_bodies(self, bodies: Array) -> Batch:
-        """Return the batch with other bodies: a binary array without nulls, one for each event. Raises ValueError."""
+        """Return the batch with other bodies: a binary array without nulls, one for each event.
+
+        Raises ValueError for another number of bodies, or a null.
+        """
         if len(bodies) != len(self) or bodies.null_count:
             raise ValueError(f"{len(self)} bodies are needed, got {len(bodies)}, {bodies.null_count} of them null")
         columns = self.records.columns
@@ -247,7 +250,7 @@ class Batch:
         return Batch.of_columns(self.bodies, headers, self.origin, overflow=overflow)
 
     def without_header(self, *names: str) -> Batch:
-        """Return the batch without these headers."""
+        """Return the batch without these headers; names that it does not have are ignored."""
         overflow, removed = self._overflow(), set(names)
         if overflow is not None and not removed.isdisjoint(self._overflow_names()):
             events = list(self)
@@ -261,7 +264,10 @@ class Batch:
         return Batch.of_columns(self.bodies, remaining, self.origin, overflow=overflow)
 
     def where(self, mask: Array) -> Batch:
-        """Return the events for which the mask is true: a boolean array, in which null counts as false."""
+        """Return the events for which `mask` is true.
+
+        `mask` is a boolean array with one value for each row; null counts as false.
+        """
         if mask.null_count:
             mask = mask.fill_null(False)
         origin = self.origin
@@ -276,14 +282,21 @@ class Batch:
         return Batch(self.records.slice(start, length), origin)
 
     def map(self, function: Callable[[Event], Event | None]) -> Batch:
-        """Return the results of a function of each event; an event with the result None is dropped."""
+        """Return the results of a function of each event, in order. An event with the result None is dropped.
+
+        A result has the id of the event from which it is made.
+        """
         results = [function(event) for event in self]
         rows = [row for row, result in enumerate(results) if result is not None]
         origin = self.origin.select(rows) if self.origin is not None else None
         return Batch.of((result for result in results if result is not None), origin)
 
     def split(self, max_events: int, max_bytes: int) -> Iterator[Batch]:
-        """Yield consecutive parts of at most `max_events` and `max_bytes`; a larger event is a part of its own."""
+        """Yield consecutive parts of at most `max_events`, and of about `max_bytes` at most.
+
+        A larger event is a part of its own. The size of headers is estimated from that of the whole batch. An empty
+        batch is one part.
+        """
         if len(self) <= 1 or (len(self) <= max_events and self.nbytes <= max_bytes):
             yield self
             return
@@ -309,7 +322,10 @@ class Batch:
 
     @classmethod
     def from_ipc(cls, data: Any) -> Batch:
-        """Return the batch of an IPC stream. Raises ValueError for data that `to_ipc` has not written."""
+        """Return the batch of an IPC stream, without origin.
+
+        Raises ValueError for data that `to_ipc` has not written.
+        """
         try:
             with pa.ipc.open_stream(data) as reader:
                 batches = list(reader)
@@ -333,7 +349,7 @@ class Batch:
         return Batch(pa.RecordBatch.from_arrays(columns, schema=self.records.schema), self.origin)
 
     def _check(self) -> None:
-        """Raise ValueError unless the columns are as the class describes them."""
+        """Raise ValueError unless types and names of the columns are as the class describes them."""
         types = self.records.schema.types
         overflow = self._overflow() if types else None
         headers = types[1:] if overflow is None else types[1:-1]
@@ -348,6 +364,7 @@ class Batch:
             raise ValueError("not a batch of events: a header occurs twice")
 
     def _columns(self) -> dict[str, None]:
+        """Return the names of headers with a column of their own, in order, as keys."""
         schema = self.records.schema
         stop = len(schema) - (self._overflow() is not None)
         return dict.fromkeys(schema.field(i).name for i in range(1, stop))
@@ -356,10 +373,12 @@ class Batch:
         return {name: self.records.column(i + 1) for i, name in enumerate(self._columns())}
 
     def _overflow_names(self) -> list[str]:
+        """Return the distinct names of headers in the map column."""
         overflow = self._overflow()
         return [] if overflow is None else list(_entries(overflow)[0].unique().to_pylist())
 
     def _overflow(self) -> Array | None:
+        """Return the map column of further headers; None if there is none."""
         last = self.records.num_columns - 1
         return self.records.column(last) if self.records.schema.types[last] == OVERFLOW_TYPE else None
 

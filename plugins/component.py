@@ -131,10 +131,11 @@ _importing = threading.RLock()
 
 
 def require(module: str, extra: str = "") -> Any:
-    """Import a module and return it. Raises MissingExtra, naming the extra, if the module is not installed.
+    """Return a module, which is imported if necessary. Any thread may call.
 
-    A failed import leaves no module behind: the next attempt would take a partly imported package for a complete one.
-    Any thread may call.
+    Raises MissingExtra, which names the extra, if the module cannot be imported and `extra` is given. Without
+    `extra`, and if the process lacks descriptors or memory, the ImportError itself is raised. A failed import leaves
+    no module behind: the next attempt would take a partly imported package for a complete one.
     """
     # Sinks open on their own threads, and concurrent imports of libraries that import one another deadlock.
     with _importing:

@@ -104,6 +104,7 @@ def _schema(annotation: Any) -> Any:
 
 
 def _is_dict(schema: Any) -> bool:
+    """Return True for the schema of a dictionary, also within a wrapper such as a default."""
     return schema["type"] == "dict" or ("schema" in schema and _is_dict(schema["schema"]))
 
 

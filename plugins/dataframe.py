@@ -29,7 +29,7 @@ def json_body(schema: Any) -> Any:
 
 
 def avro_body(schema: str | dict[str, Any]) -> Any:
-    """Return a column: the body decoded as one Avro datum, null if it is not one.
+    """Return a column: the body decoded as one Avro datum, null if it is not exactly one.
 
     `schema` is JSON, as text or parsed. Events are decoded one by one. A logical type without a Spark type (time of
     day, uuid) becomes its underlying type. Raises ValueError for a schema without a Spark type, such as a union of
@@ -54,7 +54,10 @@ def avro_body(schema: str | dict[str, Any]) -> Any:
 
 
 def to_arrow(batch: Batch) -> Any:
-    """Return a `pyarrow.RecordBatch` with the columns of `EVENTS`. The batch must come from a channel."""
+    """Return the events as a `pyarrow.RecordBatch` with the columns of `EVENTS`.
+
+    The batch must come from a channel.
+    """
     origin = batch.origin
     assert origin is not None
     rows = len(batch)
@@ -105,7 +108,7 @@ def _without_unsupported_logical_types(schema: Any) -> Any:
 
 
 def _spark_type(schema: Any) -> str:
-    """Return Spark's type of an Avro schema, as DDL."""
+    """Return Spark's type of an Avro schema, as DDL. Raises ValueError if there is none."""
     if isinstance(schema, list):
         branches = [branch for branch in schema if branch != "null"]
         if len(branches) != 1:

@@ -60,13 +60,16 @@ class Interceptor(Component[C]):
         return batch.where(pa.array([not is_rejected for is_rejected in chosen], pa.bool_()))
 
     def take_rejected(self) -> list[tuple[Batch, list[str]]]:
-        """Return, and forget, the batches rejected on this thread, each with the reasons by row. For the runner."""
+        """Return, and forget, the batches rejected on this thread, each with the reason of each row.
+
+        For the runner.
+        """
         rejected, self._rejected.batches = self._rejected.batches, []
         return rejected
 
     def sets_headers(self) -> Collection[str] | None:
-        """Return the names of the headers that it may set; None for any.
+        """Return the names of the headers that the interceptor may set; None for any.
 
-        `agent check` warns of a sink that needs others.
+        `agent check` warns of a header that a sink needs and nothing sets.
         """
         return None

@@ -74,6 +74,10 @@ class Components:
     """
 
     def __init__(self, modules: Iterable[Any] = (), *, entry_points: bool = True) -> None:
+        """Load the plugins of all entry points, unless `entry_points` is False, and the components of these modules.
+
+        Failures are collected in `faults`; nothing is raised.
+        """
         self.faults: list[Fault] = []
         self._by_name: dict[tuple[str, str], type[Component[Any]]] = {}
         self._unusable: dict[tuple[str, str], Fault] = {}
@@ -92,6 +96,10 @@ class Components:
             self._register(module, f"module {getattr(module, '__name__', module)}", None)
 
     def _register(self, module: Any, description: str, plugin: Plugin | None) -> None:
+        """Add the components of a plugin's module, or a fault if it has no usable hook.
+
+        Does nothing the second time.
+        """
         if self._manager.is_registered(module):
             return
         file = getattr(module, "__file__", None) or (plugin.entry_points_file if plugin is not None else "")
@@ -114,6 +122,11 @@ class Components:
             self._add(cls, description, listed, file, plugin)
 
     def _add(self, cls: Any, description: str, listed: list[Any], file: str, plugin: Plugin | None) -> None:
+        """Add one class that a plugin lists, or a fault.
+
+        `listed` are the function and objects whose source location the fault names; `file` is the file without one.
+        """
+
         def location() -> tuple[str, int]:
             return _first_location([cls, *listed], file)
 
@@ -149,12 +162,16 @@ class Components:
                 self._unusable[name] = self._add_fault(message, location())
 
     def _add_fault(self, message: str, location: tuple[str, int], *, is_whole_plugin: bool = False) -> Fault:
+        """Append a fault and return it."""
         fault = Fault(message, *location, is_whole_plugin)
         self.faults.append(fault)
         return fault
 
     def get(self, kind: str, name: str) -> type[Component[Any]]:
-        """Return the class of that type name or alias. Raises UnknownType with suggestions, or UnusableType."""
+        """Return the class of that type name or alias, in any case.
+
+        Raises UnknownType, with a suggestion, or UnusableType if the component has a fault.
+        """
         key = (kind, name.lower())
         if key not in self._by_name:  # Flume's files name an interceptor by its builder
             key = (kind, name.lower().removesuffix("$builder"))
@@ -167,7 +184,7 @@ class Components:
         return cls
 
     def all(self, kind: str) -> Iterator[type[Component[Any]]]:
-        """Yield every class of that kind, in the order of type names."""
+        """Yield every class of that kind once, in the order of type names."""
         classes = {cls.type_name: cls for (k, _), cls in self._by_name.items() if k == kind}
         yield from (classes[name] for name in sorted(classes))
 
@@ -188,6 +205,7 @@ def _in_one_line(error: BaseException) -> str:
 
 
 def _suggest_type_name(cls: type) -> str:
+    """Return a name in lower case with underscores, from the name of a class without its kind."""
     kinds = "|".join(base.__name__ for bases in KINDS.values() for base in bases)
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", re.sub(f"({kinds})$", "", cls.__name__)).lower() or "mine"
 

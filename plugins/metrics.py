@@ -85,7 +85,7 @@ class Metrics:
             self._values.pop(name, None)
 
     def get(self, name: str) -> float:
-        """Return the value of a counter or gauge; 0 if it has none."""
+        """Return the value of a counter or gauge; 0 if it has none, as a gauge of `set_function`."""
         with self._lock:
             return self._values.get(name, 0)
 
@@ -109,11 +109,14 @@ class Metrics:
             return {name: value for name, value in self._values.items() if name not in self._gauges}
 
     def set_error(self, text: str) -> None:
-        """Set the text of the latest failure, which the agent's page shows; an empty text clears it."""
+        """Set the text of the latest failure, which the agent's page shows, and its time; an empty text clears it."""
         self.last_error, self.last_error_time = text, time.time()
 
     def snapshot(self) -> dict[str, float]:
-        """Return the values of all counters and gauges, except those that are no finite number (NaN, a text)."""
+        """Return the values of all counters and gauges by name.
+
+        Unknown values are left out, and values that are no finite number (NaN, a text).
+        """
         with self._lock:
             values, functions = dict(self._values), list(self._functions.items())
         values |= {name: value for name, function in functions if (value := function()) is not None}

@@ -72,6 +72,7 @@ def option_of(field: str, info: FieldInfo, section: str) -> Option:
 
 
 def _kind(annotation: Any) -> str:
+    """Return the type of an option in words for users, such as `integer`, without None."""
     if is_union(annotation):
         return " or ".join(_kind(a) for a in typing.get_args(annotation) if a is not type(None))
     origin = typing.get_origin(annotation)
@@ -91,6 +92,7 @@ def is_union(annotation: Any) -> bool:
 
 
 def _bounds(metadata: list[Any]) -> Iterator[str]:
+    """Yield the constraints of pydantic's metadata as texts, such as `≥ 1`."""
     signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
     for constraint in metadata:
         for attribute, sign in signs.items():

@@ -55,7 +55,7 @@ def option(
 
 
 def with_default(config: type[Config], field: str, default: Any = REQUIRED) -> Any:
-    """Redeclare an option of `config` in a subclass, with another default or as required."""
+    """Return the redeclaration of an option of `config` for a subclass, with another default or as required."""
     info = config.model_fields[field]
     redeclared = pydantic.Field(
         default,
@@ -72,7 +72,7 @@ F = TypeVar("F", bound=Callable[[Any], None])
 
 
 def cross_field_validator(*fields: str) -> Callable[[F], F]:
-    """Decorate a method of a `Config` that checks several options together.
+    """Return a decorator for a method of a `Config` that checks several options together.
 
     The method raises ValueError; the error is reported for the first of `fields`. It runs once all of `fields` are
     valid, even if other options are invalid, so that a user sees all errors at once.
@@ -121,9 +121,10 @@ class Config(BaseModel):
 
     @classmethod
     def parse(cls, properties: Mapping[str, str]) -> tuple[Self | None, list[Problem]]:
-        """Return the options, or None if they are invalid, and all problems of the properties.
+        """Return the options, and all problems of the properties.
 
-        Unknown properties are ignored and reported with a suggestion.
+        The options are None if a value is invalid or missing. Unknown properties are left out, and reported with a
+        suggestion.
         """
         problems: list[Problem] = []
         values: dict[str, Any] = {}
@@ -165,6 +166,10 @@ class Config(BaseModel):
 
     @classmethod
     def _options_without_effect(cls) -> dict[str, str]:
+        """Return the reasons in `options_without_effect` of this class and its bases, by name.
+
+        The entry of the most derived class wins.
+        """
         reasons: dict[str, str] = {}
         for base in reversed(cls.__mro__):
             reasons |= vars(base).get("options_without_effect", {})
@@ -186,13 +191,20 @@ class Config(BaseModel):
     @pydantic.model_validator(mode="before")
     @classmethod
     def _rename_deprecated_aliases(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Return the values by present names.
+
+        A value under the present name wins over one under a deprecated name.
+        """
         renamed = {new: values[old] for new, old in cls.deprecated_aliases.items() if old in values}
         aliases = set(cls.deprecated_aliases.values())
         return {**renamed, **{name: value for name, value in values.items() if name not in aliases}}
 
     @pydantic.model_validator(mode="after")
     def _run_cross_field_validators(self) -> Self:
-        """Run every `cross_field_validator`. Model validators of subclasses run afterwards, on a valid config."""
+        """Run every `cross_field_validator` whose fields are valid, in the order of their names.
+
+        Model validators of subclasses run afterwards, on a valid config.
+        """
         cls = type(self)
         if cls not in _CROSS_FIELD_VALIDATORS:
             declared = (vars(base).items() for base in cls.__mro__)
@@ -233,7 +245,10 @@ class Config(BaseModel):
     @pydantic.field_validator("*", mode="before")
     @classmethod
     def _parse_text(cls, value: Any, info: pydantic.ValidationInfo) -> Any:
-        """Convert text to the type of the field, by the rules of Flume's files rather than Python's."""
+        """Return a text converted to the type of the field, by the rules of Flume's files rather than Python's.
+
+        Any other value is returned as it is. Raises ValueError.
+        """
         assert info.field_name is not None
         if not isinstance(value, str):
             return value
@@ -249,6 +264,7 @@ _NUMBER = re.compile(r"([+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?)[f
 
 
 def _convert(annotation: Any, text: str, unit: str = "") -> Any:
+    """Return a text as a value that pydantic accepts for the type. Raises ValueError, which names the unit."""
     kinds = set(typing.get_args(annotation)) if is_union(annotation) else {annotation}
     if bool in kinds:
         if text.lower() not in ("true", "false"):

@@ -69,6 +69,7 @@ def problems_of(error: pydantic.ValidationError, options: Mapping[str, Option]) 
 
 
 def _problems_of_field(error: Any, options: Mapping[str, Option]) -> list[Problem]:
+    """Return the problems in pydantic's error of one field."""
     location = error["loc"]
     name = str(location[0]) if location else ""
     declared = options.get(name) or next((option for option in options.values() if option.field == name), None)
@@ -102,7 +103,10 @@ def _split_by_property(option: Option, message: str) -> list[Problem]:
 
 
 def missing_library(option: str, module: str, extra: str) -> Iterator[Problem]:
-    """Yield a problem, for `Config.warnings`, if the library that the option needs is not installed."""
+    """Yield one problem if the library that the option needs is not installed, for `Config.warnings`.
+
+    `extra` is the extra that installs it.
+    """
     if importlib.util.find_spec(module) is None:
         message = f"needs {module}, which is not installed: pip install 'flafka[{extra}]'"
         yield Problem(option, message, is_library_missing=True)

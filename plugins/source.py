@@ -37,9 +37,9 @@ class Source(Component[C]):
         """
 
     def sets_headers(self) -> Collection[str] | None:
-        """Return the names of the headers that its events may have; None for any.
+        """Return the names of the headers that the source's events may have; None for any.
 
-        `agent check` warns of a sink that needs others.
+        `agent check` warns of a header that a sink needs and nothing sets.
         """
         return None
 
@@ -51,5 +51,5 @@ class Source(Component[C]):
         """Acknowledge the events of a batch, or save their offsets: every required channel has stored the batch.
 
         The runner calls it once for each batch, in the order of the yields, with the yielded object. It may use
-        another thread than that of `batches`.
+        another thread than the one that iterates `batches`.
         """

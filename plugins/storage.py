@@ -13,7 +13,7 @@ def nearest_existing(path: Path) -> Path:
 
 
 def is_writable(directory: Path) -> bool:
-    """Return True if files can be created in the directory, which need not exist yet."""
+    """Return True if this user may create files in the directory, which need not exist yet."""
     nearest = nearest_existing(directory)
     return nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)
 
@@ -40,7 +40,10 @@ def free_bytes(directory: Path) -> int:
 
 
 def least_free_bytes(*directories: Path) -> int | None:
-    """Return the least free bytes of these directories, which need not exist yet; None if unknown."""
+    """Return the free bytes of the fullest file system of these directories; None if it cannot be found out.
+
+    A directory that does not exist yet counts by its nearest existing parent.
+    """
     try:
         return min(free_bytes(nearest_existing(directory)) for directory in directories)
     except OSError:
@@ -48,9 +51,9 @@ def least_free_bytes(*directories: Path) -> int | None:
 
 
 def replace_file(path: Path, data: bytes) -> int:
-    """Replace the file durably and atomically; return its open descriptor.
+    """Replace the file durably and atomically; return its descriptor, open for reading and writing.
 
-    Raises OSError; the old file then stays.
+    Raises OSError. Then the old file stays, unless only the last step failed, the sync of the directory.
     """
     fresh = path.with_name(path.name + ".tmp")
     fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o644)
@@ -68,7 +71,7 @@ def replace_file(path: Path, data: bytes) -> int:
 
 
 def append_to_file(fd: int, data: bytes, size: int) -> int:
-    """Append durably after the first `size` bytes of a file; return its new size in bytes. Raises OSError.
+    """Write `data` durably after the first `size` bytes of a file; return the new size in bytes. Raises OSError.
 
     Truncates bytes after `size`, which a failed attempt may have left.
     """
@@ -79,7 +82,7 @@ def append_to_file(fd: int, data: bytes, size: int) -> int:
 
 
 def write_at(fd: int, data: bytes, offset: int) -> None:
-    """Write all of the data at an offset of a file, not durably. Raises OSError."""
+    """Write all of the data at a byte offset of a file, without a sync. Raises OSError."""
     unwritten = memoryview(data)
     while unwritten:
         written = os.pwrite(fd, unwritten, offset)

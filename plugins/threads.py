@@ -69,6 +69,7 @@ class ThreadFailures:
             (threading.excepthook, sys.unraisablehook), self._former_hooks = self._former_hooks, None
 
     def _handle_unraisable(self, args: sys.UnraisableHookArgs) -> None:
+        """Start a thread that lacked memory for its first call once more; pass any other error to the former hook."""
         # A new thread without memory for its first call ends here: call it again, or `Thread.start` waits for ever.
         begin = args.object
         thread = getattr(begin, "__self__", None)
@@ -78,6 +79,7 @@ class ThreadFailures:
             self._former_hooks[1](args)
 
     def _record(self, args: threading.ExceptHookArgs) -> None:
+        """Store and log the end of a thread by an exception."""
         name = args.thread.name if args.thread is not None else "unknown"
         # The text of the error may need memory that the process lacks: record a fixed text first.
         self._reasons[name] = f"its thread {name} has ended by an error; restart the agent"
@@ -98,7 +100,8 @@ def describe_exception(kind: type[BaseException], error: BaseException | None) -
 def rate_limit_loop_errors(loop: asyncio.AbstractEventLoop, log: logging.Logger) -> None:
     """Limit the errors that an event loop logs to one a minute of each message, instead of thousands with tracebacks.
 
-    An OSError, such as a lack of file descriptors, is logged without its traceback.
+    After 100 different messages no error is logged. An OSError, such as a lack of file descriptors, is logged without
+    its traceback.
     """
     last: dict[str, float] = {}
 

@@ -35,10 +35,12 @@ def not_in_unit(text: str, unit: str) -> str:
 
 
 def _size(suffix: str) -> str:
+    """Return a unit in lower case without the ending for bytes: `k` for `kib`, empty for `bytes`."""
     return re.sub(r"(ib|b|bytes?)$", "", suffix)
 
 
 def _in_unit(amount: Fraction, suffix: str, unit: str) -> str:
+    """Return a quantity as a whole number of an option's unit; empty if there is none."""
     if unit in _TIMES:
         factor = _SECONDS.get(suffix, Fraction(0)) / _TIMES[unit]
     elif unit == "bytes":

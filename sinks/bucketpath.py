@@ -48,7 +48,7 @@ class Buckets(NamedTuple):
 
 
 def literal_text(pattern: str) -> str:
-    """Return the text without its escapes."""
+    """Return the pattern without its escapes: only the text that is the same for all events."""
     return _ESCAPE.sub("", pattern)
 
 
@@ -104,7 +104,10 @@ class BucketPath:
         self._cached_times: dict[int, Mapping[str, str] | ValueError] = {}
 
     def resolve(self, headers: Mapping[str, str]) -> str:
-        """Return the text for an event with these headers. Raises ValueError, with a sentence about the event."""
+        """Return the text for an event with these headers. Raises ValueError, with a sentence about the event.
+
+        That is for a time that is needed and missing or invalid, or, with `as_path`, a forbidden header value.
+        """
         time_texts: Mapping[str, str] = {}
         if self._letters:
             millis = int(self._now() * 1000) if self._local_time else _millis(headers.get("timestamp"))
@@ -112,7 +115,10 @@ class BucketPath:
         return self._substitute(headers, time_texts)
 
     def resolve_batch(self, batch: Batch) -> Buckets:
-        """Return the texts for all events of a batch, at a cost that grows with the number of distinct texts."""
+        """Return the texts for all events of a batch; an event without a text has a ValueError in its place.
+
+        The cost grows with the number of distinct texts. All events of a batch have the same time with `local_time`.
+        """
         columns = {name: batch.header(name) for name in self._headers}
         time_texts: list[Mapping[str, str] | ValueError] = [{}]
         times = np.zeros(len(batch), np.int64)
@@ -138,6 +144,11 @@ class BucketPath:
         return Buckets(paths, codes)
 
     def _substitute(self, headers: Mapping[str, str], time_texts: Mapping[str, str]) -> str:
+        """Return the pattern with its escapes replaced; `time_texts` has the time escapes, by character.
+
+        Raises ValueError for a forbidden header value, or if this host cannot find its own address.
+        """
+
         def replace(escape: re.Match[str]) -> str:
             letter, header, host = escape.groups()
             if letter == "%":
@@ -156,13 +167,20 @@ class BucketPath:
         return _ESCAPE.sub(replace, self.pattern)
 
     def _format_time(self, millis: int) -> dict[str, str]:
-        """Return the text of each time escape of this pattern, by its character. Raises ValueError."""
+        """Return the text of each time escape of this pattern, by its character.
+
+        `millis` is the time in milliseconds since the epoch. Raises ValueError for a time that cannot be formatted or
+        rounded.
+        """
         rounded = round_down(millis, *self._rounding, self._zone) if self._rounding else millis
         moment = _Moment(rounded, self._zone)
         return {letter: str(millis) if letter == "t" else _LETTERS[letter](moment) for letter in self._letters}
 
     def _format_times(self, column: Any) -> tuple[Codes, list[Mapping[str, str] | ValueError]]:
-        """Return the distinct time texts, or errors, of a column of timestamps, and the index for each row."""
+        """Return, for each row of a column of timestamps, an index into the second result: time texts or errors.
+
+        `column` is dictionary-encoded text. Equal texts have one index.
+        """
         millis, errors = _times(column.dictionary)
         is_old = millis.min(initial=_WHOLE_MINUTES_SINCE_MS) < _WHOLE_MINUTES_SINCE_MS
         resolution = 1 if is_old else self._resolution_ms
@@ -198,7 +216,8 @@ class BucketPath:
 def round_down(millis: int, unit: str, value: int, zone: tzinfo | None = None) -> int:
     """Return a time in milliseconds, rounded down to a multiple of `value` units on the clock of a zone.
 
-    `unit` is `second`, `minute` or `hour`. Raises ValueError for a value out of bounds, or a time before 1970.
+    `unit` is `second`, `minute` or `hour`, and the zone None is the machine's. Raises ValueError for a value out of
+    bounds, or a time up to the begin of 1970.
     """
     _check_rounding(unit, value)
     if millis <= 0:
@@ -215,7 +234,10 @@ def round_down(millis: int, unit: str, value: int, zone: tzinfo | None = None) -
 
 
 def parse_zone(name: str | None) -> tzinfo | None:
-    """Return the zone of a Java zone id, GMT for an unknown one, as in Java. None is the machine's zone."""
+    """Return the zone of a Java zone id, UTC for an unknown one, as in Java.
+
+    None stands for the machine's zone, as argument and result.
+    """
     return None if name is None else find_zone(name) or UTC
 
 
@@ -280,6 +302,10 @@ _HOST: dict[str, Callable[[], str]] = {
 
 @functools.cache
 def _host(key: str) -> str:
+    """Return the name or address of this host for the escape `localhost`, `ip` or `fqdn`, cached.
+
+    Raises ValueError if it cannot be found out.
+    """
     try:
         return _HOST[key]()
     except OSError as e:
@@ -307,6 +333,7 @@ def _seconds(local: datetime) -> int:
 
 
 def _check_rounding(unit: str, value: int) -> None:
+    """Raise ValueError if a rounding value is not between 1 and the units in the next greater unit."""
     if not 0 < value <= _MAX_ROUNDING[unit]:
         raise ValueError(f"times can be rounded down to 1 to {_MAX_ROUNDING[unit]} {unit}s, not to {value}")
 
@@ -331,11 +358,13 @@ def _check_escapes(pattern: str) -> None:
 
 
 def _is_known(escape: re.Match[str]) -> bool:
+    """Return True if a match of `_ESCAPE` is an escape that Flume has."""
     letter, _, host = escape.groups()
     return letter in (None, "%", "t", *_LETTERS) and (host is None or host.lower() in _HOST)
 
 
 def _check_path(header: str, value: str) -> None:
+    """Raise ValueError for a header value that leads out of a path, or that no path may contain."""
     if any(len(name.encode()) > 255 for name in value.split("/")):
         raise ValueError(f"its header {header!r} has more than 255 bytes, too many for a name in a path")
     if ".." in value or any(c < " " or "\x7f" <= c <= "\x9f" for c in value):
@@ -352,13 +381,14 @@ def parse_milliseconds(text: str, header: str = "timestamp") -> int:
 
 
 def _millis(text: str | None) -> int:
+    """Return the time in a header's text, in milliseconds. Raises ValueError for None and for any other text."""
     if text is None:
         raise ValueError(_MISSING)
     return parse_milliseconds(text)
 
 
 def _times(values: Any) -> tuple[npt.NDArray[np.int64], dict[int, ValueError]]:
-    """Return timestamps as milliseconds, 0 for invalid ones, and the errors of these by index."""
+    """Return timestamps as milliseconds, 0 for invalid ones, and the errors of the invalid ones by index."""
     if pc.all(pc.ascii_is_decimal(values)).as_py() is not False:
         try:
             return values.cast(pa.int64()).to_numpy(zero_copy_only=False), {}
@@ -374,13 +404,13 @@ def _times(values: Any) -> tuple[npt.NDArray[np.int64], dict[int, ValueError]]:
 
 
 def _codes(column: Any) -> Codes:
-    """Return the index in the dictionary for each row, -1 for null."""
+    """Return the index in the dictionary of the column for each row, -1 for null."""
     codes: Codes = pc.fill_null(column.indices, -1).to_numpy(zero_copy_only=False).astype(np.int64)
     return codes
 
 
 def _combine(codes: Codes, more: Codes) -> Codes:
-    """Return a unique code for each pair of codes."""
+    """Return for each row a code that is unique for the pair of its codes. Codes need not be consecutive."""
     if not len(codes) or more.min() == more.max():
         return codes
     if codes.min() == codes.max():

@@ -52,7 +52,8 @@ class RequestPool:
     def submit(self, keys: Set[Hashable], request: Callable[[], dict[EventId, str]]) -> None:
         """Run a request on a thread. Block while too many requests, or one with a key in common, are pending.
 
-        The request returns the reason for each refused item. Raises the error of an earlier request.
+        The request returns the reason for each refused item. Raises the error of an earlier request that failed; then
+        this request was not submitted.
         """
         if self._threads is None:
             self._threads = ThreadPoolExecutor(self._concurrency, thread_name_prefix=self._name)
@@ -64,21 +65,24 @@ class RequestPool:
 
     @property
     def is_idle(self) -> bool:
-        """True if no request is pending."""
+        """True if no request is running or waits for a thread."""
         return all(future.done() for _, future in self._pending)
 
     def take_refused(self) -> dict[EventId, str]:
-        """Return the reasons for items that were refused since the last call."""
+        """Return the reasons for items that were refused in finished requests since the last call, by event id."""
         refused, self._refused = self._refused, {}
         return refused
 
     def drain(self) -> None:
-        """Wait for all requests. Raises the error of one of them; others may be pending then, until `cancel`."""
+        """Wait for all requests. Raises the error of the oldest that fails; later ones stay pending."""
         while self._pending:
             self._wait_for_oldest()
 
     def cancel(self) -> None:
-        """Cancel requests that have not begun, and wait for all others, which could else overwrite later ones."""
+        """Cancel requests that have not begun, and wait for the running ones, which could else overwrite later ones.
+
+        Their errors, and the refused items so far, are dropped.
+        """
         futures = [future for _, future in self._pending]
         self._pending.clear()
         self._refused = {}
@@ -94,13 +98,17 @@ class RequestPool:
             self._threads = None
 
     def _wait_for_oldest(self) -> None:
+        """Wait for the oldest request and collect its refused items. Raises its error, and leaves it pending then."""
         _, future = self._pending[0]
         self._refused |= future.result()
         self._pending.popleft()
 
 
 def split_items(items: Sequence[T], max_items: int, max_size: int) -> Iterator[Sequence[T]]:
-    """Yield runs of at most `max_items` items and `max_size`; an item larger than that is a run of its own."""
+    """Yield runs of at most `max_items` items whose sizes add up to at most `max_size`, in order.
+
+    An item larger than `max_size` is a run of its own. Without items there is no run.
+    """
     start = size = 0
     for number, item in enumerate(items):
         item_size = item.size
@@ -118,7 +126,8 @@ def send_bisecting(
     """Send items, and halves of them where a request is refused. Return the reason for each refused item.
 
     `send` makes one request and returns the reasons for items that the server refuses by name. If it raises
-    RequestRefused for a single item, the reason is the text `refusal`, followed by the error.
+    RequestRefused for a single item, the reason is the text `refusal`, followed by the error. Any other error of
+    `send` is raised.
     """
     try:
         return send(items)
@@ -193,32 +202,37 @@ class BulkSink(Sink[C], Generic[C, T]):
         self._requests = RequestPool(self._concurrency(), self.type_name)
 
     def _concurrency(self) -> int:
-        """Return the number of requests that may run at the same time."""
+        """Return the number of requests that may run at the same time: 1 unless the sink overrides it."""
         return 1
 
     @abstractmethod
     def _make_items(self, batch: Batch) -> dict[EventId, str]:
-        """Append the items of these events to `_items`. Return the reason for each event without an item."""
+        """Append the items of these events to `_items`. Return the reason for each event without one, by its id."""
 
     @abstractmethod
     def _send_items(self, items: Sequence[T]) -> dict[EventId, str]:
-        """Send items in one request, and return the reasons for those that are refused by name.
+        """Send items in one request, and return the reasons for those that are refused by name, by event id.
 
-        Raises RequestRefused and Retry. Called by several threads.
+        Raises RequestRefused if the server refuses the request without naming an item, and Retry if the failure may
+        pass. Called by several threads.
         """
 
     def _key(self, item: T) -> Hashable:
-        """Return the key of an item. Of items with the same key, the store keeps the last."""
+        """Return the item's key, by default the event's id. Of items with the same key, the store keeps the last."""
         return item.id
 
     def _split(self, items: Sequence[T]) -> Iterator[Sequence[T]]:
-        """Yield the items of each request. Items with the same key keep their order."""
+        """Yield the items of each request, within `max_items` and `max_size`.
+
+        Items with the same key keep their order.
+        """
         return split_items(items, self.max_items, self.max_size)
 
     def write(self, batch: Batch) -> None:
         """Convert events to items. They are sent once there are `batchSize`, or if no request is pending.
 
-        So events of an idle channel are sent at once, and events of a busy one many together.
+        So events of an idle channel are sent at once, and events of a busy one many together. Raises Retry, and
+        Rejected for events without an item or refused by the server, among them events of earlier calls.
         """
         rejected = self._make_items(batch)
         if len(self._items) >= self.config.batch_size or self._requests.is_idle:
@@ -228,6 +242,7 @@ class BulkSink(Sink[C], Generic[C, T]):
             raise Rejected(rejected)
 
     def _submit(self) -> None:
+        """Submit all items to the pool, in requests within the limits. Raises the error of an earlier request."""
         items, self._items = self._items, []
         for part in self._split(items):
             self._requests.submit(
@@ -235,14 +250,14 @@ class BulkSink(Sink[C], Generic[C, T]):
             )
 
     def flush(self) -> None:
-        """Return when the servers have all items."""
+        """Send all items, and return when the servers have them. Raises Retry, and Rejected for refused items."""
         self._submit()
         self._requests.drain()
         if rejected := self._requests.take_refused():
             raise Rejected(rejected)
 
     def reset(self) -> None:
-        """Drop items that were not flushed, and wait for running requests."""
+        """Drop items that were not flushed, cancel pending requests, and wait for running ones."""
         self._items = []
         self._requests.cancel()
 

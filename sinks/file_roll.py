@@ -133,15 +133,15 @@ class FileRollSink(Sink[FileRollConfig]):
         self._flushed = 0  # number of bytes of the file that are durable
 
     def open(self) -> None:
-        """Create the directory. The first event creates a file. Raises Retry."""
+        """Create the directory durably. The first event creates a file. Raises Retry if that fails."""
         self._series, self._number = str(int(self.clock() * 1000)), 0
         with self._converted_errors():
             make_directory(self._directory)
 
     def write(self, batch: Batch) -> None:
-        """Append the events to the file, or to a new one if it is too old or of another kind.
+        """Append the events to the file, or to a new one if it is older than rollInterval or of another kind.
 
-        Raises Retry, and Rejected for events that fit no file.
+        Raises Retry, and Rejected for events that fit no file, once all others are written.
         """
         interval = self.config.roll_interval
         if self._file is not None and interval and self.clock() - self._opened >= interval:
@@ -161,6 +161,7 @@ class FileRollSink(Sink[FileRollConfig]):
             raise Rejected(rejected)
 
     def _append(self, batch: Batch, kind: str) -> None:
+        """Append the events to a file of this kind, which is created if there is none. Raises Retry."""
         if self._file is not None and self._kind != kind:
             self._finish_file()
         if self._file is None:
@@ -173,7 +174,10 @@ class FileRollSink(Sink[FileRollConfig]):
         self._write(self._writer.add(self._serializer.records(batch)))
 
     def _write_header(self) -> None:
-        """Write the header of the file, which resets do not remove."""
+        """Write the header of a new file, which `reset` does not remove.
+
+        Raises Retry if that fails; then the file is closed.
+        """
         assert self._file is not None
         try:
             self._write(self._writer.header)
@@ -189,7 +193,10 @@ class FileRollSink(Sink[FileRollConfig]):
                 data = data[self._file.write(data) :]
 
     def flush(self) -> None:
-        """Return when all events written are on the disk. Raises Retry."""
+        """Return when all events written are on the disk.
+
+        Raises Retry if the disk fails, or if someone has removed the file while it was written.
+        """
         if self._file is not None:
             self._write(self._writer.flush())
             with self._converted_errors():
@@ -202,7 +209,7 @@ class FileRollSink(Sink[FileRollConfig]):
                 self._flushed = self._file.tell()
 
     def reset(self) -> None:
-        """Truncate the file to the last flush."""
+        """Drop the events since the last flush: truncate the file to its end, or close it if that fails."""
         if self._file is not None:
             self._writer.discard()
             try:
@@ -212,11 +219,12 @@ class FileRollSink(Sink[FileRollConfig]):
                 self._close_file()
 
     def close(self) -> None:
-        """Truncate the file to the last flush, and close it."""
+        """Drop the events since the last flush, and close the file."""
         self.reset()
         self._close_file()
 
     def _finish_file(self) -> None:
+        """Flush and close the file. Raises Retry."""
         self.flush()
         self._close_file()
 
@@ -226,7 +234,7 @@ class FileRollSink(Sink[FileRollConfig]):
             yield f"cannot write into {self._directory}"
 
     def _create_file(self) -> None:
-        """Create a file with a new name."""
+        """Create a file with the next free name. Raises OSError."""
         config = self.config
         while self._file is None:
             if config.path_manager == "ROLLTIME":
@@ -247,6 +255,7 @@ class FileRollSink(Sink[FileRollConfig]):
 
     @contextlib.contextmanager
     def _converted_errors(self) -> Iterator[None]:
+        """Raise Retry, with the directory, instead of OSError."""
         try:
             yield
         except OSError as e:

@@ -105,7 +105,10 @@ class HttpSinkConfig(TlsClientConfig):
         return {status.upper(): text.lower() for status, text in value.items()}
 
     def is_retried(self, status: int) -> bool:
-        """Return True if an event with this status of the answer is retried."""
+        """Return True if an event whose answer has this status is retried.
+
+        `rollback.503` wins over `rollback.5XX`, and both win over defaultRollback, which never retries 2XX.
+        """
         for name in (str(status), f"{status // 100}XX"):
             if name in self.rollback:
                 return self.rollback[name] == "true"
@@ -157,15 +160,19 @@ class HttpSink(Sink[HttpSinkConfig]):
         """Reason of the rejection, or an empty text, for events that were posted since the last successful flush."""
 
     def open(self) -> None:
-        """Read the truststore. The first flush connects."""
+        """Read the truststore. The first flush connects. Raises Retry if the truststore cannot be used."""
         self._context = self.config.context()
 
     def write(self, batch: Batch) -> None:
-        """Keep the events for the next flush."""
+        """Keep the events, with their ids, for the next flush."""
         self._events += zip(batch.ids(), batch.bodies.to_pylist(), strict=True)
 
     def flush(self) -> None:
-        """Post the events, and return when the server has answered all. Raises Rejected and Retry."""
+        """Post the events that have no answer yet, and return when the server has answered all.
+
+        Raises Retry at the first event to be retried. Raises Rejected at the end, for events that the server never
+        accepts.
+        """
         for id, body in self._events:
             if id not in self._outcomes:
                 self._outcomes[id] = self._post(body)
@@ -176,11 +183,11 @@ class HttpSink(Sink[HttpSinkConfig]):
             raise Rejected(rejected)
 
     def reset(self) -> None:
-        """Drop events that are not flushed."""
+        """Drop events that are not flushed. Answers are kept, so that redelivered events are not posted again."""
         self._events.clear()
 
     def close(self) -> None:
-        """Close the connection."""
+        """Drop events and answers, and close the connection."""
         self.reset()
         self._outcomes.clear()
         if self._connection is not None:
@@ -188,7 +195,7 @@ class HttpSink(Sink[HttpSinkConfig]):
             self.metrics.add("ConnectionClosedCount")
 
     def check_connectivity(self) -> Iterator[str]:
-        """Yield an error if no connection to the server is possible."""
+        """Yield the error if the truststore cannot be used, or no connection to the server is possible."""
         try:
             self.open()
             self._connect()
@@ -200,7 +207,10 @@ class HttpSink(Sink[HttpSinkConfig]):
             self.close()
 
     def _post(self, body: bytes) -> str:
-        """Return the reason why the server never accepts this body; empty if it has. Raises Retry."""
+        """Post a body. Return an empty text if the server has accepted it, else the reason why it never does.
+
+        Raises Retry if the event is to be posted again.
+        """
         try:
             status = self._request(body)
         except (OSError, http.client.HTTPException) as e:
@@ -214,6 +224,10 @@ class HttpSink(Sink[HttpSinkConfig]):
         return f"{self._server} answers {status}, for which rollback is false"
 
     def _request(self, body: bytes) -> int:
+        """Post a body and return the status of the answer; once more if the server has closed an idle connection.
+
+        Raises OSError and http.client.HTTPException.
+        """
         if self._connection is not None:
             with contextlib.suppress(http.client.RemoteDisconnected, BrokenPipeError, ConnectionResetError):
                 return self._exchange(self._connection, body)
@@ -221,6 +235,7 @@ class HttpSink(Sink[HttpSinkConfig]):
         return self._exchange(self._connect(), body)
 
     def _exchange(self, connection: http.client.HTTPConnection, body: bytes) -> int:
+        """Post a body on this connection and return the status of the answer. Raises as `_request`."""
         connection.request("POST", self._path, body, self._headers)
         answer = connection.getresponse()
         answer.read()
@@ -229,6 +244,7 @@ class HttpSink(Sink[HttpSinkConfig]):
         return answer.status
 
     def _connect(self) -> http.client.HTTPConnection:
+        """Return a new connection to the server. Raises OSError, also after connectTimeout."""
         config = self.config
         timeout = config.connect_timeout / 1000
         self._connection = (

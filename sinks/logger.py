@@ -37,12 +37,13 @@ class LoggerSink(Sink[LoggerConfig]):
 
 
 def format_event(event: Event, max_bytes: int) -> str:
-    """Return the text of an event, as of Flume's logger sink."""
+    """Return the text of an event, as of Flume's logger sink, with at most `max_bytes` of the body."""
     headers = ", ".join(f"{name}={value}" for name, value in event.headers.items())
     return f"{{ headers:{{{headers}}} body:{_hex_dump(event.body[:max_bytes])} }}"
 
 
 def _hex_dump(body: bytes) -> str:
+    """Return lines of 16 bytes in hexadecimal and as ASCII, where other characters are dots."""
     lines = []
     for start in range(0, len(body), 16):
         row = body[start : start + 16]

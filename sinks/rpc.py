@@ -69,7 +69,7 @@ class RpcSinkConfig(TlsClientConfig):
 
     @staticmethod
     def timeout_seconds(timeout: int) -> float:
-        """Return a timeout in seconds, from milliseconds. Values below `MIN_TIMEOUT_MS` are replaced, as in Flume."""
+        """Return a timeout of milliseconds in seconds; the default, as in Flume, for less than `MIN_TIMEOUT_MS`."""
         return (timeout if timeout >= MIN_TIMEOUT_MS else DEFAULT_TIMEOUT_MS) / 1000
 
 
@@ -78,7 +78,7 @@ class ClientProtocol(ABC):
 
     @abstractmethod
     def encode_request(self, serial: int, events: Sequence[bytes]) -> bytes:
-        """Return the bytes of a request. Serial numbers begin at 1."""
+        """Return the bytes of a request. Serial numbers count the requests of a connection, from 1 on."""
 
     @abstractmethod
     def decode_responses(self, data: bytes) -> Iterator[tuple[int, Callable[[], enum.IntEnum]]]:
@@ -103,26 +103,29 @@ class RpcSink(Sink[K]):
 
     @abstractmethod
     def _encode_events(self, batch: Batch) -> list[bytes]:
-        """Return the encoded events of a batch."""
+        """Return the encoded events of a batch, in order."""
 
     @abstractmethod
     def _new_protocol(self) -> ClientProtocol:
         """Return the protocol of a new connection."""
 
     def open(self) -> None:
-        """Read the truststore. The first flush connects. Raises Retry."""
+        """Read the truststore. The first flush connects. Raises Retry if the truststore cannot be used."""
         self._context = self.config.context()
 
     def close(self) -> None:
-        """Close the connection."""
+        """Drop events that are not flushed, and close the connection."""
         self.reset()
 
     def write(self, batch: Batch) -> None:
-        """Encode the events for the next flush."""
+        """Encode the events, and keep them for the next flush."""
         self._events += self._encode_events(batch)
 
     def flush(self) -> None:
-        """Send the events, and return when the source has answered OK to all. Raises Retry."""
+        """Send the events, and return when the source has answered OK to all. Raises Retry after any other answer.
+
+        Also raises Retry if the connection breaks, or no answer comes in time. The events stay until `reset`.
+        """
         size = self.config.batch_size
         interval = self.config.reset_connection_interval
         if interval > 0 and self._connection is not None and time.monotonic() > self._connection.since + interval:
@@ -147,7 +150,7 @@ class RpcSink(Sink[K]):
         self._disconnect()
 
     def check_connectivity(self) -> Iterator[str]:
-        """Yield an error if no connection to the source, with TLS if configured, is possible."""
+        """Yield the error if no connection to the source, with TLS if configured, is possible. Sends no request."""
         try:
             _ClientConnection(self.config, self.config.context(), self._new_protocol()).close()
         except Retry as e:
@@ -187,7 +190,11 @@ class _ClientConnection:
             self._socket.close()
 
     def send(self, events: Sequence[bytes]) -> None:
-        """Send one request, and wait while too many are pending."""
+        """Send one request, and wait while more than `MAX_PENDING_REQUESTS` have no answer.
+
+        The first request waits for its own answer. Raises OSError, also after a timeout, and ValueError for an answer
+        other than OK.
+        """
         self._sent += 1
         first = self._sent == 1
         self._pending.add(self._sent)
@@ -197,10 +204,14 @@ class _ClientConnection:
         self._read_responses(0 if first else MAX_PENDING_REQUESTS)
 
     def drain(self) -> None:
-        """Return when all requests are answered OK."""
+        """Return when all requests are answered OK. Raises as `send`."""
         self._read_responses(0)
 
     def _read_responses(self, max_pending: int) -> None:
+        """Read answers until at most `max_pending` requests have none. Each answer extends the timeout.
+
+        Raises TimeoutError, ConnectionError if the source disconnects, and ValueError for an answer other than OK.
+        """
         deadline = self._first_deadline or time.monotonic() + self._timeout
         while len(self._pending) > max_pending:
             remaining = deadline - time.monotonic()
@@ -215,6 +226,10 @@ class _ClientConnection:
                 deadline = time.monotonic() + self._timeout
 
     def _handle_response(self, serial: int, read_status: Callable[[], enum.IntEnum]) -> None:
+        """Remove the request from the pending ones.
+
+        Raises ValueError if it is none of them, or if its status is not OK.
+        """
         if serial not in self._pending:
             raise ValueError(f"an answer to request {serial}, which is not pending")
         self._pending.remove(serial)  # Flume answers in any order
@@ -225,6 +240,7 @@ class _ClientConnection:
 
 
 def _reason(error: Exception) -> str:
+    """Return the reason for a failed connection, for the end of a sentence."""
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted: {error.verify_message} (truststore, check-hostname)"
     if isinstance(error, TimeoutError):

@@ -44,11 +44,14 @@ class Template:
 
     @property
     def headers(self) -> set[str]:
-        """Headers of an event that the text needs."""
+        """Names of the headers that an event needs for the text."""
         return {value for kind, value in self.parts if kind == "header"}
 
     def texts(self, batch: Batch) -> Iterator[str | ValueError]:
-        """Yield the text of each event, or an error if it lacks a header, with a sentence about the event."""
+        """Yield the text of each event, in order, or a ValueError if it lacks a header.
+
+        The error's text is a sentence about the event.
+        """
         columns = [self._column(kind, value, batch) for kind, value in self.parts]
         if len(columns) == 1 and None not in columns[0]:
             yield from (text for text in columns[0] if text is not None)
@@ -64,6 +67,7 @@ class Template:
 
     @staticmethod
     def _column(kind: str, value: str, batch: Batch) -> list[str | None]:
+        """Return the text of one part of the pattern for each row; None if the event lacks the header `value`."""
         assert batch.origin is not None
         if kind == "header":
             texts: list[str | None] = batch.header(value).to_pylist()
@@ -80,7 +84,7 @@ class Template:
 
 
 def event_ids(batch: Batch) -> list[str | None]:
-    """Return `str(batch.id(row))` of every row."""
+    """Return `str(batch.id(row))` of every row, in order."""
     origin = batch.origin
     assert origin is not None
     start = f"{origin.id_prefix or origin.topic}-{origin.partition}-"
@@ -91,9 +95,10 @@ def event_ids(batch: Batch) -> list[str | None]:
 
 
 def decode_text(data: bytes) -> str:
-    r"""Decode UTF-8; an invalid byte becomes `\xff`."""
+    r"""Return the text of UTF-8; an invalid byte becomes `\xff`."""
     return data.decode("utf-8", "backslashreplace")
 
 
 def _time(millis: int) -> str:
+    """Return a time in milliseconds as `2026-01-31T12:00:00.000Z`."""
     return datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -34,11 +34,15 @@ class AvroConfig(CompressionConfig, RpcConfig):
 
     @cross_field_validator("ip_filter_rules", "ip_filter")
     def _readable_rules(self) -> None:
+        """Raise ValueError if `ipFilter` is true and the rules are missing or have a wrong syntax."""
         if self.ip_filter and not self.rules():
             raise ValueError("is required with ipFilter = true")
 
     def rules(self) -> list[Rule]:
-        """Return the rules in force, in their order."""
+        """Return the parsed `ipFilterRules` in their order; none unless `ipFilter` is true.
+
+        Raises ValueError for a rule with a wrong syntax.
+        """
         texts = [text.strip() for text in self.ip_filter_rules.split(",") if text.strip()]
         return [Rule.parse(text) for text in texts] if self.ip_filter else []
 
@@ -57,6 +61,10 @@ class _AvroServerProtocol(ServerProtocol):
         return self._frames.buffered_bytes
 
     def feed(self, data: bytes) -> Iterator[Call | bytes]:
+        """Yield complete calls; a handshake without a call and an unknown method are answered at once.
+
+        Raises ValueError for data that is no Avro RPC, or a request larger than `max_bytes`.
+        """
         for serial, content in self._frames.feed(data):
             handshake, name, offset = self._handshake.read_request(content)
             if not name:

@@ -57,7 +57,10 @@ class BatchingPolicy:
         return True
 
     def timeout(self) -> float:
-        """Seconds to wait for more data; 0 for a read that does not wait."""
+        """Seconds to wait for more data: the rest of `LINGER_SECONDS` since the last batch, at least 0.
+
+        After a linger and a read, `ROUND_TRIP_SECONDS` for one more read.
+        """
         if self._awaits_released:
             return ROUND_TRIP_SECONDS
         return max(0.0, self._batch_ended + LINGER_SECONDS - time.monotonic())
@@ -65,7 +68,8 @@ class BatchingPolicy:
     def is_due(self, *, idle: bool) -> bool:
         """Return True if the batch is complete. A source calls this once after each read.
 
-        `idle`: no data arrived within the last `timeout`.
+        `idle`: no data arrived within the last `timeout`. After a linger, the batch is complete after the second
+        read. Otherwise it is if `idle` and `LINGER_SECONDS` are over, or `MAX_FILL_SECONDS` after its first event.
         """
         if self._has_lingered:  # the first read released the segments of the second
             self._awaits_released = not self._awaits_released

@@ -10,7 +10,10 @@ import pyarrow as pa
 
 
 def binary_array(data: bytes, ends: npt.NDArray[np.int64]) -> pa.Array:
-    """Return the bodies in `data`, which join without gaps, as a binary array without a copy. `ends`: their ends."""
+    """Return the bodies in `data`, which join without gaps, as a binary array without a copy.
+
+    `ends` holds the exclusive end of each body in `data`, ascending.
+    """
     offsets = np.zeros(len(ends) + 1, np.int32)
     offsets[1:] = ends
     return pa.Array.from_buffers(pa.binary(), len(ends), [None, pa.py_buffer(offsets), pa.py_buffer(data)])

@@ -15,7 +15,10 @@ MAGIC_NUMBERS = (b"\x1f\x8b\x08", b"\xfd7zXZ\x00", b"\x28\xb5\x2f\xfd", b"BZh91A
 
 
 def decompressed(file: IO[bytes]) -> io.BufferedIOBase:
-    """Return a stream of the uncompressed content of `file`, which is open at its start."""
+    """Return a stream of the uncompressed content of `file`, which is open at its start.
+
+    The first bytes decide between gzip, bzip2 and xz; any other content is read as zstd. Errors come with the reads.
+    """
     magic = file.read(3)
     file.seek(0)
     if magic == b"\x1f\x8b\x08":

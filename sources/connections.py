@@ -101,7 +101,10 @@ class Connections(Generic[K]):
         self._max_files = self._max_descriptor = 0
 
     def open(self) -> None:
-        """Determine the limit on connections. Required before any other call."""
+        """Determine the limit on connections, and reserve a file descriptor. Required before any other call.
+
+        Log a warning if the process may open fewer files than `max_connections` requires.
+        """
         self._max_files = max_descriptors()
         self._max_descriptor = self._max_files - min(self._max_files // 2, max(256, self._max_files // 8))
         self.limit = min(self._max_connections, self._max_descriptor)
@@ -127,7 +130,7 @@ class Connections(Generic[K]):
         return len(self._open)
 
     def __iter__(self) -> Iterator[K]:
-        """Iterate over a copy, as connections may end meanwhile."""
+        """Iterate over a copy of the open connections, as connections may end meanwhile."""
         return iter(list(self._open))
 
     def __contains__(self, connection: object) -> bool:
@@ -140,8 +143,8 @@ class Connections(Generic[K]):
     ) -> Iterator[K]:
         """Yield the connections that wait on `listener`, at most `MAX_CONSECUTIVE_ACCEPTS`, without blocking.
 
-        Connections beyond the limit are reset. A connection that `admits` (by address, and address as text) rejects
-        is closed, and evicts no other.
+        A connection beyond the limit is reset unless another one can be evicted. `admits` gets the address and its
+        text; if it returns False, the connection is closed and evicts no other.
         """
         for accepted, address in self._accept_waiting(listener):
             peer = _format_address(address)
@@ -167,6 +170,10 @@ class Connections(Generic[K]):
                 yield connection
 
     def _accept_waiting(self, listener: socket.socket) -> Iterator[tuple[socket.socket, tuple[str, int]]]:
+        """Yield the accepted sockets and their addresses, at most `MAX_CONSECUTIVE_ACCEPTS`.
+
+        Without a free descriptor, accept by the reserved one; where the kernel lacks memory, log and sleep briefly.
+        """
         self._reserve_descriptor()
         for _ in range(MAX_CONSECUTIVE_ACCEPTS):
             try:
@@ -205,7 +212,11 @@ class Connections(Generic[K]):
     # --- limit
 
     def _refusal_reason(self, accepted: socket.socket, address: tuple[str, int]) -> str:
-        """Return why a connection exceeds a limit, after an attempt at eviction; empty if it may stay."""
+        """Return why an accepted connection must be refused; empty if it may stay.
+
+        At the limit on all connections, a silent connection is evicted if there is one. The limit of one address
+        evicts none.
+        """
         host, limit = unmap_ipv4(address[0]), self._max_per_address
         if limit and self._by_address[host] >= limit:
             return f"{host} has {limit} connections already, the most that maxConnectionsPerAddress allows"
@@ -215,6 +226,7 @@ class Connections(Generic[K]):
         return self._limit_text() if full and not self._evict_for(_format_address(address)) else ""
 
     def _evict_for(self, peer: str) -> bool:
+        """Close the oldest connection that never sent anything to make room for `peer`; return False without one."""
         while self._silent:
             oldest = next(iter(self._silent))
             del self._silent[oldest]
@@ -234,6 +246,7 @@ class Connections(Generic[K]):
         return False
 
     def _limit_text(self) -> str:
+        """Return the number of open connections and the limits, as a sentence for the log."""
         return (
             f"{len(self._open)} connections are open, the most that maxConnections = {self._max_connections} and "
             f"this process's limit of {self._max_files} files (`ulimit -n`) allow"
@@ -245,11 +258,13 @@ class Connections(Generic[K]):
         return self._limit_text() if full else ""
 
     def _reserve_descriptor(self) -> None:
+        """Open the reserved file unless it is open; no effect without a free descriptor."""
         if self._reserved_descriptor is None:
             with contextlib.suppress(OSError):
                 self._reserved_descriptor = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 
     def _release_descriptor(self) -> bool:
+        """Close the reserved file; return False if it was closed already."""
         if self._reserved_descriptor is None:
             return False
         os.close(self._reserved_descriptor)
@@ -263,6 +278,7 @@ def unmap_ipv4(host: str) -> str:
 
 
 def _format_address(address: tuple[str, int]) -> str:
+    """Return `host:port`, with an IPv6 address in brackets."""
     host, port = address[:2]
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 

@@ -49,7 +49,10 @@ class DatagramSource(EndpointSource[D]):
         return self._endpoint.sockets[0]
 
     def open(self) -> None:
-        """Listen. Raises `Retry` if that is impossible."""
+        """Listen with a receive buffer of `receiveBufferSize`; log a warning if the kernel grants less.
+
+        Raises `Retry` if listening is impossible.
+        """
         self._endpoint.open(self.log)
         requested = self.config.receive_buffer
         self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, requested)
@@ -65,7 +68,7 @@ class DatagramSource(EndpointSource[D]):
         self._drops = 0
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening; datagrams that were not read are lost."""
         self._endpoint.close()
 
     def _has_datagram(self, timeout: float) -> bool:
@@ -73,7 +76,7 @@ class DatagramSource(EndpointSource[D]):
         return bool(self._poll.poll(timeout * 1000))
 
     def _count_drops(self) -> None:
-        """Add the datagrams dropped since the last call to `KernelDropCount`, and log a warning."""
+        """Add the datagrams dropped since the last call to `KernelDropCount`, and log a warning if there are any."""
         (drops,) = _DROP_COUNT.unpack(self._socket.getsockopt(socket.SOL_SOCKET, _SO_MEMINFO, _DROP_COUNT.size))
         if new := (drops - self._drops) % 2**32:
             self._drops = drops

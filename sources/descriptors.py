@@ -18,7 +18,7 @@ def max_descriptors() -> int:
 
 
 def descriptors_exhausted() -> bool:
-    """Return True if this process cannot open one more file now."""
+    """Return True if this process, or the host, is out of file descriptors now."""
     try:
         os.close(os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC))
     except OSError as e:

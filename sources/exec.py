@@ -57,7 +57,7 @@ class ExecConfig(Config):
     _check_charset = pydantic.field_validator("charset")(text_codec)
 
     def warnings(self) -> Iterator[Problem]:
-        """Yield warnings about a shell without `-c`, and about shell syntax without a shell."""
+        """Yield a warning for a shell without `-c`, and for shell syntax in a command without a shell."""
         if self.shell and re.fullmatch(r"\S*\b(?:ba|da|k|z)?sh", self.shell.strip()):
             text = f"{self.shell} takes the command for the name of a file, as in Flume; write {self.shell} -c"
             yield Problem("shell", text, is_flume_behavior=True)
@@ -82,7 +82,7 @@ class ExecSource(Source[ExecConfig]):
         self._process: subprocess.Popen[bytes] | None = None
 
     def open(self) -> None:
-        """Start the command. Raises Retry where that fails."""
+        """Start the command in a process group of its own. Raises Retry if it cannot be started."""
         arguments = self._arguments()
         try:
             self._process = subprocess.Popen(
@@ -117,6 +117,7 @@ class ExecSource(Source[ExecConfig]):
             yield f"{program!r} cannot be run: there is no such program"
 
     def _arguments(self) -> list[str]:
+        """Return the program and its arguments: the shell with the command, or the command split at blanks."""
         shell, command = self.config.shell, self.config.command
         return [*shell.split(), command] if shell else command.split()
 
@@ -125,7 +126,10 @@ class ExecSource(Source[ExecConfig]):
         return ()
 
     def batches(self) -> Iterator[Batch]:
-        """Yield batches of lines until the command ends for good or the agent stops."""
+        """Yield batches of lines until the agent stops, or the command ends and `restart` is false.
+
+        A command that ended is started again after `restartThrottle` ms. Raises Retry if that fails.
+        """
         while not self.stopping.is_set():
             yield from self._lines()
             if self.stopping.is_set():
@@ -139,7 +143,10 @@ class ExecSource(Source[ExecConfig]):
             self.open()
 
     def _lines(self) -> Iterator[Batch]:
-        """Yield the batches of one run of the command."""
+        """Yield the lines of one run of the command, until its output ends or the agent stops.
+
+        Lines that were complete before the stop are yielded. Error output is logged with `logStdErr`.
+        """
         process = self._process
         assert process is not None
         assert process.stdout is not None
@@ -181,7 +188,10 @@ class _LineSplitter:
         self._unfinished = b""
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the lines that `data` completes. Empty `data` ends the stream and completes the last line."""
+        """Return the lines that `data` completes, without newline or CR LF, in UTF-8.
+
+        Empty `data` ends the stream and completes the last line. A line is split every `MAX_LINE_BYTES` bytes.
+        """
         text = self._decoder.decode(data, not data).encode() if self._decoder else data
         *lines, unfinished = (self._unfinished + text).split(b"\n")
         lines = [line.removesuffix(b"\r") for line in lines]

@@ -24,7 +24,10 @@ class FileErrors:
         """Error of the latest write of the file offsets; empty where that succeeded."""
 
     def report(self, path: str, text: str) -> None:
-        """Record that `path` cannot be read, for the reason in `text`; log it unless that was logged before."""
+        """Record that `path` cannot be read, for the reason in `text`.
+
+        Log and count the error unless it has the same text as the present error of that path.
+        """
         if self._texts.get(path) != text:
             self._texts[path] = text
             self._metrics.add("EventReadFail")
@@ -32,13 +35,13 @@ class FileErrors:
             self._log.warning("%s", text)
 
     def clear(self, path: str) -> None:
-        """Clear the read error of `path`, if there is one."""
+        """Clear the read error of `path`, and log that it can be read again; no effect without an error."""
         if self._texts.pop(path, None) is not None:
             self._metrics.set("UnreadableCount", len(self._texts))
             self._log.info("%s can be read again", path)
 
     def report_write(self, text: str) -> None:
-        """Show and log that the file offsets cannot be written, for the reason in `text`."""
+        """Show in the health that the file offsets cannot be written, and log `text` unless it is shown already."""
         if self._metrics.last_error != text:
             self._metrics.set_error(text)
             self._log.error("%s", text)

@@ -11,7 +11,7 @@ _GLOB = re.compile(r"(?<![\\.\])}])(?<!\\\w)\*")
 
 
 def glob_pattern_warning(pattern: str, directory: str = "") -> str:
-    """Return a warning if a regular expression of file names was presumably meant as a shell glob, else "".
+    """Return a warning if a `*` of a regular expression follows a plain character, as in a shell glob, else "".
 
     `directory` precedes the pattern in the correction that the warning proposes.
     """
@@ -25,7 +25,7 @@ def glob_pattern_warning(pattern: str, directory: str = "") -> str:
 
 
 def glob_directory_warning(directory: str, correction: str) -> str:
-    """Return a warning if a directory was presumably meant as a shell glob, else "".
+    """Return a warning if the path of a directory contains a `*`, as a shell glob would, else "".
 
     The warning proposes the `correction`.
     """
@@ -35,7 +35,10 @@ def glob_directory_warning(directory: str, correction: str) -> str:
 
 
 def compile_name_pattern(pattern: str) -> re.Pattern[str]:
-    """Compile a pattern, to be used with `fullmatch`. Raises ValueError where the pattern is invalid."""
+    """Compile a file name pattern in Java's regex syntax, to be used with `fullmatch`.
+
+    Raises ValueError where the pattern is invalid.
+    """
     # Flume's users exclude files with look-around, which a linear-time engine lacks. Backtracking is acceptable:
     # names are short, and the operator wrote the pattern.
     java = JavaPattern(pattern, "re")

@@ -21,14 +21,17 @@ class Rule(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> Rule:
-        """Parse one rule. Raises ValueError for a wrong syntax."""
+        """Parse one rule, such as `allow:ip:10.*`. Raises ValueError for a wrong syntax."""
         match = re.fullmatch(r"(allow|deny):(ip|name):(\S+)", text)
         if match is None:
             raise ValueError(f"{text!r} must be (allow|deny):(ip|name):pattern, such as allow:ip:10.*")
         return cls(match[1] == "allow", match[2] == "name", match[3].lower())
 
     def matches(self, address: str, name: str) -> bool:
-        """Return True if the rule applies to a client with this address and host name."""
+        """Return True if the pattern, with `*` and `?`, matches the address or, for a rule by name, the host name.
+
+        The name `localhost` also matches every loopback address. Case does not matter.
+        """
         ip = ipaddress.ip_address(address.partition("%")[0])
         ip = getattr(ip, "ipv4_mapped", None) or ip
         if not self.by_name:
@@ -44,15 +47,18 @@ class IpFilter:
         self._by_name = any(rule.by_name for rule in rules)
 
     def admits(self, address: str, name: str) -> bool:
-        """Return True if a client with this address and host name may connect."""
+        """Return True if the first rule that matches this address and host name allows it, or if no rule matches."""
         return next((rule.allow for rule in self._rules if rule.matches(address, name)), True)
 
     def denies(self, address: tuple[str, int]) -> bool:
-        """Return True if no rule needs host names and the rules deny this address."""
+        """Return True if the rules deny this address; always False if a rule needs host names (`denies_name`)."""
         return not self._by_name and not self.admits(address[0], "")
 
     async def denies_name(self, address: tuple[str, int]) -> bool:
-        """Return True if a rule needs host names and the rules deny the client, after a reverse lookup."""
+        """Return True if the rules deny the client, after a reverse lookup of its host name.
+
+        Always False if no rule needs host names (`denies`). A client without a name has the empty one.
+        """
         if not self._by_name:
             return False
         name = ""

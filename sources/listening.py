@@ -74,11 +74,14 @@ class Endpoint:
 
     @property
     def ports(self) -> list[int]:
-        """The ports it listens on: those configured, or those it was given for 0."""
+        """Ports of the open sockets, with the kernel's choice for 0; the configured ports while closed."""
         return [int(listener.getsockname()[1]) for listener in self.sockets] or list(self._ports)
 
     def open(self, log: logging.Logger) -> None:
-        """Load the certificate and listen. Raises `Retry` if either is impossible."""
+        """Load the certificate and listen at every port. Raises `Retry` if either is impossible.
+
+        Sockets that listen already stay open then, until `close`.
+        """
         if self._tls:
             self.context, self._expiry = self._tls.context_and_expiry()
         for port in self._ports:
@@ -90,13 +93,16 @@ class Endpoint:
         return None if self._expiry is None else round(self._expiry - time.time())
 
     def close(self) -> None:
-        """Stop listening. Idempotent."""
+        """Close the listening sockets. Idempotent."""
         for listener in self.sockets:
             listener.close()
         self.sockets.clear()
 
     def check_connectivity(self) -> Iterator[str]:
-        """Yield a message for an unusable certificate, and for each address and port that cannot be bound."""
+        """Yield a message for an unusable certificate, and for each address and port that cannot be bound.
+
+        The message is a `PortOccupied` if another program listens at the port.
+        """
         try:
             if self._tls:
                 self._tls.context()
@@ -133,6 +139,7 @@ def listen(host: str, port: int, kind: socket.SocketKind) -> socket.socket:
 
 
 def _reason(error: OSError) -> str:
+    """Return the reason why an address cannot be bound, with the remedy where there is one."""
     if error.errno == errno.EADDRINUSE:
         return "another program listens there; stop it or choose another port"
     if error.errno == errno.EACCES:
@@ -170,7 +177,7 @@ class EndpointSource(Source[C]):
 
     @property
     def ports(self) -> list[int]:
-        """The ports it listens on: those configured, or those it was given for 0."""
+        """Ports of the open sockets, with the kernel's choice for 0; the configured ports while closed."""
         return self._endpoint.ports
 
     @property
@@ -217,7 +224,10 @@ class Listener(Generic[K]):
         self._resources = contextlib.ExitStack()
 
     def open(self) -> None:
-        """Load the certificate and listen. Raises `Retry` if either is impossible."""
+        """Load the certificate, listen, and determine the limit on connections.
+
+        Raises `Retry` if listening is impossible or the certificate is unusable.
+        """
         self._resources.callback(self.connections.close)
         self.connections.open()
         self._resources.callback(self.endpoint.close)
@@ -232,10 +242,12 @@ class Listener(Generic[K]):
         self._resources.close()
 
     def poll(self, timeout: float, linger: Callable[[], bool] = lambda: False) -> list[tuple[K, int]]:
-        """Return the connections that are ready, with their `selectors` events, and accept new ones.
+        """Return the connections that are ready, with their `selectors` events, and accept new connections.
 
-        Blocks for at most `timeout` seconds. `linger` is called when the first events arrive. If it returns True, it
-        has slept, and the result includes the events that arrived meanwhile.
+        Also continue TLS handshakes, and close connections whose handshake is overdue. Blocks for at most `timeout`
+        seconds, and not at all while `read_into` has yet to report the end of a stream. `linger` is called when the
+        first events arrive. If it returns True, it has slept, and the result includes the events that arrived
+        meanwhile.
         """
         selected = self._selector.select(0 if self._at_end else timeout)
         if selected and linger():
@@ -265,8 +277,9 @@ class Listener(Generic[K]):
     def drain(self) -> Iterator[list[tuple[K, int]]]:
         """Yield the connections to read after `stopping`, with their `selectors` events, until all are drained.
 
-        Accepts the connections that wait in the kernel, then closes the listening sockets: the kernel resets new
+        First accept the connections that wait in the kernel, then close the listening sockets: the kernel resets new
         connections. Data that has arrived by then is read completely, later data for at most `DRAIN_READ_SECONDS`.
+        The caller must read each yielded connection once. Open connections stay open.
         """
         for _ in range(socket.SOMAXCONN // MAX_CONSECUTIVE_ACCEPTS + 1):
             before = self.connections.accepted_count
@@ -286,7 +299,11 @@ class Listener(Generic[K]):
             yield ready
 
     def read_into(self, connection: K, buffer: memoryview) -> int | None:
-        """Read into `buffer` and return the number of bytes; None if no data is available, 0 at the end."""
+        """Read into `buffer` and return the number of bytes; None if no data is available.
+
+        0 means that the caller must drop the connection: its stream or its socket has ended, or a client speaks TLS
+        at a port without TLS. Over TLS, several records are read at once. The connection counts as active.
+        """
         if connection in self._at_end:
             self._at_end.discard(connection)
             return 0
@@ -326,6 +343,7 @@ class Listener(Generic[K]):
         return is_hello
 
     def _receive(self, connection: K, buffer: memoryview) -> int | None:
+        """Return the number of bytes that one call received; None if none is available, 0 at the end or an error."""
         try:
             return connection.socket.recv_into(buffer)
         except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
@@ -335,16 +353,19 @@ class Listener(Generic[K]):
             return 0
 
     def read(self, connection: K) -> bytes | None:
-        """Return the data received; None if none is available, empty at the end."""
+        """Return the data received, at most `READ_BYTES`; None if no data is available.
+
+        Empty where `read_into` returns 0: the caller must drop the connection.
+        """
         size = self.read_into(connection, self._buffer)
         return None if size is None else bytes(self._buffer[:size])
 
     def wait_for(self, connection: K, events: int) -> None:
-        """Set the `selectors` events of a connection for which `poll` returns it."""
+        """Set the `selectors` events on which `poll` returns this connection."""
         self._selector.modify(connection.socket, events, connection)
 
     def drop(self, connection: K) -> None:
-        """Close a connection; over TLS, after a close_notify alert."""
+        """Close an open connection and forget it; over TLS, after a close_notify alert."""
         self._selector.unregister(connection.socket)
         if isinstance(connection.socket, ssl.SSLSocket) and not connection.handshake_pending:
             # Without close_notify the client may report truncated data (RFC 8446, 6.1). Its own is not awaited.
@@ -363,12 +384,14 @@ class Listener(Generic[K]):
     # --- new connections
 
     def _accept(self, listener: socket.socket) -> None:
+        """Accept the connections that wait on a listening socket, and poll them from now on."""
         for connection in self.connections.accept(listener):
             self._selector.register(connection.socket, selectors.EVENT_READ, connection)
             if connection.handshake_pending:
                 self._pending_handshakes[connection] = None
 
     def _create(self, accepted: socket.socket, address: tuple[str, int]) -> K:
+        """Return the source's connection of an accepted socket; with TLS, before its handshake."""
         context = self.endpoint.context
         if context is not None:
             accepted = context.wrap_socket(accepted, server_side=True, do_handshake_on_connect=False)
@@ -377,6 +400,7 @@ class Listener(Generic[K]):
         return connection
 
     def _continue_handshake(self, connection: K) -> None:
+        """Continue the TLS handshake of a connection without blocking; close the connection if it fails."""
         assert isinstance(connection.socket, ssl.SSLSocket)
         try:
             awaited = continue_handshake(connection.socket)
@@ -390,11 +414,13 @@ class Listener(Generic[K]):
             connection.last_activity = time.monotonic()
 
     def _refuse_overdue(self) -> None:
+        """Close the connections whose TLS handshake takes longer than `handshake_timeout` seconds."""
         limit = time.monotonic() - self._handshake_timeout
         while (oldest := next(iter(self._pending_handshakes), None)) is not None and oldest.last_activity < limit:
             self._refuse(oldest, f"it took longer than handshakeTimeout = {self._handshake_timeout:g} s")
 
     def _refuse(self, connection: K, reason: str) -> None:
+        """Close a connection whose TLS handshake failed; count it and log the reason."""
         self._source.metrics.add("TlsHandshakeFail")
         self._source.warn_rate_limited("tls", "%s is refused, its TLS handshake failed: %s", connection.peer, reason)
         self.drop(connection)

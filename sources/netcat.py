@@ -89,14 +89,18 @@ class NetcatSource(EndpointSource[NetcatConfig]):
         return ()
 
     def batches(self) -> Iterator[Batch]:
-        """Yield the lines of all senders until `stopping`, then those that had arrived; answer stored lines."""
+        """Yield the lines of all senders until `stopping`, then the lines that had arrived; answer stored lines."""
         while not self.stopping.is_set():
             yield from self._read_and_answer(self._listener.poll(STOP_CHECK_SECONDS))
         for ready in self._listener.drain():
             yield from self._read_and_answer(ready)
 
     def _read_and_answer(self, ready: list[tuple[_Sender, int]]) -> Iterator[Batch]:
-        """Read once from each connection, yield a batch of the lines, and answer them once they are stored."""
+        """Read once from each connection in `ready`, yield a batch of the lines, and answer these once stored.
+
+        A connection ready for writing gets the rest of its answers instead. With `ack-every-event` off, only errors
+        are answered. About `MAX_BATCH_BYTES` are read.
+        """
         gathered: list[tuple[_Sender, list[bytes]]] = []
         size = 0
         for connection, events in ready:
@@ -115,7 +119,10 @@ class NetcatSource(EndpointSource[NetcatConfig]):
             self._answer(connection)
 
     def _read(self, connection: _Sender) -> list[bytes]:
-        """Read once from a connection and return the lines that are complete now, without newlines."""
+        """Read once from a connection and return the lines that are complete now, without newlines, in UTF-8.
+
+        A line above `max-line-length` ends the list: its sender gets an error and is disconnected.
+        """
         data = self._listener.read(connection)
         if not data:
             connection.is_closing = data is not None
@@ -139,7 +146,7 @@ class NetcatSource(EndpointSource[NetcatConfig]):
         return lines
 
     def _too_long(self, line: bytes) -> bool:
-        """Return True if a line leaves no room for its newline."""
+        """Return True if a line, without its newline, has `max-line-length` characters or more."""
         longest = self.config.max_line_length
         return len(line) >= longest and len(line.decode("utf-8", "replace")) >= longest
 
@@ -160,6 +167,7 @@ class NetcatSource(EndpointSource[NetcatConfig]):
             self._listener.wait_for(connection, selectors.EVENT_WRITE if connection.answer else selectors.EVENT_READ)
 
     def _drop(self, connection: _Sender) -> None:
+        """Close a connection, after its unread data was dropped, so that the last answer reaches the sender."""
         with contextlib.suppress(OSError):
             connection.socket.shutdown(socket.SHUT_WR)
             for _ in range(4):

@@ -49,11 +49,14 @@ class NetcatUdpSource(DatagramSource[NetcatUdpConfig]):
         super().__init__(config, name, config.bind, config.port)
 
     def sets_headers(self) -> Collection[str]:
-        """Return the header of the sender's address."""
+        """Return the name of the header for the sender's address."""
         return {self.config.remote_address}
 
     def batches(self) -> Iterator[Batch]:
-        """Yield the lines of all senders until `stopping`, then those that had arrived."""
+        """Yield the lines of all senders until `stopping`, then the lines in the kernel's buffer.
+
+        The buffer is read for at most `DRAIN_READ_SECONDS`.
+        """
         while not self.stopping.is_set():
             if self._has_datagram(STOP_CHECK_SECONDS) and (events := self._read()):
                 yield Batch.of(events)
@@ -64,7 +67,10 @@ class NetcatUdpSource(DatagramSource[NetcatUdpConfig]):
         self._count_drops()
 
     def _read(self) -> list[Event]:
-        """Read waiting datagrams up to the limits of a batch, and return their events."""
+        """Read waiting datagrams up to the limits of a batch; return an event for each line, with its sender.
+
+        Empty if no datagram waits. Does not block.
+        """
         events: list[Event] = []
         size = 0
         while len(events) < MAX_BATCH_EVENTS and size < MAX_BATCH_BYTES:

@@ -115,15 +115,18 @@ class ServerProtocol(ABC):
 
     @abstractmethod
     def feed(self, data: bytes) -> Iterator[Call | bytes]:
-        """Yield the calls that are complete now, and answers to send at once. Raises ValueError for invalid data."""
+        """Yield the calls that `data` completes, and answers to send at once: handshakes, errors of unknown calls.
+
+        Raises ValueError for data that is not of this protocol.
+        """
 
     @abstractmethod
     def answer(self, call: Call, *, stored: bool) -> bytes:
-        """Return the answer OK if the events are stored, or else FAILED."""
+        """Return the encoded answer: OK if the events are stored, or else FAILED."""
 
     @abstractmethod
     def error_answer(self, call: Call, reason: str) -> bytes:
-        """Return the answer to an unreadable call."""
+        """Return the encoded error answer to a call whose events cannot be read, with the reason."""
 
 
 class RpcRequest:
@@ -198,6 +201,7 @@ class RpcServer(serving.Server[RpcRequest], Generic[C]):
             self._loop.close()
 
     async def _serve(self) -> None:
+        """Serve clients until `stop`; then send pending answers for `LINGER_ON_CLOSE_SECONDS` and close all."""
         rate_limit_loop_errors(self._loop, self._log)
         self.acceptor.open()
         while not self._stop.is_set():
@@ -216,6 +220,7 @@ class RpcServer(serving.Server[RpcRequest], Generic[C]):
         await asyncio.sleep(0)
 
     def _fail_overdue(self) -> None:
+        """Answer FAILED to the requests that wait longer than `request-timeout` ms."""
         timeout = self.config.request_timeout
         limit = time.monotonic() - timeout / 1000
         arrived = itertools.takewhile(lambda request: request.arrived < limit, self._unanswered)
@@ -228,6 +233,11 @@ class RpcServer(serving.Server[RpcRequest], Generic[C]):
         self.request_queue.forget_answered()
 
     def _drop_overdue(self) -> None:
+        """Close connections past their time limits.
+
+        `frameTimeout` limits unread answers, and unfinished requests while reading is not paused. `idleTimeout`, if
+        set, limits silence without pending requests.
+        """
         now, config = time.monotonic(), self.config
         for connection in list(self.connections):
             if connection.is_write_blocked and now > connection.last_activity + config.frame_timeout:
@@ -246,12 +256,16 @@ class RpcServer(serving.Server[RpcRequest], Generic[C]):
                 connection.transport.close()
 
     def enqueue(self, request: RpcRequest) -> None:
-        """Hand a request to the source's thread."""
+        """Queue a request for the source's thread, and pause reading if too many bytes wait."""
         self._unanswered.append(request)
         self.request_queue.put(request)
         self._add_pending(request.size)
 
     def _add_pending(self, size_bytes: int) -> None:
+        """Add to the size of unanswered requests, and pause or resume reading.
+
+        Reading pauses above `max_pending_bytes`, and resumes at half of that.
+        """
         self._pending_bytes += size_bytes
         if full := self._pending_bytes > (self.max_pending_bytes // 2 if self.is_full else self.max_pending_bytes):
             self.warn_rate_limited(
@@ -263,16 +277,19 @@ class RpcServer(serving.Server[RpcRequest], Generic[C]):
                 connection.update_reading()
 
     def _answer(self, requests: Iterable[RpcRequest], stored: bool) -> None:
+        """Answer OK if `stored`, or else FAILED, to the requests that have no answer yet."""
         for request in requests:
             if not request.is_answered:
                 self._reply(request, request.connection.protocol.answer(request.call, stored=stored))
 
     def _refuse(self, request: RpcRequest, reason: str) -> None:
+        """Send an error and close the connection, unless the request has an answer."""
         if not request.is_answered:
             self._reply(request, request.connection.protocol.error_answer(request.call, reason))
             request.connection.drop(f"sent a request that cannot be read: {reason}")
 
     def _reply(self, request: RpcRequest, answer: bytes) -> None:
+        """Send the answer to a request, mark it as answered, and release its content."""
         request.is_answered = True
         request.call = request.call._replace(content=b"")
         request.connection.unanswered -= 1
@@ -299,7 +316,7 @@ class RpcConnection(asyncio.Protocol):
         self._deflate = zlib.compressobj() if server.deflate else None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Register the connection. Called by asyncio."""
+        """Register the connection, and begin to read unless reading pauses. Called by asyncio."""
         self.transport = cast("asyncio.Transport", transport)
         self.client.record_transport(self.transport)
         self.server.connections[self] = None
@@ -317,12 +334,15 @@ class RpcConnection(asyncio.Protocol):
         self.update_reading()
 
     def resume_writing(self) -> None:
-        """Resume reading. Called by asyncio."""
+        """Resume reading once the client reads its answers, unless too many requests wait. Called by asyncio."""
         self._writable = True
         self.update_reading()
 
     def update_reading(self) -> None:
-        """Resume or pause reading, as limits allow."""
+        """Resume reading, or pause it while too many bytes wait to be stored or the client does not read its answers.
+
+        No effect on a connection that is closing.
+        """
         if self.transport.is_closing():
             return
         if self._is_reading_allowed:
@@ -335,15 +355,19 @@ class RpcConnection(asyncio.Protocol):
 
     @property
     def is_write_blocked(self) -> bool:
-        """True while answers wait for a client that does not read them."""
+        """True while the client does not read its answers, or the connection closes."""
         return not self._writable or self.transport.is_closing()
 
     @property
     def _is_reading_allowed(self) -> bool:
+        """True unless too many requests wait to be stored, or the client does not read its answers."""
         return self._writable and not self.server.is_full
 
     def data_received(self, data: bytes) -> None:
-        """Process received data. Called by asyncio."""
+        """Inflate received data if configured, and queue the calls that it completes. Called by asyncio.
+
+        The connection is closed after invalid data.
+        """
         self.last_activity = time.monotonic()
         self.server.acceptor.connections.record_activity(self.client)
         try:
@@ -363,6 +387,10 @@ class RpcConnection(asyncio.Protocol):
             self.drop(f"sent something that is not {self.protocol.protocol_name}: {e}")
 
     def _receive(self, data: bytes) -> None:
+        """Decode data, queue the calls that it completes, and send immediate answers.
+
+        Raises ValueError for invalid data, or if incomplete requests of all clients exceed the limit.
+        """
         partial_before = self.protocol.partial_bytes
         complete = False
         try:
@@ -386,7 +414,7 @@ class RpcConnection(asyncio.Protocol):
             raise ValueError("too many large requests have begun at once")
 
     def send(self, data: bytes) -> None:
-        """Send data to the client, deflated if configured."""
+        """Send data to the client, deflated if configured; drop the data if the connection is closing."""
         self.last_activity = time.monotonic()
         if self._deflate is not None:
             data = self._deflate.compress(data) + self._deflate.flush(zlib.Z_SYNC_FLUSH)
@@ -394,7 +422,7 @@ class RpcConnection(asyncio.Protocol):
             self.transport.write(data)
 
     def drop(self, reason: str) -> None:
-        """Close the connection after an error of the client. Data written before is still sent."""
+        """Count and log an error of the client, and close its connection. Data written before is still sent."""
         self.server.metrics.add("EventReadFail")
         self.server.warn_rate_limited("dropped", "%s %s; the connection is closed", self.peer, reason)
         self.transport.close()
@@ -417,6 +445,7 @@ class RpcSource(ServingSource[C, RpcServer[C], RpcRequest]):
         """Return a builder that decodes the events of requests."""
 
     def _read(self, server: RpcServer[C], requests: list[RpcRequest]) -> tuple[list[RpcRequest], Batch]:
+        """Return the readable requests and a batch of their events, in order; refuse unreadable requests."""
         events = self._events()
         readable = []
         for request in requests:

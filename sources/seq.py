@@ -38,7 +38,10 @@ class SeqSource(Source[SeqConfig]):
         return ()
 
     def batches(self) -> Iterator[Batch]:
-        """Yield batches of numbers until `totalEvents` is reached or the agent stops."""
+        """Yield batches of consecutive decimal numbers until `totalEvents` is reached or the agent stops.
+
+        A batch has `batchSize` events; the last one may have fewer.
+        """
         total = self.config.total_events
         while not self.stopping.is_set():
             end = self._next + self.config.batch_size

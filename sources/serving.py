@@ -72,7 +72,7 @@ class Acceptor(Generic[C]):
         self._handshake_tasks: set[asyncio.Task[None]] = set()
 
     def open(self) -> None:
-        """Start to accept clients."""
+        """Start to accept clients. Call it on the event loop."""
         self.connections.open()
         asyncio.get_running_loop().add_reader(self._listener, self._accept)
 
@@ -85,17 +85,20 @@ class Acceptor(Generic[C]):
         self.connections.close()
 
     def _accept(self) -> None:
+        """Accept the clients that wait, each with a task that establishes its connection."""
         for client in self.connections.accept(self._listener, self._admits):
             client.handshake_task = asyncio.get_running_loop().create_task(self._establish(client))
             self._handshake_tasks.add(client.handshake_task)
             client.handshake_task.add_done_callback(self._handshake_tasks.discard)
 
     def _admits(self, address: tuple[str, int], peer: str) -> bool:
+        """Return False, and log a warning, if the IP filter rules deny the address."""
         if denied := self._ip_filter.denies(address):
             self._warn_denied(peer)
         return not denied
 
     async def _establish(self, client: Client) -> None:
+        """Check the rules by host name, run the TLS handshake, and create the protocol; close a refused client."""
         try:
             if not await self._ip_filter.denies_name(client.address):
                 client.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -122,13 +125,16 @@ class Acceptor(Generic[C]):
         self._close(client)
 
     def _close(self, client: Client) -> None:
+        """Close the socket of a client that has no transport yet, and forget the client."""
         client.socket.close()
         self.connections.discard(client)
 
     def _warn_denied(self, peer: str) -> None:
+        """Log that the IP filter rules refuse a client."""
         self._source.warn_rate_limited("filtered", "%s is refused by ipFilterRules", peer)
 
     def _abort(self, client: Client) -> None:
+        """Cancel the pending handshake of a client, or abort its established connection."""
         if client.handshake_pending:
             client.handshake_task.cancel()
         else:
@@ -157,15 +163,16 @@ class RequestQueue(Generic[R]):
         self._requests: deque[R] = deque()
 
     def put(self, request: R) -> None:
-        """Append a request."""
+        """Append a request and wake a waiting `take`. Thread-safe."""
         with self._not_empty:
             self._requests.append(request)
             self._not_empty.notify()
 
     def take(self, timeout: float, max_bytes: int) -> list[R]:
-        """Remove and return requests in their order; none after `timeout` seconds.
+        """Remove and return requests in the order of `put`; an empty list after `timeout` seconds without a request.
 
-        The requests have at most `max_bytes` in total, but for the first, which may be larger.
+        The requests have at most `max_bytes` in total, but for the first, which may be larger. Requests that have an
+        answer already, such as a timeout's, are removed and left out; so the list may be empty earlier.
         """
         with self._not_empty:
             if not self._requests:
@@ -180,7 +187,7 @@ class RequestQueue(Generic[R]):
             return taken
 
     def forget_answered(self) -> None:
-        """Remove answered requests at the head."""
+        """Remove answered requests from the head of the queue, up to the first request without an answer."""
         with self._not_empty:
             while self._requests and self._requests[0].is_answered:
                 self._requests.popleft()
@@ -199,6 +206,7 @@ class Server(ABC, Generic[R]):
         self._thread = threading.Thread(target=self._serve_until_end, name=f"{source.member}-server", daemon=True)
 
     def _serve_until_end(self) -> None:
+        """Run the server; keep the exception that ends it in `failure`."""
         try:
             self._run()
         except ANY_FAILURE as e:  # the source's thread raises it
@@ -217,6 +225,7 @@ class Server(ABC, Generic[R]):
         """Answer that the events of these requests are stored. Thread-safe."""
 
     def _call(self, function: Callable[..., object], *arguments: object) -> None:
+        """Call a function on the event loop, soon; never if the loop has not started or is closed. Thread-safe."""
         if self._loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop is closed, and so are all connections
                 self._loop.call_soon_threadsafe(function, *arguments)
@@ -226,7 +235,7 @@ class Server(ABC, Generic[R]):
         start_thread(self._thread)
 
     def stop(self) -> None:
-        """Shut down and wait for the thread. Answers given before are still sent."""
+        """Shut down and block until the thread has ended. Answers given before are still sent."""
         self._end()
         self._thread.join()
 
@@ -255,28 +264,34 @@ class ServingSource(EndpointSource[C], Generic[C, S, R]):
 
     @abstractmethod
     def _serve(self, endpoint: Endpoint) -> S:
-        """Return a server for an open endpoint; not started."""
+        """Return a server for an open endpoint; `open` starts it."""
 
     @abstractmethod
     def _read(self, server: S, requests: list[R]) -> tuple[list[R], Batch]:
-        """Return the readable requests and their events; answer the others with an error."""
+        """Return the readable requests and a batch of their events; answer unreadable requests with an error."""
 
     def open(self) -> None:
-        """Listen and start the server. Raises `Retry` if that is impossible."""
+        """Listen and start the server. Raises `Retry` if listening is impossible or the certificate is unusable."""
         self._yielded.clear()
         self._endpoint.open(self.log)
         self._server = self._serve(self._endpoint)
         self._server.start()
 
     def close(self) -> None:
-        """Close all connections. Clients that wait for an answer retry, here or at another agent."""
+        """Stop the server and close all connections; blocks until its thread has ended.
+
+        Clients that wait for an answer retry, here or at another agent.
+        """
         if self._server is not None:
             self._server.stop()
             self._server = None
         self._endpoint.close()
 
     def batches(self) -> Iterator[Batch]:
-        """Yield the events that clients send."""
+        """Yield the events of waiting requests, about `MAX_BATCH_BYTES` a batch, until `stopping`.
+
+        Raises `Retry` if the server's thread has ended.
+        """
         assert self._server is not None
         while not self.stopping.is_set():
             if taken := self._server.request_queue.take(STOP_CHECK_SECONDS, MAX_BATCH_BYTES):
@@ -290,7 +305,7 @@ class ServingSource(EndpointSource[C], Generic[C, S, R]):
                 raise Retry(f"the thread that serves the clients failed: {reason}") from failure
 
     def stored(self, batch: Batch) -> None:
-        """Answer the requests of a stored batch."""
+        """Answer the requests of the batch that was yielded first among the batches without an answer."""
         requests = self._yielded.popleft()
         if self._server is not None:
             self._server.stored(requests)

@@ -42,7 +42,10 @@ class StressSource(Source[StressConfig]):
         return ()
 
     def batches(self) -> Iterator[Batch]:
-        """Yield events of bytes 127, as in Flume, until the limit is reached or the agent stops."""
+        """Yield batches of events whose bytes are 127, as in Flume, at most `maxEventsPerSecond`.
+
+        End at the smaller limit of `maxTotalEvents` and `maxSuccessfulEvents`, or when the agent stops.
+        """
         config = self.config
         total = min((limit for limit in (config.total, config.successful) if limit >= 0), default=None)
         full_batch = Batch.of([Event(b"\x7f" * config.size)] * config.batch_size)

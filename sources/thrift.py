@@ -73,6 +73,10 @@ class _ThriftServerProtocol(ServerProtocol):
         return self._frames.buffered_bytes
 
     def feed(self, data: bytes) -> Iterator[Call | bytes]:
+        """Yield complete calls, and an error answer for each unknown method.
+
+        Raises ValueError for data that is no Thrift RPC, or a request larger than `max_bytes`.
+        """
         for content in self._frames.feed(data):
             _, name, serial, offset = self._protocol.read_call(content)
             if name in CALLS:

@@ -42,6 +42,7 @@ class Audit:
     """
 
     def __init__(self, stream: KafkaStream, topic: str, replication: int) -> None:
+        """`topic` is on the brokers of `stream`; `replication` is its replication factor if it is created."""
         self.stream, self.topic, self.replication = stream, topic, replication
         self._lock = threading.Lock()
         self._producer: Any = None
@@ -59,7 +60,10 @@ class Audit:
                     raise to_retry(e, text) from e
 
     def put(self, batch: Batch) -> None:
-        """Report events that the channel has stored."""
+        """Report the sums of events that the channel has stored; nothing for an empty batch.
+
+        Blocks for at most `PUBLISH_SECONDS`; a failure is logged, and nothing is raised.
+        """
         if len(batch):
             self._publish([Report(self.stream.topic, PUT, tally(batch))])
 
@@ -72,15 +76,25 @@ class Audit:
         self._publish(_report(receipt, minutes, by) for receipt, minutes in staged)
 
     def withdraw(self, receipt: Receipt, by: str) -> None:
-        """Withdraw the report of a reader on these records, whose commit certainly failed."""
+        """Withdraw the report of the reader `by` on these records, whose commit certainly failed.
+
+        Blocks for at most `PUBLISH_SECONDS`; a failure is logged, and nothing is raised.
+        """
         self._publish([_report(receipt, {}, by, withdrawn=True)])
 
     def report_alive(self) -> None:
-        """Report that time has passed, so that the latest minute counts as complete even without new events."""
+        """Publish an empty report, so that the latest minute counts as complete even without new events.
+
+        Raises nothing.
+        """
         self._publish([Report(self.stream.topic, "", {})])
 
     def _publish(self, reports: Iterable[Report]) -> None:
-        """Block until the reports are durable, at most `PUBLISH_SECONDS`; the producer retries after that."""
+        """Publish the reports, and block until they are durable, for at most `PUBLISH_SECONDS`.
+
+        After that time the producer retries on its own. A failure is only logged: raised, it would repeat the put or
+        commit.
+        """
         answers: list[Any] = []
         count, lost = 0, None
         producer: Any = None
@@ -111,7 +125,7 @@ class Audit:
             log.warning("reports to %s %s are waiting for its brokers", OPTION, self.topic)
 
     def close(self) -> None:
-        """Flush the reports for up to 5 s, and discard the rest."""
+        """Wait up to 5 s until all reports are published, and log the number of those that are not."""
         if self._producer is None:
             return
         unpublished = 0
@@ -123,6 +137,7 @@ class Audit:
 
 
 def _report(receipt: Receipt, minutes: Minutes, by: str, *, withdrawn: bool = False) -> Report:
+    """Return the report on the records of a receipt; withdrawn, it cancels the earlier one of the reader `by`."""
     assignment, offsets = receipt.assignment, receipt.offsets
     topic, epoch = assignment.topic_partition, assignment.generation.epoch
     chain = f"{topic.topic_id}/{epoch}/{topic.partition}"
@@ -136,7 +151,7 @@ class Tallies:
         self._minutes: defaultdict[int, dict[int, Sum]] = defaultdict(dict)
 
     def taken(self, polled: PolledBatch) -> None:
-        """Add the events of a batch, except those that are replayed."""
+        """Add the sums of a batch to the sums of its partition, without events that `agent dlq replay` redelivers."""
         add(self._minutes[polled.assignment.partition], tally(polled.without_replayed()))
 
     def dropped(self, partitions: Collection[int]) -> None:
@@ -145,12 +160,16 @@ class Tallies:
             self._minutes.pop(partition, None)
 
     def of(self, partition: int) -> dict[int, Sum]:
-        """Return the sums of the events taken of this partition."""
+        """Return the sums by minute of this partition's events that were taken and not dropped."""
         return dict(self._minutes[partition])
 
 
 def audit_of(channel: Channel, options: AgentOptions) -> Audit | None:
-    """Return the audit of a channel; None without `audit.topic`, for channels outside Kafka, and for that topic."""
+    """Return the audit of a channel, not open yet.
+
+    None without the option `audit.topic`, for channels outside Kafka, and for a channel whose topic is the audit
+    topic.
+    """
     topic = options.audit_topic
     if topic is None or not isinstance(channel, KafkaBackedChannel) or channel.kafka.stream(None).topic == topic:
         return None

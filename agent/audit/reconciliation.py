@@ -60,9 +60,10 @@ class Reconciliation:
 
 
 def read_topic(bootstrap_servers: str, topic: str, channel: type[KafkaBackedChannel]) -> dict[int, list[PolledBatch]]:
-    """Read and decode all records of a topic, by partition. Raises Retry if the brokers stop answering.
+    """Return the decoded records of a topic, from the oldest one to the present end, by partition.
 
-    Event IDs are as for consumer groups that were not reset with `--new-ids`.
+    Each record is a PolledBatch of its own. Event IDs are as for consumer groups that were not reset with
+    `--new-ids`. Raises Retry if the brokers do not answer within 20 s.
     """
     config, _ = channel.config_class.parse({})
     assert config is not None
@@ -95,12 +96,13 @@ class HdfsReader:
     """Reader of the files of the `hdfs` sink, over WebHDFS."""
 
     def __init__(self, webhdfs: str) -> None:
+        """`webhdfs` is `host:port` of the NameNode's HTTP server."""
         pyhdfs = require("pyhdfs", "hdfs")
         self._client: Any = pyhdfs.HdfsClient(hosts=webhdfs, user_name="flafka", timeout=STORE_READ_SECONDS)
         self._absent: Any = pyhdfs.HdfsFileNotFoundException
 
     def walk(self, root: str) -> Iterator[str]:
-        """Yield the paths of all files below a directory; none if the directory does not exist."""
+        """Yield the paths of all files below a directory, recursively; none if the directory does not exist."""
         for directory, _, files in self._client.walk(root, onerror=self._handle_error):
             yield from (str(PurePosixPath(directory, name)) for name in files)
 
@@ -120,7 +122,7 @@ class HdfsReader:
         return [path for path in self.walk(root) if not any(p.startswith(own) for p in PurePosixPath(path).parts)]
 
     def manifests(self, root: str) -> list[HdfsCommit]:
-        """Return the commits in the commit logs below a directory, of all partitions and epochs."""
+        """Return the commits in the commit logs below a directory, of all partitions and epochs, without fences."""
         commits = []
         for path in self.walk(f"{root}/.flafka/chain"):
             content = json.loads(self.read(path))
@@ -132,7 +134,11 @@ class HdfsReader:
 
 
 def reconcile(records: Mapping[int, list[PolledBatch]], hdfs: HdfsReader, root: str) -> Reconciliation:
-    """Compare a topic with the files below a directory: each record in exactly one commit, each body unchanged."""
+    """Return the differences between a topic and the files below `root`.
+
+    Each record has to be in exactly one commit, each line of a body in its files once, and each file in a commit.
+    `records` are the result of `read_topic`.
+    """
     channel_events = sum(len(polled.batch) for batches in records.values() for polled in batches)
     result = Reconciliation(channel_events=channel_events)
     manifests = hdfs.manifests(root)
@@ -161,7 +167,7 @@ def reconcile(records: Mapping[int, list[PolledBatch]], hdfs: HdfsReader, root: 
 
 
 def _compare_ranges(records: Mapping[int, list[PolledBatch]], manifests: Iterable[HdfsCommit]) -> Iterator[str]:
-    """Yield a text for each record that is not in exactly one commit."""
+    """Yield a text for each record with events that is in no commit or in several."""
     commits: dict[int, Counter[int]] = defaultdict(Counter)
     for manifest in manifests:
         commits[manifest.partition].update(range(manifest.offsets.start, manifest.offsets.end))
@@ -178,7 +184,7 @@ def lines(data: bytes) -> list[bytes]:
 
 
 def bodies_by_id(records: Mapping[int, list[PolledBatch]]) -> dict[str, bytes]:
-    """Return the bodies of a topic's events, by event ID."""
+    """Return event ID → body of all events in these records."""
     batches = [polled.batch for batches in records.values() for polled in batches]
     return {
         str(id): body for batch in batches for id, body in zip(batch.ids(), batch.bodies.to_pylist(), strict=True)
@@ -186,7 +192,7 @@ def bodies_by_id(records: Mapping[int, list[PolledBatch]]) -> dict[str, bytes]:
 
 
 def hbase_rows(thrift: str, table: str) -> dict[str, dict[str, bytes]]:
-    """Return the rows of the `hbase` sink: cells by qualifier, by row key. `thrift` is `host:port`."""
+    """Return row key → qualifier → value of all rows in the table of the `hbase` sink. `thrift` is `host:port`."""
     happybase = require("happybase", "hbase")
     host, _, port = thrift.partition(":")
     with closing(happybase.Connection(host, int(port), timeout=60_000)) as connection:
@@ -197,7 +203,10 @@ def hbase_rows(thrift: str, table: str) -> dict[str, dict[str, bytes]]:
 
 
 def solr_documents(url: str, query: str = "*:*") -> dict[str, dict[str, Any]]:
-    """Return the documents of the `solr` sink in a core, by ID. Commits first, so that all are visible."""
+    """Return ID → fields of the documents in a core that match the query. `url` is that of the core.
+
+    Commits first, so that all documents are visible.
+    """
     pysolr, requests = require("pysolr", "solr"), require("requests", "solr")
     session = requests.Session()
     session.trust_env = False
@@ -207,7 +216,10 @@ def solr_documents(url: str, query: str = "*:*") -> dict[str, dict[str, Any]]:
 
 
 def differences(channel: Mapping[str, bytes], store: Mapping[str, bytes]) -> list[str]:
-    """Compare a store that has event IDs with a channel, and return a text for each kind of difference."""
+    """Return a text for each kind of difference: lost, unknown and changed events. Empty if there are none.
+
+    Both mappings have bodies by event ID.
+    """
     texts = []
     for kind, ids in (
         ("lost", channel.keys() - store.keys()),

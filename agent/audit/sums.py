@@ -46,7 +46,7 @@ class Sum(NamedTuple):
     """Sum of the events' hashes, modulo 2⁶⁴."""
 
     def plus(self, other: Sum, times: int = 1) -> Sum:
-        """Add `other`, or subtract it with `times` = -1."""
+        """Return this sum with `other` added `times` times; -1 subtracts it."""
         return Sum(self.events + times * other.events, (self.checksum + times * other.checksum) & _ALL)
 
 
@@ -55,7 +55,10 @@ Minutes = Mapping[int, Sum]
 
 
 def tally(batch: Batch) -> dict[int, Sum]:
-    """Return the sums of a batch by minute, by the header `timestamp` of its events."""
+    """Return the sums of a batch by start of the minute, in ms since the epoch.
+
+    The minute is that of the header `timestamp`, or 0 without a valid one.
+    """
     if not len(batch):
         return {}
     minutes, rows = np.unique(_minutes(batch), return_inverse=True)
@@ -69,13 +72,13 @@ def tally(batch: Batch) -> dict[int, Sum]:
 
 
 def add(sums: dict[int, Sum], more: Minutes) -> None:
-    """Add `more` to `sums`, in place."""
+    """Add the sums in `more` to `sums`, in place, minute by minute."""
     for minute, sum_ in more.items():
         sums[minute] = sums.get(minute, Sum()).plus(sum_)
 
 
 def hashes(batch: Batch) -> Hashes:
-    """Return a hash of each event's body and headers, independent of the order of headers."""
+    """Return a 64-bit hash of body and headers of each event, independent of the order of headers."""
     headers = np.zeros(len(batch), np.uint64)
     for name in batch.header_names if OVERFLOW_TYPE not in batch.records.schema.types else ():
         column = batch.header(name)
@@ -96,13 +99,17 @@ def _crc(texts: Array, start: int) -> Hashes:
 
 
 def _mixed(values: Hashes) -> Hashes:
-    """Mix the bits of each value, so that sums differ for events whose sums of CRCs, which are linear, are equal."""
+    """Return the values with their bits mixed.
+
+    CRCs are linear: without the mixing, different events may have equal sums.
+    """
     values = (values ^ (values >> np.uint64(32))) * _ODD[0]
     values = (values ^ (values >> np.uint64(29))) * _ODD[1]
     return values ^ (values >> np.uint64(32))
 
 
 def _minutes(batch: Batch) -> npt.NDArray[np.int64]:
+    """Return the start of each event's minute in ms since the epoch; 0 without a valid header `timestamp`."""
     column = batch.header("timestamp")
     numbers = pc.match_substring_regex(column.dictionary, "^[0-9]{1,14}$")  # before END_MILLISECONDS
     times = pc.if_else(numbers, column.dictionary, "0").cast(pa.int64())
@@ -133,7 +140,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def decode_report(body: bytes) -> Report | None:
-    """Decode a record of the audit topic; return None for anything but a report."""
+    """Return the report in a record of the audit topic; None for anything else, and for minutes out of range."""
     try:
         report = _decoder.decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -154,7 +161,10 @@ class Discrepancy(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Description such as `3 missing`, `2 too many` or `as many, but altered`; empty for equal sums."""
+        """Description such as `3 missing`, `2 too many` or `as many, but altered`, compared with the put.
+
+        Empty for equal sums.
+        """
         more = self.had.events - self.put.events
         if more:
             return f"{-more:,} missing" if more < 0 else f"{more:,} too many"
@@ -181,7 +191,11 @@ class Ledger(msgspec.Struct):
     """Text that `new_discrepancies` has returned, by minute and stage."""
 
     def add(self, report: Report, time: int) -> None:
-        """Enter a report that was published at `time`, in milliseconds since the epoch."""
+        """Enter a report that was published at `time`, in milliseconds since the epoch.
+
+        Call it in the order of the topic. A report of a chain replaces the chain's reports from its `start` on, of
+        which only the latest `MAX_CHAIN_REPORTS` are known. A withdrawn report cancels the latest one.
+        """
         if not report.stage:
             return
         if report.stage not in self.stages:
@@ -201,7 +215,7 @@ class Ledger(msgspec.Struct):
         self._enter(report, 1, time)
 
     def _withdraw(self, report: Report) -> None:
-        """Undo the latest report of a chain, including the times of change of its minutes.
+        """Undo the latest report of a chain, with the times of change of its minutes; no-op for another report.
 
         Otherwise a commit that fails again and again would defer the discrepancies of these minutes.
         """
@@ -218,15 +232,17 @@ class Ledger(msgspec.Struct):
         }
 
     def _enter(self, report: Report, times: int, time: int) -> None:
+        """Add the sums of a report `times` times, which is 1 or -1, and set the time of change of its minutes."""
         for minute, sum_ in report.minutes.items():
             stages = self.minutes.setdefault(minute, {})
             stages[report.stage] = stages.get(report.stage, Sum()).plus(sum_, times)
             self.changed[minute] = time
 
     def compare(self, groups: Iterable[str] = ()) -> Iterator[Discrepancy]:
-        """Yield the comparison of each stage in each minute, including `groups` that have never reported.
+        """Yield a Discrepancy, perhaps with equal sums, for each minute and each stage but `put`, in this order.
 
-        Without any report of a put there is nothing to compare, as for a topic that another program writes.
+        `groups` are compared, too, if they have never reported. Empty without any report of a put, as for a topic
+        that another program writes.
         """
         if PUT not in self.stages:
             return
@@ -236,10 +252,10 @@ class Ledger(msgspec.Struct):
                 yield Discrepancy(minute, stage, stages.get(PUT, Sum()), stages.get(stage, Sum()))
 
     def new_discrepancies(self, since: int) -> list[Discrepancy]:
-        """Return discrepancies of minutes without a report since then, which were not returned before.
+        """Return discrepancies that were not returned before, of minutes without a report after `since`.
 
         A discrepancy that changes or disappears is returned again, with the new text. Minutes without a report for a
-        day are dropped. `since` is in milliseconds since the epoch.
+        day before `since` are dropped. `since` is in milliseconds since the epoch.
         """
         discrepancies = []
         for discrepancy in self.compare():
@@ -255,5 +271,8 @@ class Ledger(msgspec.Struct):
         return discrepancies
 
     def is_quiet(self, minute: int, since: int) -> bool:
-        """Return True if a minute has had no report since then, so that no events of it are in flight."""
+        """Return True if a minute has had no report after `since`, so that no events of it are in flight.
+
+        `since` is in milliseconds since the epoch.
+        """
         return self.changed.get(minute, 0) <= since

@@ -74,7 +74,7 @@ class Root(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Return the command, imported now; None if its name is unknown."""
+        """Return the command with this name, and import its module; None if the name is unknown."""
         if cmd_name not in COMMANDS:
             return None
         gc.disable()  # imported objects stay alive: collecting meanwhile costs 5 % of the time of a short command
@@ -88,7 +88,7 @@ class Root(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Return the command as click does, or fail with a suggestion for a mistyped name."""
+        """Return name, command and remaining arguments, as click does. A mistyped name ends with a suggestion."""
         name = args[0]
         if not name.startswith("-") and self.get_command(ctx, name) is None:
             import difflib
@@ -109,12 +109,15 @@ class Root(click.Group):
                 formatter.write_dl([(name.ljust(width), text) for name, text in commands.items()])
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """Return completions without importing the commands, which would delay the shell."""
+        """Return the completions of the word `incomplete`, without importing commands, which would be slow."""
         commands = [CompletionItem(name, help=text) for name, text in COMMANDS.items() if name.startswith(incomplete)]
         return commands + click.Command.shell_complete(self, ctx, incomplete)
 
     def main(self, *args: Any, **extra: Any) -> Any:
-        """Run the command line. Errors are printed as one line without a traceback, with exit code 1."""
+        """Run the command line. An error is printed as one line without a traceback, and the exit code is 1.
+
+        With `--debug` the error is raised.
+        """
         try:
             return super().main(*args, **extra)
         except Exception as e:
@@ -134,6 +137,7 @@ _REMEDIES = {
 
 
 def _error_text(error: Exception) -> str:
+    """Return the line for an error: its message, its remedy, or the request to report a bug."""
     errors = sys.modules.get("flafka.plugins.errors")  # if not imported, none of its errors was raised
     if errors is not None and isinstance(error, errors.FlafkaError):
         return str(error)
@@ -144,6 +148,7 @@ def _error_text(error: Exception) -> str:
 
 
 def _issue_tracker() -> str:
+    """Return ` at URL` of the issue tracker; empty if the installed package names none."""
     try:
         links = importlib.metadata.metadata("flafka").get_all("Project-URL") or []
     except importlib.metadata.PackageNotFoundError:

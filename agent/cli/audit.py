@@ -88,6 +88,10 @@ def _channels(spec: AgentSpec) -> Iterator[tuple[KafkaStream, set[str]]]:
 
 
 def _ledger(stream: KafkaStream, topic: str, since: int) -> Ledger:
+    """Return the reports on the topic of `stream` that were published from `since` on, in ms since the epoch.
+
+    `topic` is the audit topic. Raises Retry if brokers do not answer.
+    """
     from flafka.agent.audit.sums import Ledger, decode_report
     from flafka.agent.runner.deadletters.reading import read_records
 
@@ -100,6 +104,7 @@ def _ledger(stream: KafkaStream, topic: str, since: int) -> Ledger:
 
 
 def _rows(topic: str, minute: int, stages: Mapping[str, Sum], differences: Mapping[str, str]) -> Iterable[Row]:
+    """Yield a row for the put and for each compared stage of one minute."""
     from flafka.agent.audit.sums import PUT, Sum
 
     start = datetime.fromtimestamp(minute / 1000, UTC).strftime("%Y-%m-%dT%H:%MZ") if minute else "none"

@@ -88,7 +88,10 @@ def check(chosen: ChosenConfiguration, connect: bool, verbose: bool, as_json: bo
 
 
 def check_spark_versions(spec: AgentSpec, mode: Mode, *, connect: bool) -> list[Diagnostic]:
-    """Return version conflicts of Spark, Java and Python for sinks on Spark; with `connect`, of the master, too."""
+    """Return version conflicts of Spark, Java and Python for sinks on Spark; empty without such sinks.
+
+    With `connect`, the master is connected to as well. In `mode` "strict", warnings are errors.
+    """
     first = next((sink for sink in spec.sinks if sink.runner == "spark"), None)
     if first is None:
         return []
@@ -104,10 +107,11 @@ def check_spark_versions(spec: AgentSpec, mode: Mode, *, connect: bool) -> list[
 
 
 def check_connectivity(spec: AgentSpec, mode: Mode, running: Sequence[int] = ()) -> list[Diagnostic]:
-    """Return what keeps components from opening, sorted by line; a timeout is an error.
+    """Return the reasons why components would not open, sorted by line.
 
-    All components are checked at once, each on a thread. Ports and directories of the processes `running`, which run
-    this configuration, count as free.
+    All components are checked at once, each on a thread. No answer within `CONNECT_SECONDS` is an error. Ports and
+    directories of the processes `running`, which run this configuration, count as free. In `mode` "strict", warnings
+    are errors.
     """
     answers: queue.SimpleQueue[tuple[ComponentSpec, list[str]]] = queue.SimpleQueue()
     waiting = list(spec.components())
@@ -129,7 +133,7 @@ def check_connectivity(spec: AgentSpec, mode: Mode, running: Sequence[int] = ())
 
 
 def _check_output_topics(spec: SinkSpec, channel_spec: ChannelSpec) -> Iterator[str]:
-    """Yield warnings on existing topics of a processor that have fewer replicas than the topics that Flafka creates.
+    """Yield a warning for each existing topic of a processor with fewer replicas than its channel's topic.
 
     Empty if no broker answers: the channel reports that.
     """
@@ -168,6 +172,7 @@ def _check_consumer_group(sink: SinkSpec, channel_spec: ChannelSpec) -> Iterator
 
 
 def _check_monitoring_port(spec: AgentSpec, running: Sequence[int]) -> list[Diagnostic]:
+    """Return an error if the monitoring port cannot be listened on, unless one of the processes `running` does so."""
     from flafka.agent.monitoring.server import open_listener
 
     host, port = spec.options.monitoring_host, spec.options.monitoring_port
@@ -186,14 +191,14 @@ def _check_monitoring_port(spec: AgentSpec, running: Sequence[int]) -> list[Diag
 
 
 def _is_own(problem: str, running: Sequence[int]) -> bool:
-    """Return True if the port or the directory belongs to one of the processes `running`."""
+    """Return True if the problem is a port or directory that one of the processes `running` occupies."""
     if isinstance(problem, PortOccupied):
         return any(is_listening(pid, problem) for pid in running)
     return any(f"another process ({pid})" in problem for pid in running)
 
 
 def _created_topics(spec: AgentSpec, component: ComponentSpec) -> set[str]:
-    """Return the topics on the brokers of that component that the agent creates if they are missing."""
+    """Return the topics on the brokers of `component` that the agent would create if they are missing."""
     topics = set[str]()
     for channel in spec.channels:
         if not share_brokers(channel.config, component.config):
@@ -206,6 +211,7 @@ def _created_topics(spec: AgentSpec, component: ComponentSpec) -> set[str]:
 
 
 def _problems(component: ComponentSpec, spec: AgentSpec) -> list[str]:
+    """Return the reasons why this component would not open. Missing topics that the agent creates are left out."""
     try:
         problems = list(component.make().check_connectivity())
         if any(isinstance(problem, TopicMissing) for problem in problems):
@@ -221,6 +227,7 @@ def _problems(component: ComponentSpec, spec: AgentSpec) -> list[str]:
 
 
 def _diagnostic(problem: str, component: ComponentSpec, mode: Mode) -> Diagnostic:
+    """Return a problem as an error at the component, or as a warning if it is one and `mode` is not "strict"."""
     severity: Severity = "warning" if isinstance(problem, ConnectivityWarning) and mode != "strict" else "error"
     return Diagnostic(severity, component.place, component.path, problem)
 
@@ -228,6 +235,10 @@ def _diagnostic(problem: str, component: ComponentSpec, mode: Mode) -> Diagnosti
 def _summary(
     chosen: ChosenConfiguration, spec: AgentSpec | None, diagnostics: list[Diagnostic], *, starts: bool, connect: bool
 ) -> None:
+    """Print the outcome of the check and, for a valid configuration, the flow of events.
+
+    `spec` is None after errors.
+    """
     if spec is None:
         failing = dict.fromkeys(d.component for d in diagnostics if d.severity == "error")
         outcome = f"it would start, and retry these components: {', '.join(failing)}" if starts else NOT_STARTED
@@ -244,6 +255,7 @@ def _summary(
 
 
 def _as_json(chosen: ChosenConfiguration, spec: AgentSpec | None, diagnostics: list[Diagnostic]) -> dict[str, object]:
+    """Return the result of the check as JSON values. `spec` is None after errors."""
     return {
         "file": str(chosen.file),
         "agent": spec.name if spec else chosen_agent(chosen.file, chosen.name, chosen.more),

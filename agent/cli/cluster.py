@@ -80,7 +80,10 @@ def status(directory: Path | None, as_json: bool) -> None:
 def _cluster(
     directory: Path | None, heap: int | None = None, node: int | None = None, hosts: Sequence[str] = ()
 ) -> "Iterator[KafkaCluster]":
-    """Yield the cluster; turn a ServiceError into a ClickException."""
+    """Yield the cluster in `directory`, by default the user's. A ServiceError becomes a ClickException.
+
+    `node` and `hosts` are for three hosts. `heap` is in MB; None is the default.
+    """
     from flafka.agent.services import ServiceError
     from flafka.agent.services.kafka import HEAP_MB, KafkaCluster
 

@@ -32,9 +32,10 @@ class ChosenConfiguration:
     """True if it was named with `-f`, as for flume-ng."""
 
     def load(self, *, notes: bool = False) -> tuple[AgentSpec | None, list[Diagnostic]]:
-        """Read and check the configuration.
+        """Read and check the configuration, and return the agent and the diagnostics. Connects to no server.
 
-        Return the agent, None after errors, and the diagnostics; notes are among them only with `notes`.
+        The agent is None after errors of the file; a missing library is no such error. Notes are among the
+        diagnostics only with `notes`.
         """
         components = Components()
         return load(
@@ -49,9 +50,9 @@ class ChosenConfiguration:
 
 
 def configuration_options(command: Callable[..., Any], *, required: bool = True) -> Callable[..., Any]:
-    """Add the options that name a configuration; the command gets a `chosen: ChosenConfiguration`.
+    """Return the command with the options that name a configuration; it gets a `chosen: ChosenConfiguration`.
 
-    `chosen` is None without these options, for a command that does not require a configuration.
+    With `required` False, `chosen` is None without these options.
     """
 
     @click.option("-c", "--conf", metavar="FILE", help="Configuration file, or Flume's conf directory.")
@@ -116,14 +117,17 @@ def load_or_exit(chosen: ChosenConfiguration, *, warnings: bool = False) -> Agen
 
 
 def load_with_brokers(chosen: ChosenConfiguration) -> AgentSpec:
-    """Return the agent as `load_or_exit` does, for a command that connects to the brokers of its Kafka components."""
+    """Return the agent as `load_or_exit` does, with the project's cluster where the configuration names no brokers.
+
+    Raises FlafkaError if that cluster was never started, or another one answers.
+    """
     from flafka.agent.cli.default_brokers import with_default_brokers
 
     return with_default_brokers(load_or_exit(chosen), verify_cluster=True)
 
 
 def print_diagnostics(diagnostics: Iterable[Diagnostic], stream: IO[str]) -> None:
-    """Print one line for each diagnostic, coloured on a terminal."""
+    """Print one line for each diagnostic to `stream`, coloured on a terminal."""
     for diagnostic in diagnostics:
         if not stream.isatty():
             click.echo(str(diagnostic), stream)
@@ -138,13 +142,17 @@ _MARKS = {"error": ("✗", "red"), "warning": ("!", "yellow"), "note": ("·", "b
 
 
 def count_by_severity(diagnostics: Iterable[Diagnostic]) -> str:
-    """Return a text such as `2 errors, 1 warning`."""
+    """Return a text such as `2 errors, 1 warning`. Errors are named even if there are none."""
     severities = [diagnostic.severity for diagnostic in diagnostics]
     counts = [(severities.count(severity), severity) for severity in ("error", "warning", "note")]
     return ", ".join(f"{n} {word}{'s' * (n != 1)}" for n, word in counts if n or word == "error")
 
 
 def _files(conf: str | None, conf_files: tuple[str, ...]) -> list[Path]:
+    """Return the configuration files. Raises UsageError for none, or for options that contradict each other.
+
+    A directory in `conf` beside `conf_files` becomes FLUME_CONF_DIR of this process.
+    """
     if conf_files:
         if conf is not None and Path(conf).is_file():
             raise click.UsageError(f"both -c {conf} and -f {conf_files[0]} are files; give one of them")
@@ -162,6 +170,9 @@ def _files(conf: str | None, conf_files: tuple[str, ...]) -> list[Path]:
 
 
 def system_properties(define: Iterable[str]) -> dict[str, str]:
-    """Return the properties set by options `-D KEY=VALUE`."""
+    """Return the properties set by options `-D KEY=VALUE`.
+
+    The last one of a key wins; without `=` the value is empty.
+    """
     pairs = (text.partition("=") for text in define)
     return {key: value for key, _, value in pairs}

@@ -18,7 +18,8 @@ def with_default_brokers(spec: AgentSpec, *, verify_cluster: bool = False) -> Ag
     """Return the agent with the address of the project's cluster in each Kafka component that names no brokers.
 
     Such a component refuses another cluster on open. `verify_cluster` checks the cluster now, for a command that does
-    not open its components. Raises FlafkaError if the project's cluster was never started, or if another one answers.
+    not open its components. Raises FlafkaError if the project's cluster was never started, or if `verify_cluster`
+    finds another one. No effect if all components name brokers.
     """
     if verify_cluster and any(
         _lacks_brokers(component) for component in (*spec.sources, *spec.channels, *spec.sinks)
@@ -33,6 +34,10 @@ def with_default_brokers(spec: AgentSpec, *, verify_cluster: bool = False) -> Ag
 
 
 def _with_brokers(component: Spec) -> Spec:
+    """Return a component with the project's cluster if it names no brokers.
+
+    Raises FlafkaError if it was never started.
+    """
     if not _lacks_brokers(component):
         return component
     # A late import: the modules that start servers are not needed by most configurations.
@@ -51,10 +56,12 @@ def _with_brokers(component: Spec) -> Spec:
 
 
 def _lacks_brokers(component: ComponentSpec) -> bool:
+    """Return True for a Kafka component without `kafka.bootstrap.servers`."""
     return getattr(component.config, "bootstrap_servers", "") is None
 
 
 def _refuse_another_cluster() -> None:
+    """Raise FlafkaError if another cluster answers on the ports of the project's cluster."""
     from flafka.agent.services.kafka import KafkaCluster
 
     with suppress(ServiceError):  # never started: `_with_brokers` raises an error that names the component

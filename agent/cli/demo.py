@@ -121,6 +121,7 @@ def demo(leave: bool, seconds: int, master: str, runner: str, as_json: bool) -> 
 
 
 def _run(home: Path, leave: bool, seconds: int, runner: str, as_json: bool, *, on_yarn: bool) -> DemoResult:
+    """Do all steps of the demo, print the result, and return it; without `leave`, block until Ctrl-C before."""
     with ExitStack() as stack:
         ensure_all("kafka", "hdfs", "hbase", "solr", "appenders", "spark", *(["yarn"] if on_yarn else ()))
         began = time.monotonic()
@@ -224,12 +225,12 @@ class _DemoRun:
         self.to_send = 4 * MESSAGES
 
     def start(self) -> None:
-        """Start the agent and wait until its source `tcp` is open."""
+        """Start the agent, and wait until its source `tcp` is open."""
         self._agents.enter_context(self.agent)
         self.agent.port("tcp")
 
     def start_clusters(self, *clusters: Cluster) -> None:
-        """Start clusters at once, on threads: Ctrl-C interrupts the main thread only, and never a start."""
+        """Start clusters at once, on threads, and block until all serve. Ctrl-C never interrupts a start."""
         with ThreadPoolExecutor() as threads:
             for future in [threads.submit(self._start_cluster, cluster) for cluster in clusters]:
                 future.result()
@@ -247,7 +248,7 @@ class _DemoRun:
         return RunningAgent(self.home, CONFIGURATION, *self.arguments, *arguments, environment=self.environment)
 
     def send(self) -> None:
-        """Send syslog messages with personal data, and wait until the agent has accepted them."""
+        """Send syslog messages with personal data, and wait until the agent or the kernel has handled all."""
         source = self.home / "messages"
         source.write_text(
             "".join(
@@ -264,13 +265,14 @@ class _DemoRun:
         self.agent.until(self._all_arrived, "the agent to have accepted every message")
 
     def _all_arrived(self) -> bool:
+        """Return True once the agent has accepted all messages that were sent, or the kernel has dropped them."""
         counters = self.agent.metrics()
         tcp, udp = counters.get("SOURCE.tcp", {}), counters.get("SOURCE.udp", {})
         dropped = int(udp.get("KernelDropCount", 0))
         return int(tcp.get("EventAcceptedCount", 0)) + int(udp.get("EventAcceptedCount", 0)) + dropped >= self.to_send
 
     def await_deliveries(self) -> None:
-        """Wait until each sink has delivered; the retry of a sink may take 30 s."""
+        """Wait until each sink has delivered at least one event; the retry of a sink may take 30 s."""
         for sink in ("hdfs", "hbase", "solr", "counts"):
             self.agent.until(
                 partial(self.agent.count, f"SINK.{sink}", "EventDrainSuccessCount"),
@@ -278,19 +280,19 @@ class _DemoRun:
             )
 
     def stop(self) -> None:
-        """Stop the agent and read its final metrics. Raises FlafkaError if it does not stop cleanly."""
+        """Stop the agent, and set `counters` to its final metrics. Raises FlafkaError if it does not stop cleanly."""
         if self.agent.stop() != 0:
             raise FlafkaError(f"the agent did not stop cleanly; its log: {self.home}/agent.log")
         self.counters = json.loads((self.home / "metrics.json").read_text())
 
     def drain(self) -> None:
-        """Run the agent with --drain. Raises FlafkaError if it fails."""
+        """Run the agent with `--drain` to its end. Raises FlafkaError if it fails."""
         self.agent = self._agents.enter_context(self._agent("--drain"))
         if self.agent.wait_for_exit() != 0:
             raise FlafkaError(f"the channel could not be drained; the agent's log: {self.home}/agent.log")
 
     def read_back(self) -> DemoResult:
-        """Read the channel and the stores back and return their differences."""
+        """Read the channel and the stores, compare them event by event, and return the result."""
         channel_class = cast("type[KafkaBackedChannel]", Components().get("channel", "kafka"))
         records = read_topic(self.kafka.bootstrap_servers, TOPIC, channel_class)
         events = [event for takes in records.values() for taken in takes for event in taken.batch]
@@ -323,7 +325,7 @@ class _DemoRun:
         return result
 
     def end(self) -> None:
-        """Stop the agent and all servers; a second Ctrl-C is ignored meanwhile."""
+        """Stop the agent and all servers. Ctrl-C and SIGTERM are ignored from then on."""
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, signal.SIG_IGN)
         self._agents.close()
@@ -334,7 +336,10 @@ class _DemoRun:
 
 
 def _counts(rows: dict[str, dict[str, bytes]]) -> Counter[tuple[str, str]]:
-    """Return the events by sender and level, over all minutes, from rows like `2026-01-31 12:00 broker-1 INFO`."""
+    """Return sender and level → number of events, over all minutes.
+
+    Row keys are like `2026-01-31 12:00 broker-1 INFO`.
+    """
     counts: Counter[tuple[str, str]] = Counter()
     for key, row in rows.items():
         sender, _, level = key[len("2026-01-31 12:00 ") :].rpartition(" ")
@@ -343,7 +348,10 @@ def _counts(rows: dict[str, dict[str, bytes]]) -> Counter[tuple[str, str]]:
 
 
 def _samples(reader: HdfsReader, rows: dict[str, dict[str, bytes]], solr: str) -> Iterator[tuple[str, str]]:
-    """Yield one event of each store, read with the store's own API: its location and its text."""
+    """Yield location and text of one event of each store, read with the store's own API.
+
+    A store without a matching event is left out.
+    """
     for path in reader.visible(ROOT):
         if matches := [line for line in lines(reader.read(path)) if b"paid with card" in line]:
             yield f"HDFS  {path}", matches[0].decode(errors="replace")
@@ -361,6 +369,7 @@ def _samples(reader: HdfsReader, rows: dict[str, dict[str, bytes]], solr: str) -
 
 @contextmanager
 def _step(text: str) -> Iterator[None]:
+    """Show a step while the block runs, and print it with its duration afterwards."""
     started = time.monotonic()
     with console.status(text) if console.is_terminal else nullcontext():
         yield

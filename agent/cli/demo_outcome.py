@@ -41,14 +41,18 @@ class DemoResult:
     seconds: float = 0
 
     def store(self, name: str, how: str, events: int, differences: list[str]) -> None:
-        """Add a store with its number of events and its differences from the channel."""
+        """Add a store with its number of events.
+
+        Differences, at most five, and another number than the channel's are wrong. `how` describes the store in the
+        table.
+        """
         self.stores.append((name, how, events))
         self.wrong += [f"{name}: {difference}" for difference in differences[:5]]
         if events != self.channel:
             self.wrong.append(f"{name} holds {events:,} events, the channel {self.channel:,}")
 
     def count(self, source: str, counter: str) -> int:
-        """Return one of the agent's counters."""
+        """Return a counter of a source; 0 if it is not known."""
         return int(self.counters.get(f"SOURCE.{source}", {}).get(counter, 0))
 
     @property
@@ -67,7 +71,7 @@ class DemoResult:
         return self.count("udp", "KernelDropCount")
 
     def compare(self) -> None:
-        """Compare the events that went in with those in the channel."""
+        """Compare received with stored events, and sent with arrived messages; differences are added to `wrong`."""
         filtered, dropped = self.filtered, self.dropped
         received = sum(self.count(name, "EventReceivedCount") for name in SOURCES)
         arrived = self.count("tcp", "EventReceivedCount") + self.count("udp", "EventReceivedCount")
@@ -77,7 +81,7 @@ class DemoResult:
             self.wrong.append(f"logger sent {self.to_send:,}: {arrived:,} arrived, the kernel dropped {dropped:,}")
 
     def data(self) -> dict[str, Any]:
-        """Return the result as JSON values."""
+        """Return the result as JSON values: numbers of events, differences and samples."""
         return {
             "balanced": self.balanced,
             "wrong": self.wrong,
@@ -95,7 +99,7 @@ class DemoResult:
         }
 
     def show(self) -> None:
-        """Print the result."""
+        """Print the result as a table, with samples and the verdict."""
         table = Table(title="\nReconciliation", title_justify="left", title_style="bold", box=None, show_header=False)
         table.add_column(justify="right", style="bold")
         table.add_column(style="cyan")

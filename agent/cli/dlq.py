@@ -41,7 +41,7 @@ class DeadLetterFilter:
     kept_by: str | None
 
     def __call__(self, dead_letter: StoredDeadLetter) -> bool:
-        """Return True if the dead letter meets all conditions but `kept_by`."""
+        """Return True if the dead letter meets all conditions; `kept_by` is not checked here."""
         from flafka.agent.runner.deadletters.errorgroups import matches_pattern
 
         time = datetime.fromtimestamp(dead_letter.time / 1000, UTC)
@@ -65,7 +65,7 @@ class DeadLetterGroups:
         self._reasons: dict[GroupKey, str] = {}
 
     def add(self, channel: str, dead_letter: StoredDeadLetter) -> GroupKey:
-        """Merge the reason into the dead letter's group and return the key of the group."""
+        """Add a dead letter to its group, merge its reason into the group's, and return the key of the group."""
         from flafka.agent.runner.deadletters.errorgroups import error_group_of, merge_reasons
 
         reason = dead_letter.reason
@@ -79,7 +79,7 @@ class DeadLetterGroups:
 
 
 def selection_options(command: Callable[..., Any]) -> Callable[..., Any]:
-    """Add the options that select dead letters; the command gets a `selection: DeadLetterFilter`."""
+    """Return the command with the options that select dead letters; it gets a `selection: DeadLetterFilter`."""
 
     @click.option("--component", metavar="PATH", help="Only dead letters of this component, such as a1.sinks.k1.")
     @click.option(
@@ -216,6 +216,10 @@ def replay_dead_letters(
 
 
 def _dead_letters(spec: AgentSpec, selection: DeadLetterFilter) -> Iterator[tuple[str, StoredDeadLetter]]:
+    """Yield channel and dead letter for all dead letters of this configuration that are selected.
+
+    At the end, numbers of dead letters of other configurations are printed to standard error. Raises FlafkaError.
+    """
     from flafka.agent.runner.deadletters.reading import OwnedDeadLetters, read_dead_letters
     from flafka.agent.runner.deadletters.store import dead_letter_store
 

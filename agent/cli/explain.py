@@ -76,6 +76,7 @@ def _width() -> int:
 
 
 def _list(components: Components, kinds: tuple[str, ...], as_json: bool) -> None:
+    """Print the types of these kinds, each with a sentence."""
     types_by_kind = {kind: list_types(components, kind) for kind in kinds}
     if as_json:
         rows = {kind: [{"type": name, "text": text} for name, text in types] for kind, types in types_by_kind.items()}
@@ -94,7 +95,7 @@ def _list(components: Components, kinds: tuple[str, ...], as_json: bool) -> None
 
 
 def component_lines(component: ComponentDescription, width: int) -> list[str]:
-    """Return the description of a component as styled lines of at most `width` columns."""
+    """Return the description of a component as styled lines of at most `width` columns, if words fit."""
     lines = [click.style(f"{component.kind} {component.type}" if component.kind != AGENT else AGENT, bold=True), ""]
     lines += textwrap.wrap(component.guarantee, width)
     for note in component.notes:
@@ -125,6 +126,7 @@ def component_lines(component: ComponentDescription, width: int) -> list[str]:
 
 
 def _option_lines(option: OptionDescription, width: int) -> Iterator[str]:
+    """Yield the lines for one option in the page of its component."""
     head = f"{option.name}  {_value_text(option)}"
     first, *more = textwrap.wrap(head, width, initial_indent="  ", subsequent_indent="      ", break_on_hyphens=False)
     yield first.replace(option.name, click.style(option.name, fg="cyan"), 1)
@@ -142,12 +144,13 @@ def _indented(text: str, width: int) -> list[str]:
 
 
 def _value_text(option: OptionDescription) -> str:
-    """Return type, default and bounds: `integer, default 30 s, ≥ 0`."""
+    """Return type, default and bounds of an option: `integer, default 30 s, ≥ 0`."""
     default = f"default {option.default} {option.unit}".rstrip() if option.default else ""
     return ", ".join(filter(None, [option.kind, default, option.limits]))
 
 
 def _option_page(component: ComponentDescription, option: OptionDescription, width: int) -> Iterator[str]:
+    """Yield the lines of the page of one option, with an example."""
     owner = f" of {component.kind} {component.type}" if component.kind != AGENT else ""
     yield click.style(option.name, bold=True) + owner
     yield _value_text(option) + ", required" * option.required

@@ -18,7 +18,10 @@ DIRECTORY = click.Path(exists=True, file_okay=False, path_type=Path)
 
 
 def with_file_channel(run: Command) -> Callable[[Command], Command]:
-    """Add the options that name a channel `file`; with these options, `run` is called instead of the command."""
+    """Return a decorator that adds the options for a channel `file`; with these, `run` gets the channel.
+
+    Without these options, the decorated command is called.
+    """
 
     def decorated(command: Command) -> Command:
         @click.option(
@@ -53,7 +56,11 @@ def with_file_channel(run: Command) -> Callable[[Command], Command]:
 
 
 def reset(channel: Any, *, to: str | None, yes: bool, as_json: bool, **of_kafka: object) -> None:
-    """Accept losses that keep the channel from opening. The channel must not be open in an agent."""
+    """Accept losses that keep the channel from opening, after a confirmation. No agent may have it open.
+
+    `to` is None, or "earliest" to redeliver all events that are left. Raises UsageError for options of groups in
+    Kafka.
+    """
     _refuse_kafka_options(of_kafka)
     if to not in (None, "earliest"):
         raise click.BadParameter("of a channel file: omit --to, or use earliest", param_hint="--to")
@@ -66,13 +73,17 @@ def reset(channel: Any, *, to: str | None, yes: bool, as_json: bool, **of_kafka:
 
 
 def describe(channel: Any, *, as_json: bool, **of_kafka: object) -> None:
-    """Show the committed offset and the undelivered entries of each partition. The agent may run."""
+    """Print the committed offset and the undelivered entries of each partition. The agent may run.
+
+    Raises UsageError for options of groups in Kafka.
+    """
     _refuse_kafka_options(of_kafka)
     columns = ("events", "partition", "current_offset", "log_end_offset", "lag", "epoch", "problem")
     show(columns, channel.describe(), as_json=as_json)
 
 
 def _refuse_kafka_options(options: dict[str, object]) -> None:
+    """Raise UsageError if one of these options is set."""
     for name, value in options.items():
         if value:
             option = {"topics": "topic"}.get(name, name).replace("_", "-")

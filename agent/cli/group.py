@@ -161,6 +161,7 @@ class _PartitionReset(NamedTuple):
 
 
 def _parse_target(text: str) -> "int | datetime | str":
+    """Return the target of a reset: a word, an offset, or a time. Raises BadParameter."""
     if text in ("earliest", "latest", "current"):
         return text
     if text.isdecimal():
@@ -174,6 +175,7 @@ def _parse_target(text: str) -> "int | datetime | str":
 
 
 def _selected(admin: Any, topics: tuple[str, ...]) -> "list[TopicPartition]":
+    """Return the partitions that the options `--topic` name, sorted. Raises ClickException for unknown ones."""
     from kafka import TopicPartition
 
     keys = []
@@ -196,6 +198,10 @@ def _plan(
     committed: "Mapping[TopicPartition, OffsetAndMetadata]",
     ids: "Mapping[TopicPartition, str]",
 ) -> list[_PartitionReset]:
+    """Return the new offset and epoch of each partition. Raises ClickException for an offset outside of a partition.
+
+    `committed` has the group's offsets, and `ids` the topic IDs, by partition.
+    """
     from kafka.admin import OffsetSpec
 
     def offsets(spec: Any) -> dict[Any, int]:
@@ -240,6 +246,10 @@ def _commit(
     *,
     new_ids: bool,
 ) -> None:
+    """Commit the planned offsets, and check that no concurrent commit has overwritten them.
+
+    Retries up to `RESET_ATTEMPTS` times. Raises ClickException after that, or if the group has members.
+    """
     from kafka import TopicPartition
     from kafka.structs import OffsetAndMetadata
 
@@ -267,6 +277,7 @@ def _commit(
 
 
 def _write(admin: Any, name: str, offsets: "Mapping[TopicPartition, OffsetAndMetadata]") -> None:
+    """Commit these offsets for the group. Raises ClickException if Kafka refuses one."""
     from kafka.errors import NoError
 
     def names(errors: "Mapping[TopicPartition, type[KafkaError]]") -> str:
@@ -280,7 +291,7 @@ def _write(admin: Any, name: str, offsets: "Mapping[TopicPartition, OffsetAndMet
 def _overwritten(
     admin: Any, name: str, offsets: "Mapping[TopicPartition, OffsetAndMetadata]"
 ) -> "dict[TopicPartition, OffsetAndMetadata]":
-    """Return the offsets that a Spark driver has overwritten since, with a commit of an earlier epoch."""
+    """Return the offsets of the partitions in which a Spark driver has committed with an earlier epoch since."""
     now = _committed(admin, name)
     return {
         key: commit
@@ -290,18 +301,20 @@ def _overwritten(
 
 
 def _metadata(committed: "OffsetAndMetadata | None") -> OffsetMetadata:
+    """Return the parsed commit metadata; empty metadata for None."""
     return OffsetMetadata.parse(committed.metadata if committed else None)
 
 
 def _offset(committed: "OffsetAndMetadata | None", topic_id: str) -> int | None:
-    """Return the committed offset; None if it belongs to a deleted topic of the same name."""
+    """Return the committed offset; None without one, or if it belongs to a deleted topic of the same name."""
     return committed.offset if committed and _metadata(committed).topic_id in ("", topic_id) else None
 
 
 def _topic_ids(admin: Any, keys: "Iterable[TopicPartition]") -> "dict[TopicPartition, str]":
-    """Return the topic id, as librdkafka writes it, of each existing partition among `keys`.
+    """Return partition → topic ID, as librdkafka writes it, for each of `keys` that exists.
 
-    Groups keep the offsets of deleted partitions, as of a topic that was recreated with fewer partitions.
+    Before Kafka 2.8 the ID is empty. Groups keep the offsets of deleted partitions, as of a topic that was recreated
+    with fewer partitions. Raises ClickException for errors except missing topics.
     """
     keys = set(keys)
     topics = admin.describe_topics(sorted({key.topic for key in keys})) if keys else []
@@ -316,14 +329,15 @@ def _topic_ids(admin: Any, keys: "Iterable[TopicPartition]") -> "dict[TopicParti
 
 
 def _committed(admin: Any, name: str) -> "dict[TopicPartition, OffsetAndMetadata]":
+    """Return the committed offsets of a group by partition; empty for an unknown group."""
     offsets = _retry_coordinator(lambda: admin.list_group_offsets(name)[name], lambda _: "")
     return {key: offset for key, offset in offsets.items() if offset.offset >= 0}
 
 
 def _retry_coordinator(request: Callable[[], T], errors: Callable[[T], str]) -> T:
-    """Return the response of a group's coordinator; retry while no broker is the coordinator.
+    """Return the response of `request`, repeated for up to `COORDINATOR_SECONDS` while no broker is the coordinator.
 
-    `errors` returns the names of the errors within a response.
+    `errors` returns the names of the errors within a response. Raises the last error after that time.
     """
     from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NotCoordinatorError
 
@@ -343,7 +357,7 @@ def _retry_coordinator(request: Callable[[], T], errors: Callable[[T], str]) -> 
 
 
 def _refuse_unknown(admin: Any, name: str, hint: str = "") -> None:
-    """Raise ClickException for an unknown group.
+    """Raise ClickException, with `hint` at its end, if the cluster has no group of this name.
 
     The groups are listed because a cluster without any group has no coordinator to ask.
     """
@@ -352,7 +366,7 @@ def _refuse_unknown(admin: Any, name: str, hint: str = "") -> None:
 
 
 def _members(admin: Any, name: str) -> list[dict[str, Any]]:
-    """Return the live members; empty for an unknown group."""
+    """Return the live members of a group; empty for an unknown group. Raises ClickException for other errors."""
     described = _retry_coordinator(lambda: admin.describe_groups([name])[name], lambda group: group["error"] or "")
     if described["error"] and "GroupIdNotFound" not in described["error"]:
         raise click.ClickException(f"group {name}: {described['error']}")
@@ -361,6 +375,7 @@ def _members(admin: Any, name: str) -> list[dict[str, Any]]:
 
 
 def _member_by_partition(members: list[dict[str, Any]]) -> "dict[TopicPartition, dict[str, Any]]":
+    """Return the member of each assigned partition."""
     from kafka import TopicPartition
 
     return {
@@ -372,6 +387,7 @@ def _member_by_partition(members: list[dict[str, Any]]) -> "dict[TopicPartition,
 
 
 def _has_members_error(name: str, members: list[dict[str, Any]]) -> str:
+    """Return the text for a group that cannot be reset because of these members."""
     consumers = ", ".join(
         f"{member['group_instance_id'] or member['client_id']} on {member['client_host'].lstrip('/')}"
         for member in members

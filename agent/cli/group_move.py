@@ -47,7 +47,10 @@ def move(group_name: str, chosen: ChosenConfiguration, to: str | None, yes: bool
 
 
 def _movable_sink(spec: AgentSpec, sink: SinkSpec, to: str | None) -> tuple[str, SinkSpec, KafkaBackedChannel] | None:
-    """Return group, sink and channel of a sink with a commit log in a Kafka group; None for another sink."""
+    """Return group, sink and channel of a sink with a commit log in a Kafka group; None for another sink.
+
+    With `to`, the sink has this path. Raises BadParameter if it is not valid.
+    """
     if not issubclass(sink.cls, CommittingSink):
         return None
     channel = spec.channel(sink.channel).make()
@@ -63,6 +66,10 @@ def _movable_sink(spec: AgentSpec, sink: SinkSpec, to: str | None) -> tuple[str,
 
 
 def _move(group: str, spec: SinkSpec, channel: KafkaBackedChannel, yes: bool) -> list[tuple[str, str, str, bool]]:
+    """Move the commit logs of one sink after a confirmation, and return a row for each partition.
+
+    Raises ClickException.
+    """
     from flafka.agent.runner.commitlogmove import CommitLogMove
 
     sink: CommittingSink = spec.make()

@@ -13,7 +13,10 @@ import click
 
 @contextmanager
 def exit_if_sink_hangs() -> Iterator[None]:
-    """End the process after a hanging sink or Ctrl-C if Python would wait for non-daemon threads; exit code 1."""
+    """Exit with code 1 after a hanging sink or Ctrl-C in the block, if threads would delay the end of Python.
+
+    Without such threads, the exception is passed on.
+    """
     from flafka.agent.runner.local.standalone import Hangs
 
     try:

@@ -30,7 +30,7 @@ MILLISECONDS = {"request.timeout.ms": "request_timeout_ms", "default.api.timeout
 
 
 def connection_options(command: Command) -> Command:
-    """Add `--bootstrap-server` and `--command-config`."""
+    """Return the command with the options `--bootstrap-server` and `--command-config`."""
     command = click.option(
         "--command-config",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
@@ -45,7 +45,11 @@ def connection_options(command: Command) -> Command:
 
 @contextlib.contextmanager
 def connect(bootstrap_server: str | None, command_config: Path | None) -> Iterator[Any]:
-    """Yield a `KafkaAdminClient`; turn errors of Kafka into a ClickException of one line."""
+    """Yield a `KafkaAdminClient` for the block.
+
+    Errors of Kafka, also in the block, become a ClickException of one line. Without brokers in either argument,
+    connect to the project's cluster, and refuse another cluster on its ports.
+    """
     from kafka import KafkaAdminClient
     from kafka.errors import KafkaError
 
@@ -87,7 +91,7 @@ def connect(bootstrap_server: str | None, command_config: Path | None) -> Iterat
 
 @contextlib.contextmanager
 def name_unreachable_brokers(spec: "AgentSpec") -> Iterator[None]:
-    """Add the brokers of the agent that do not answer to a FlafkaError."""
+    """Add the brokers of the agent that do not answer to the text of a FlafkaError of the block."""
     from flafka.plugins import FlafkaError
     from flafka.plugins.kafka.admin import unreachable_suffix
 
@@ -103,7 +107,7 @@ def name_unreachable_brokers(spec: "AgentSpec") -> Iterator[None]:
 
 
 def confirm(question: str, yes: bool) -> None:
-    """Ask for confirmation on a terminal, unless `--yes`; without a terminal, raise UsageError."""
+    """Ask for confirmation on a terminal, unless `yes`; a "no" aborts. Raises UsageError without a terminal."""
     if yes:
         return
     if not sys.stdin.isatty():
@@ -114,7 +118,10 @@ def confirm(question: str, yes: bool) -> None:
 
 
 def partitions_of(admin: Any, topic: str) -> dict[int, dict[str, Any]]:
-    """Return the partitions of a topic by number, in order. Raises ClickException for an unknown topic."""
+    """Return number → description of each partition of a topic, in order.
+
+    Raises ClickException for an unknown topic.
+    """
     (described,) = admin.describe_topics([topic])
     raise_topic_errors([described])
     return dict(sorted((part["partition_index"], part) for part in described["partitions"]))
@@ -123,9 +130,9 @@ def partitions_of(admin: Any, topic: str) -> dict[int, dict[str, Any]]:
 def raise_topic_errors(
     responses: Sequence[Mapping[str, Any]], *, right: str = "Describe", ignore: str | None = None
 ) -> None:
-    """Raise ClickException for the first topic with an error, unless its class is named `ignore`.
+    """Raise ClickException for the first topic with an error, unless the error's class is named `ignore`.
 
-    `right` is the right that the request needs.
+    `right` is the right that the request needs, for the text.
     """
     from kafka.errors import for_code
 
@@ -142,6 +149,7 @@ def raise_topic_errors(
 
 
 def _raise_invalid_name(topic: str) -> None:
+    """Raise ClickException with the reason why Kafka does not accept the name of a topic, if it is known."""
     from flafka.plugins.kafka.config import check_topic_name
 
     try:
@@ -151,13 +159,13 @@ def _raise_invalid_name(topic: str) -> None:
 
 
 def reason(error: BaseException) -> str:
-    """Return an error of kafka-python as one line, without request and response."""
+    """Return the message of an error of kafka-python as one line, without its request and response."""
     message = re.search(r"error_message=(['\"])(.+?)\1", str(error))
     return message[2] if message else str(error).partition("\n")[0] or type(error).__name__
 
 
 def _authorization_error(error: BaseException, properties: Mapping[str, Any]) -> str:
-    """Return a text with the user who lacks a right; empty for another error."""
+    """Return a text with the user who lacks a right, for an error of authorization; empty for another error."""
     name = type(error).__name__
     if not name.endswith("AuthorizationFailedError"):
         return ""
@@ -167,9 +175,10 @@ def _authorization_error(error: BaseException, properties: Mapping[str, Any]) ->
 
 
 def read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Read a `client.properties`; return options of kafka-python, and equivalent properties of librdkafka.
+    """Return options of kafka-python, and equivalent properties of librdkafka, for a `client.properties`.
 
-    Raises UsageError for properties that neither of them supports.
+    Unused properties are printed to standard error. Raises UsageError for wrong or unsupported ones, and OSError if
+    the file cannot be read.
     """
     import javaproperties
 

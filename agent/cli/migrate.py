@@ -104,6 +104,10 @@ def migrate(
 def _import(
     file: Path, name: str | None, channel: str, components: Components, system: Mapping[str, str], *, as_json: bool
 ) -> NoReturn:
+    """Import the undelivered events of Flume's channel, print the result, and exit.
+
+    The exit code is 2 if events are lost, else 0. Raises FlafkaError.
+    """
     collector = DiagnosticCollector("normal")
     spec = load_partially(file, name, collector, components=components, system=system)
     channels = [one for one in spec.channels if one.name == channel] if spec is not None else []
@@ -132,14 +136,18 @@ def _import(
 
 
 def _default_output(file: Path, migration: Migration) -> Path:
-    """Return the path of the new configuration, with the name of the agent if the file has several."""
+    """Return the path for the new configuration beside the old one, with the agent's name if the file has several."""
     agents, agent = migration.agents, migration.agent
     suffix = "-" + re.sub(r"[^\w.-]", "_", agent) if agent and len(agents) > 1 else ""
     return file.with_name(f"{file.stem}{suffix}-flafka{file.suffix}")
 
 
 def _write(file: Path, target: Path, migration: Migration, *, force: bool) -> str:
-    """Write the new configuration with the mode of the old one; return an error, empty after success."""
+    """Write the new configuration with the file mode of the old one, atomically, and return an empty text.
+
+    Return the error if that is not possible, or if `target` exists and `force` is False. Writes nothing without
+    content, or if the target has it already.
+    """
     if migration.content is None:
         return ""
     try:
@@ -164,6 +172,7 @@ def _write(file: Path, target: Path, migration: Migration, *, force: bool) -> st
 
 
 def _show(file: Path, migration: Migration, *, everything: bool) -> None:
+    """Print the lines by verdict, the notes, and a count. `everything` includes lines that run and all notes."""
     for verdict, (heading, colour) in HEADINGS.items():
         lines = migration.lines_with(verdict)
         if not lines or (verdict == "runs" and not everything):
@@ -185,7 +194,7 @@ def _show(file: Path, migration: Migration, *, everything: bool) -> None:
 
 
 def _show_diagnostics(pairs: Iterable[tuple[MigratedLine, Diagnostic]]) -> None:
-    """Show each message once, with all its lines."""
+    """Print each message once, with the numbers of all its lines, components and replacements."""
     by_message: dict[str, list[tuple[MigratedLine, Diagnostic]]] = {}
     for line, diagnostic in pairs:
         by_message.setdefault(diagnostic.message, []).append((line, diagnostic))
@@ -199,6 +208,7 @@ def _show_diagnostics(pairs: Iterable[tuple[MigratedLine, Diagnostic]]) -> None:
 
 
 def _line_numbers(lines: Iterable[MigratedLine]) -> str:
+    """Return `line 3: ` or `lines 3, 5: `; empty for the whole file."""
     numbers = list(dict.fromkeys(line.number for line in lines))
     if numbers == [0]:
         return ""
@@ -227,6 +237,7 @@ def _on_a_terminal() -> bool:
 
 
 def _verdict_counts(migration: Migration) -> str:
+    """Return a text such as `2 lines differ, 7 lines run`."""
     counts: dict[Verdict, int] = {verdict: len(migration.lines_with(verdict)) for verdict in HEADINGS}
     plural = {"needs porting": "need porting", "differs": "differ", "runs": "run"}
     parts = [f"{n} lines {plural[verdict]}" if n > 1 else f"1 line {verdict}" for verdict, n in counts.items() if n]
@@ -234,6 +245,7 @@ def _verdict_counts(migration: Migration) -> str:
 
 
 def _show_next_steps(file: Path, target: Path, migration: Migration) -> None:
+    """Print the name of the new file, the number of changes, and the next command."""
     changed = sum(line.replacement is not None for line in migration.lines)
     changes = f"{changed} line{'s' * (changed != 1)} changed" if changed else "no line changed"
     if marked := len(migration.lines_with("needs porting")):
@@ -252,7 +264,7 @@ def _show_next_steps(file: Path, target: Path, migration: Migration) -> None:
 
 
 def _lists_to_port(migration: Migration) -> list[str]:
-    """Return the lists of components with the names that need porting: `a1.sinks (k1 k2)`."""
+    """Return the lists with the components that need porting in parentheses: `a1.sinks (k1 k2)`."""
     names: dict[str, dict[str, None]] = {}
     for line in migration.lines_with("needs porting"):
         for reason in line.reasons():
@@ -263,6 +275,7 @@ def _lists_to_port(migration: Migration) -> list[str]:
 
 
 def _as_json(file: Path, target: Path | None, migration: Migration) -> dict[str, object]:
+    """Return the migration as JSON values. `target` is None if nothing was written."""
     return {
         "file": str(file),
         "agent": migration.agent,

@@ -35,7 +35,10 @@ class MonitoringClient:
         return f"http{'s' * self.tls}://{host}:{self.port}"
 
     def get(self, path: str) -> dict[str, Any]:
-        """Return the JSON at a path such as `/api/state`, without any proxy. Raises AgentUnreachable."""
+        """Return the JSON object at a path such as `/api/state`, without any proxy.
+
+        Raises AgentUnreachable if there is no answer within 5 s, no permission, or no such page.
+        """
         connection_class = http.client.HTTPSConnection if self.tls else http.client.HTTPConnection
         connection = connection_class(self.host, self.port, timeout=MONITORING_RESPONSE_SECONDS)
         headers = {"authorization": f"Bearer {self.token}"} if self.token else {}
@@ -61,7 +64,11 @@ class MonitoringClient:
 
 
 def client_of(chosen: ChosenConfiguration | None, url: str | None, token: str | None) -> MonitoringClient:
-    """Return the client for a URL, or for the agent of a configuration. Raises ClickException or UsageError."""
+    """Return the client for a URL, or for the agent of a configuration. Exactly one of both must be given.
+
+    `token` overrides the token of the configuration. Raises UsageError, and ClickException for an agent with any free
+    port.
+    """
     if (chosen is None) == (url is None):
         raise click.UsageError("which agent? Name its configuration with -c FILE, or its address with --url")
     if url is not None:
@@ -76,7 +83,7 @@ def client_of(chosen: ChosenConfiguration | None, url: str | None, token: str | 
 
 
 def client_of_options(options: AgentOptions) -> MonitoringClient | None:
-    """Return the client for an agent with these options on this host; None if it takes any free port."""
+    """Return the client for an agent with these options on this host; None if the agent takes any free port."""
     if not options.monitoring_port:
         return None
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(options.monitoring_host, options.monitoring_host)  # noqa: S104  # compared only
@@ -84,6 +91,7 @@ def client_of_options(options: AgentOptions) -> MonitoringClient | None:
 
 
 def _client_of_url(url: str, token: str) -> MonitoringClient:
+    """Return the client for `http[s]://host[:port]`, by default with port 14141. Raises UsageError."""
     try:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:

@@ -82,6 +82,7 @@ def new(
 
 
 def _new_test(name: str, events: TextIO | None, conf: Path | None, source: str | None, as_json: bool) -> None:
+    """Write a test that expects the present outputs for these events, and print its path. Raises ClickException."""
     from flafka.agent.cli.configuration import ChosenConfiguration, load_or_exit
     from flafka.agent.pipelinetests import SUFFIX, generate_test, parse_events
     from flafka.plugins import Event

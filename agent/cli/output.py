@@ -14,7 +14,7 @@ class Verbs(click.Group):
     """Group whose help shows the first sentence of each verb in full; click truncates it to one line."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the verbs with the first sentences of their help texts."""
+        """Write each verb with the first sentence of its help text."""
         verbs = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
         with formatter.section("Commands"):
             formatter.write_dl([(name, verb.get_short_help_str(limit=1000)) for name, verb in verbs if verb])
@@ -55,12 +55,12 @@ def show_json(value: object) -> None:
 
 
 def utc(millis: int) -> str:
-    """Return a time in milliseconds since the epoch in ISO format, in UTC."""
+    """Return a time in milliseconds since the epoch as ISO text in UTC, with milliseconds."""
     return datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="milliseconds")
 
 
 def iso_time(_context: click.Context, _option: click.Parameter, text: str | None) -> datetime | None:
-    """Parse an option's ISO time; without a zone it is local time. Raises BadParameter."""
+    """Return an option's ISO time with a zone, local if it names none; None for None. Raises BadParameter."""
     try:
         return datetime.fromisoformat(text).astimezone() if text is not None else None
     except ValueError:
@@ -68,7 +68,7 @@ def iso_time(_context: click.Context, _option: click.Parameter, text: str | None
 
 
 def format_number(number: float | None) -> str:
-    """Return a number in up to seven characters: `9,999`, `12.3 k`; `-` for None."""
+    """Return a number in up to seven characters: `9,999`, `12.3 k`, `1.5` below 100; `-` for None."""
     if number is None:
         return "-"
     for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -87,7 +87,7 @@ def format_milliseconds(milliseconds: float) -> str:
 
 
 def format_seconds(seconds: float | None) -> str:
-    """Return a duration in up to seven characters: `12 s`, `3.5 h`; `-` for None."""
+    """Return a duration in up to seven characters: `12 s`, `12 min`, `3.5 h`, `2.0 d`; `-` for None."""
     if seconds is None:
         return "-"
     for size, minimum, unit in ((86400, 172800, "d"), (3600, 3600, "h"), (60, 60, "min")):

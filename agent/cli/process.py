@@ -76,7 +76,7 @@ def process(sink: str | None, chosen: ChosenConfiguration, rows: int, file: Path
 
 
 def _refuse_empty_channel(spec: AgentSpec, sink: SinkSpec) -> None:
-    """Raise FlafkaError if the channel is empty, before the slow start of Spark."""
+    """Raise FlafkaError if the topic of the channel has no records, before the slow start of Spark."""
     channel: KafkaBackedChannel = spec.channel(sink.channel).make()
     with contextlib.closing(channel):
         channel.open()
@@ -89,7 +89,7 @@ def _refuse_empty_channel(spec: AgentSpec, sink: SinkSpec) -> None:
 
 
 def _spinner(text: str) -> AbstractContextManager[object]:
-    """Return a context that shows a spinner with the elapsed time on a terminal."""
+    """Return a context that shows a spinner with the elapsed time if standard error is a terminal."""
     if not sys.stderr.isatty():
         return contextlib.nullcontext()
     from rich.console import Console
@@ -102,6 +102,7 @@ def _spinner(text: str) -> AbstractContextManager[object]:
 
 
 def _find_sink(spec: AgentSpec, name: str | None) -> SinkSpec:
+    """Return the stream processor with this name, or the only one for None. Raises FlafkaError."""
     sinks = [sink for sink in spec.sinks if issubclass(sink.cls, StreamingSink)]
     matches = [sink for sink in sinks if name in (None, sink.name)]
     if len(matches) != 1:

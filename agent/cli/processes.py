@@ -13,13 +13,16 @@ from flafka.plugins import PortOccupied
 
 
 def find_running_agents(chosen: ChosenConfiguration, name: str) -> list[int]:
-    """Return the pids of `agent start` with these files and this agent: of this user, or as root of any user."""
+    """Return the pids of `agent start` with these configuration files, for this agent or without a name.
+
+    Only processes of this user are found, and as root of all users.
+    """
     files = [file.resolve() for file in (chosen.file, *chosen.more)]
     return [pid for pid, its_files, agent in _started_agents() if its_files == files and agent in (None, name)]
 
 
 def is_listening(pid: int, occupied: PortOccupied) -> bool:
-    """Return True if this process listens on the port."""
+    """Return True if this process listens on the port. False also if the process is not readable."""
     from flafka.agent.services.process import listeners, open_files
 
     return bool(listeners(udp=occupied.udp).get(occupied.port, set()) & open_files(pid))

@@ -81,7 +81,7 @@ def reload(chosen: ChosenConfiguration, as_json: bool) -> None:
 
 
 def _has_handler(pid: int, number: signal.Signals) -> bool:
-    """Return True if the process has a handler for that signal; False if it has ended."""
+    """Return True if the process has a handler for that signal; False also if it has ended."""
     try:
         mask = re.search(r"^SigCgt:\s*([0-9a-f]+)$", Path(f"/proc/{pid}/status").read_text(), re.MULTILINE)
     except OSError:
@@ -90,7 +90,10 @@ def _has_handler(pid: int, number: signal.Signals) -> bool:
 
 
 def _latest_reload(spec: AgentSpec, running: Sequence[int]) -> dict[str, Any] | None:
-    """Return the latest reload of one of the processes `running`, with its result; None if none of them answers."""
+    """Return the latest reload of one of the processes `running`, with its result.
+
+    None if the agent's monitoring does not answer, or belongs to another process.
+    """
     client = client_of_options(spec.options)
     if client is None:
         return None

@@ -22,7 +22,7 @@ class Reloader:
     """Reloads an agent's configuration on request, or when its files have changed."""
 
     def __init__(self, chosen: ChosenConfiguration, *, watch_files: bool) -> None:
-        """With `watch_files`, a change of the files starts a reload, too."""
+        """`chosen` is the configuration to load. With `watch_files`, a change of its files starts a reload, too."""
         self._chosen, self._watch_files = chosen, watch_files
         self._is_requested = False
         self._thread: threading.Thread | None = None
@@ -30,7 +30,10 @@ class Reloader:
         self._next_poll = time.monotonic() + POLL_SECONDS
 
     def poll(self, agent: Agent, *, requested: bool) -> None:
-        """Start a reload on its own thread if one is due; call this about every second. Does not block."""
+        """Start a reload on a thread if one is due and none runs. Does not block. Call it about once a second.
+
+        It is due after a call with `requested`, and, when files are watched, after a change of these within 30 s.
+        """
         self._is_requested |= requested
         if self._watch_files and time.monotonic() >= self._next_poll:
             self._next_poll = time.monotonic() + POLL_SECONDS
@@ -42,6 +45,10 @@ class Reloader:
             self._thread.start()
 
     def _reload(self, agent: Agent) -> None:
+        """Load the configuration and apply it to the agent.
+
+        The outcome goes to the log and the page; never raises.
+        """
         try:
             spec, diagnostics = self._chosen.load()
             errors = [diagnostic for diagnostic in diagnostics if diagnostic.severity == "error"]
@@ -69,7 +76,10 @@ class Reloader:
 
 
 def _file_version(file: Path) -> tuple[int, int] | None:
-    """Return modification time in nanoseconds and size; None while an editor replaces the file."""
+    """Return modification time in nanoseconds and size in bytes; None if the file cannot be read.
+
+    This is so while an editor replaces it.
+    """
     try:
         status = file.stat()
     except OSError:

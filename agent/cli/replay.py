@@ -97,6 +97,10 @@ def replay(
 
 
 def _show(planned: Replay, *, counted: bool, as_json: bool) -> None:
+    """Print the span of each partition and known losses.
+
+    With `counted`, also print the number of undelivered events, for which all of them are read.
+    """
     events = planned.events() if counted else {}
     sink = planned.sink
     rows = [
@@ -131,12 +135,14 @@ class _ProgressLine:
         self._printed = time.monotonic()
 
     def __call__(self, delivered: int) -> None:
+        """Print the number of delivered events to standard error, at most every `PROGRESS_SECONDS`."""
         if time.monotonic() - self._printed >= PROGRESS_SECONDS:
             self._printed = time.monotonic()
             click.echo(f"{delivered:,} events delivered so far", err=True)
 
 
 def _report(planned: Replay, outcome: Outcome, spec: AgentSpec) -> None:
+    """Print the outcome to standard error. Exits with code 1 if events were rejected or removed."""
     click.echo(f"{outcome.delivered:,} events delivered to {planned.sink.path}", err=True)
     if outcome.filtered:
         click.echo(f"{outcome.filtered:,} events dropped by its interceptors", err=True)

@@ -129,7 +129,7 @@ def fetch(directory: Path, services: Sequence[str], as_json: bool) -> None:
 
 @contextlib.contextmanager
 def clusters() -> Iterator[dict[str, Cluster]]:
-    """Yield the user's clusters by service; turn a ServiceError into a ClickException."""
+    """Yield the user's clusters by service for the block. A ServiceError of the block becomes a ClickException."""
     from flafka.agent.services import ServiceError
     from flafka.agent.services.hbase import HBaseCluster
     from flafka.agent.services.hdfs import HdfsCluster
@@ -147,12 +147,15 @@ def clusters() -> Iterator[dict[str, Cluster]]:
 
 
 def _known_services(clusters: dict[str, Cluster]) -> list[str]:
-    """Return the default services, and others that were started before."""
+    """Return the default services, and the other services that were started before."""
     return [name for name, cluster in clusters.items() if name in DEFAULT_SERVICES or cluster.state()]
 
 
 def _run_all(calls: dict[str, Callable[[], Any]], done: str) -> None:
-    """Run all calls at once on threads, and report the end of each. Raises ServiceError with all failures."""
+    """Run all calls at once on threads, and print the end of each with the word `done`.
+
+    Raises ServiceError with all failures, after all calls have ended.
+    """
     from flafka.agent.services import ServiceError
 
     began, failures = time.monotonic(), []
@@ -169,7 +172,7 @@ def _run_all(calls: dict[str, Callable[[], Any]], done: str) -> None:
 
 
 def _show(clusters: dict[str, Cluster], as_json: bool) -> bool:
-    """Print a row for each server; return True if all serve."""
+    """Print a row for each server, and return True if all servers of all clusters serve."""
     rows: list[tuple[object, ...]] = []
     serves = True
     for service, cluster in clusters.items():
@@ -188,7 +191,10 @@ def _show(clusters: dict[str, Cluster], as_json: bool) -> bool:
 
 
 def _exec_tool(service: str, arguments: Sequence[str]) -> None:
-    """Replace this process by a native tool, which gets the terminal and signals and sets the exit code."""
+    """Replace this process by a native tool, which gets the terminal and signals and sets the exit code.
+
+    Raises ClickException if the service was never started.
+    """
     from flafka.agent.jvm.jars import ensure
     from flafka.agent.jvm.java import find_java
 

@@ -86,9 +86,10 @@ def start(chosen: ChosenConfiguration, drain: bool, level: str, form: str, reloa
 
 
 def run(spec: AgentSpec, *, drain: bool, reloader: Reloader | None = None) -> int:
-    """Run an agent until a signal, or until its channels are drained; return the exit code.
+    """Run an agent until a signal, or with `drain` until its channels are drained; return the exit code.
 
-    The exit code is 0 if all in-flight batches were delivered, else 1.
+    The exit code is 0 if all in-flight batches were delivered, and 1 otherwise or if a drain stalls. With threads
+    that hang, the process exits here. `reloader` None ignores SIGHUP. Call it on the main thread.
     """
     _allow_open_files()
     agent = Agent(spec)
@@ -154,7 +155,10 @@ def _ignore(number: int, frame: object) -> None:
 
 
 def _next_signal(signals: socket.socket, seconds: float | None = None) -> int:
-    """Return the number of the next signal but SIGQUIT; 0 after a timeout of `seconds`, or on a closed socket."""
+    """Return the number of the next signal except SIGQUIT.
+
+    0 after a timeout of `seconds`, None being without limit, or on a closed socket.
+    """
     while True:
         ready, _, _ = select.select([signals], [], [], seconds)
         number = next(iter(signals.recv(1)), 0) if ready else 0
@@ -172,13 +176,17 @@ def _has_terminal() -> bool:
 
 
 def _next_stop_signal(signals: socket.socket) -> int:
+    """Block until a signal except SIGHUP and SIGQUIT, and return its number; 0 on a closed socket."""
     while (number := _next_signal(signals)) == signal.SIGHUP:
         pass
     return number
 
 
 def _exit_on_signal(agent: Agent, signals: socket.socket, was_signalled: bool) -> None:
-    """Exit at once on the second stop signal; with `was_signalled`, the first one has started the stop."""
+    """Block until the second stop signal, and exit with 128 and its number; return once the socket is closed.
+
+    With `was_signalled`, the first signal has started the stop. Signals within a second of the first one are ignored.
+    """
     try:
         if not was_signalled and not _next_stop_signal(signals):
             return
@@ -194,7 +202,7 @@ def _exit_on_signal(agent: Agent, signals: socket.socket, was_signalled: bool) -
 
 
 def _exit(code: int, write_log: Callable[[], None]) -> None:
-    """Exit without waiting for threads, after `write_log` or `LOG_FLUSH_SECONDS`."""
+    """Exit at once with `code`, without waiting for threads. `write_log` gets up to `LOG_FLUSH_SECONDS` before."""
     thread = threading.Thread(target=write_log, daemon=True)
     thread.start()
     thread.join(LOG_FLUSH_SECONDS)
@@ -202,7 +210,7 @@ def _exit(code: int, write_log: Callable[[], None]) -> None:
 
 
 def _allow_open_files() -> None:
-    """Raise the soft limit of open files to the hard limit: each connection of a source needs one."""
+    """Raise the soft limit of open files to the hard limit, at most 2²⁰: each connection of a source needs one."""
     limit, allowed = resource.getrlimit(resource.RLIMIT_NOFILE)
     maximum = _MAX_OPEN_FILES if allowed == resource.RLIM_INFINITY else min(allowed, _MAX_OPEN_FILES)
     if limit != resource.RLIM_INFINITY and limit < maximum:

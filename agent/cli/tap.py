@@ -56,6 +56,10 @@ def tap(
 
 @contextmanager
 def _tapped(spec: AgentSpec, component: str, grep: str | None) -> Iterator[socket.socket]:
+    """Connect to the agent's tap of a component for the block, and yield the connection.
+
+    Raises ClickException if no agent answers, or if it refuses the component or the pattern.
+    """
     point = find_point(tap_points(spec, {}), component)
     if isinstance(point, str):
         raise click.ClickException(point)
@@ -84,7 +88,10 @@ def _tapped(spec: AgentSpec, component: str, grep: str | None) -> Iterator[socke
 
 
 def _events(agent: socket.socket) -> Iterator[tuple[dict[str, Any], Any]]:
-    """Yield the attributes and the event of each row, until the agent ends."""
+    """Yield attributes and event of each row, until the agent ends. Numbers of dropped events go to standard error.
+
+    Raises ClickException for an error that the agent reports.
+    """
     while True:
         try:
             about, batch = receive(agent)
@@ -100,6 +107,7 @@ def _events(agent: socket.socket) -> Iterator[tuple[dict[str, Any], Any]]:
 
 
 def _json(about: dict[str, Any], event: Any) -> str:
+    """Return an event as one line of JSON."""
     fields = {"time": datetime.fromtimestamp(about["time"]).astimezone().isoformat(timespec="milliseconds")}
     fields |= {name: about[name] for name in ("stage", "id") if about[name]}
     try:
@@ -110,6 +118,7 @@ def _json(about: dict[str, Any], event: Any) -> str:
 
 
 def _lines(about: dict[str, Any], event: Any, *, headers: bool) -> Iterator[str]:
+    """Yield the lines for an event: its body, and with `headers` each header."""
     stage = about["stage"]
     yield (f"{stage:7}" if stage else "") + _printable(event.body.decode(errors="backslashreplace"))
     if headers:

@@ -56,6 +56,7 @@ def test(files: tuple[Path, ...], junit: Path | None, as_json: bool) -> None:
 
 
 def _write_junit(file: Path, results: Sequence[PipelineTestResult], mistakes: Sequence[str]) -> None:
+    """Write the results as JUnit XML; an invalid test file is an error there. Raises ClickException."""
     counts = {"tests": str(len(results)), "failures": str(sum(bool(result.differences) for result in results))}
     suite = ET.Element("testsuite", {"name": "agent test", **counts, "errors": str(len(mistakes))})
     for result in results:

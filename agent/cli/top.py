@@ -113,7 +113,7 @@ def top(
 
 
 def _refuse_another(chosen: ChosenConfiguration, client: MonitoringClient, graph: dict[str, Any]) -> None:
-    """Raise ClickException if the agent that answers is not the one of the configuration."""
+    """Raise ClickException if the agent that answers has another name or file than the configuration."""
     name, file = chosen_agent(chosen.file, chosen.name, chosen.more), Path(graph["file"])
     if graph["agent"] == name and (not file.is_absolute() or file.resolve() == chosen.file.resolve()):
         return
@@ -124,7 +124,10 @@ def _refuse_another(chosen: ChosenConfiguration, client: MonitoringClient, graph
 
 
 def rows(graph: dict[str, Any], state: dict[str, Any]) -> Iterator[ComponentRow]:
-    """Yield the components in the order in which events pass them."""
+    """Yield the rows of all components: sources, channels, sinks. Interceptors follow a source, and precede a sink.
+
+    `graph` and `state` are the JSON of `/api/graph` and `/api/state`.
+    """
     for node in sorted(graph["nodes"], key=lambda node: ("source", "channel", "sink").index(node["kind"])):
         interceptors = [_row(interceptor, state) for interceptor in node["interceptors"]]
         if node["kind"] == "sink":
@@ -134,6 +137,7 @@ def rows(graph: dict[str, Any], state: dict[str, Any]) -> Iterator[ComponentRow]
 
 
 def _row(node: dict[str, Any], state: dict[str, Any]) -> ComponentRow:
+    """Return the row of one component from its node of the graph and the present state."""
     key, kind = node["metrics"], node["kind"]
     figures = {name: float(text) for name, text in state["figures"].get(key, {}).items() if _is_number(text)}
     kinds = [word for word in ("failing", "degraded", "standby") if key in state.get(word, {})]
@@ -166,7 +170,7 @@ def _is_number(text: str) -> bool:
 
 
 def as_json_values(graph: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
-    """Return an update as JSON values."""
+    """Return an update as JSON values: the agent, a row for each component, and the problems."""
     about = {name: state[name] for name in ("agent", "state", "host", "pid", "version", "time", "started")}
     return {
         **about,
@@ -177,7 +181,7 @@ def as_json_values(graph: dict[str, Any], state: dict[str, Any]) -> dict[str, An
 
 
 def headline(state: dict[str, Any]) -> str:
-    """Return `a1 is ok, up 3.5 h on host (process 12, version 0.2.0)`."""
+    """Return `a1 is ok, up 3.5 h on host (process 12, version 0.2.0)` for a state."""
     up = format_seconds(state["time"] - state["started"])
     return (
         f"{state['agent']} is {state['state']}, up {up} on {state['host']} "
@@ -186,7 +190,7 @@ def headline(state: dict[str, Any]) -> str:
 
 
 def problems(state: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return failing and degraded components, and problems of brokers, each with the reason."""
+    """Return component and reason for failing and degraded components, and for brokers or topics with problems."""
     entries = [*state["failing"].items(), *state["degraded"].items()]
     for cluster in state["kafka"]:
         channel = f"CHANNEL.{cluster['channel']}"
@@ -204,7 +208,7 @@ def problems(state: dict[str, Any]) -> list[tuple[str, str]]:
 
 
 def cells(row: ComponentRow) -> tuple[str, ...]:
-    """Return the cells of a row of the table."""
+    """Return the texts of a row of the table, in the order of `COLUMNS`."""
     state = row.state
     if row.filtered and row.state == "ok":
         state = f"{format_number(row.filtered)} dropped"
@@ -236,7 +240,7 @@ def cells(row: ComponentRow) -> tuple[str, ...]:
 
 
 def lines(graph: dict[str, Any], state: dict[str, Any]) -> list[str]:
-    """Return an update as lines of text of any length."""
+    """Return an update as lines of text of any length: headline, table, problems."""
     table = [COLUMNS, *(cells(row) for row in rows(graph, state))]
     widths = [max(len(cells[column]) for cells in table) for column in range(len(COLUMNS))]
     texts = [
@@ -253,6 +257,7 @@ def lines(graph: dict[str, Any], state: dict[str, Any]) -> list[str]:
 
 
 def _live(client: MonitoringClient, graph: dict[str, Any], interval: float) -> None:
+    """Update the terminal every `interval` seconds until Ctrl-C. If the agent stops answering, old values stay."""
     from rich.console import Console
     from rich.live import Live
 
@@ -282,7 +287,10 @@ def _configuration_id(state: dict[str, Any]) -> tuple[Any, Any]:
 
 
 def select_rows(rows: Sequence[ComponentRow], limit: int) -> list[ComponentRow]:
-    """Return at most `limit` rows in their order: first those that are not ok, then those with the highest rates."""
+    """Return at most `limit` rows in their order, and always at least one.
+
+    Rows that are not ok are preferred, then sources, channels and sinks to interceptors, then high rates.
+    """
     if len(rows) <= limit:
         return [*rows]
     by_importance = sorted(rows, key=lambda row: (row.state == "ok", row.kind == "interceptor", -(row.rate or 0)))
@@ -291,7 +299,10 @@ def select_rows(rows: Sequence[ComponentRow], limit: int) -> list[ComponentRow]:
 
 
 def draw(graph: dict[str, Any], state: dict[str, Any], error: str, height: int) -> RenderableType:
-    """Return an update as a table of the terminal's width and at most `height` lines; long reasons may exceed it."""
+    """Return an update as a table of the terminal's width and about `height` lines; long reasons may exceed it.
+
+    `error` is the reason why the agent does not answer any more; empty if it answers.
+    """
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text

@@ -115,6 +115,7 @@ def delete(name: str, bootstrap_server: str | None, command_config: Path | None,
 
 
 def _setting(text: str) -> tuple[str, str]:
+    """Return name and value of a text NAME=VALUE. Raises BadParameter."""
     name, equals, value = text.partition("=")
     if not equals:
         raise click.BadParameter(f"{text!r} is not NAME=VALUE", param_hint="--config")

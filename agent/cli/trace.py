@@ -45,6 +45,7 @@ def trace(event_id: str, chosen: ChosenConfiguration, as_json: bool) -> None:
 
 
 def _lines(event_trace: Trace) -> Iterator[str]:
+    """Yield the lines of a trace: channel, event, sources, dead letters, then each sink."""
     if event_trace.channel:
         place = ", ".join(f"{word} {value}" for word, value in event_trace.place.items() if value != "")
         yield click.style(f"{event_trace.channel}  {place}, event {event_trace.id.index}", bold=True)
@@ -67,6 +68,7 @@ def _lines(event_trace: Trace) -> Iterator[str]:
 
 
 def _sink_lines(sink: SinkTrace) -> Iterator[str]:
+    """Yield the lines for one sink: its state, and the locations of the event in its store."""
     state = click.style(sink.state, fg=COLOURS.get(sink.state))
     yield f"{click.style(sink.sink, bold=True)} ({sink.type})  {state}{f': {sink.why}' if sink.why else ''}"
     for place in sink.places:
@@ -74,6 +76,7 @@ def _sink_lines(sink: SinkTrace) -> Iterator[str]:
 
 
 def _facts(place: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield name and text of each fact about a location in a store."""
     for word, value in place.items():
         if word == "first":
             yield "records", f"{value} to {place.get('last')}, the event among them"

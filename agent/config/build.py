@@ -80,7 +80,7 @@ class Builder:
         self.wiring = ChannelWiring(agent, self.written, self.lines, report)
 
     def build(self) -> AgentSpec:
-        """Return the agent, without the parts that cannot be built."""
+        """Return the agent without the parts that cannot be built, and report every mistake. Call it once."""
         lists, options = self.written.lists, self._options()
         if "channels" not in lists:
             self.report.error(
@@ -136,6 +136,7 @@ class Builder:
     # --- components
 
     def _listed(self, kind: str) -> Iterator[ComponentProperties]:
+        """Return an iterator of the components of a kind such as "sinks" that are both listed and configured."""
         listed, groups, path = self.written.lists.get(kind), self.written.components[kind], f"{self.agent}.{kind}"
         names = drop_trailing_comment(listed_names(listed, self.report, path), groups, listed, path, self.report)
         if kind == "channels":
@@ -145,10 +146,12 @@ class Builder:
         return configured_components(KINDS[kind], names, listed, groups, path, self.report)
 
     def _channel(self, part: ComponentProperties) -> ChannelSpec | None:
+        """Return the channel; None, with an error reported, if it is not usable."""
         self.lines[part.path] = dict(part.properties)
         return _extend(ChannelSpec, self.reader.read(part))
 
     def _source(self, part: ComponentProperties) -> SourceSpec | None:
+        """Return the source with its selector and interceptors; None, with an error reported, if it is not usable."""
         self.lines[part.path] = dict(part.properties)
         names = self.wiring.read_channels(part, "channels", "channel")
         written = part.take("interceptors"), part.take_all("interceptors.")
@@ -163,6 +166,10 @@ class Builder:
         return _extend(SourceSpec, base, channels=names, interceptors=interceptors, selector=chosen)
 
     def _sink(self, part: ComponentProperties, default: Runner) -> SinkSpec | None:
+        """Return the sink with its interceptors; None, with an error reported, if it is not usable.
+
+        `default` is the agent's runner. A stream processor without an own runner runs on Spark.
+        """
         self.lines[part.path] = dict(part.properties)
         names = self.wiring.read_channels(part, "channel", "channels")
         written = part.take("interceptors"), part.take_all("interceptors.")
@@ -186,6 +193,10 @@ class Builder:
         return _extend(SinkSpec, base, channel=names[0], **own)
 
     def _tolerance(self, part: ComponentProperties) -> Tolerance:
+        """Remove the options under `errors.` and return the tolerance.
+
+        A wrong option is reported as an error; the default is returned then.
+        """
         written = {option.name: prop for option in SinkErrors.options() if (prop := part.take(option.name))}
         config, problems = SinkErrors.parse({name: prop.value for name, prop in written.items()})
         for problem in problems:
@@ -197,6 +208,7 @@ class Builder:
     def _interceptors(
         self, owner: ComponentProperties, listed: Property | None, properties: Mapping[str, Property]
     ) -> tuple[ComponentSpec, ...]:
+        """Return the usable interceptors in the order of the list. Report wrong ones, and impure ones of a sink."""
         path = f"{owner.path}.interceptors"
         groups: Groups = {}
         for key, prop in properties.items():
@@ -226,6 +238,7 @@ class Builder:
         return tuple(interceptors)
 
     def _runner(self, part: ComponentProperties, default: Runner) -> Runner:
+        """Remove the option `runner` and return its value; `default` if it is missing or wrong, which is reported."""
         written = part.take("runner")
         for name, prop in part.take_all("runner.").items():
             # Flume's documentation shows options such as `runner.type`, which no version of Flume reads.
@@ -242,6 +255,7 @@ class Builder:
         return default
 
     def _sink_groups(self, sinks: list[SinkSpec]) -> tuple[SinkGroupSpec, ...]:
+        """Return the usable sink groups, and record the group of each grouped sink."""
         known: dict[str, SinkSpec | None] = dict.fromkeys(
             split_names(listed.value) if (listed := self.written.lists.get("sinks")) else ()
         )
@@ -256,6 +270,7 @@ class Builder:
         return tuple(group for group in groups if group.sinks)
 
     def _options(self) -> AgentOptions:
+        """Return the agent's own options; the defaults if one is wrong. Each problem is reported as an error."""
         texts = {name: prop.value for name, prop in self.written.options.items()}
         texts |= absolute_paths(self.agent, AgentOptions.options(), self.written.options, self.report)
         config, problems = AgentOptions.parse(texts)
@@ -269,6 +284,7 @@ class Builder:
     # --- checks across components
 
     def _check_headers(self, sources: list[SourceSpec], channels: list[ChannelSpec], sinks: list[SinkSpec]) -> None:
+        """Report headers that nothing sets: an error if every event will be rejected, else a warning."""
         for missing in headers.missing_headers(sources, channels, sinks, self.unread):
             prop = self.lines[missing.spec.path].get(missing.option)
             place, message = prop.place if prop else missing.spec.place, f"{missing.option} {missing.message}"
@@ -278,16 +294,19 @@ class Builder:
                 self.report.warn(place, missing.spec.path, message)
 
     def _check_audit(self, channels: Iterable[ChannelSpec]) -> None:
+        """Warn about `audit.topic` without a channel in Kafka."""
         topic = self.written.options.get("audit.topic")
         if topic is not None and not any(isinstance(channel.config, KafkaClientConfig) for channel in channels):
             message = "audit.topic has no effect: only channels in Kafka are audited, and the agent has none"
             self.report.warn(topic.place, self.agent, message)
 
     def _report_errors(self, errors: Iterable[kafka.SpecMessage]) -> None:
+        """Report each message as an error of its component."""
         for spec, message in errors:
             self.report.error(spec.place, spec.path, message)
 
     def _check_runners(self, bindings: kafka.SinkChannels, groups: tuple[SinkGroupSpec, ...]) -> None:
+        """Report, as errors, the features of sinks that their runners do not support."""
         grouped = _grouped_sinks(groups)
         for spec, channel in bindings:
             binding = SinkBinding(
@@ -300,6 +319,7 @@ class Builder:
                 self.report.error(self.runner_places[spec.path], spec.path, message)
 
     def _check_master(self, sinks: list[SinkSpec], master: str) -> None:
+        """Report, as an error, a missing configuration of Hadoop if sinks run on YARN."""
         on_spark = [spec for spec in sinks if spec.runner == "spark"]
         if master != YARN or not on_spark:
             return
@@ -315,11 +335,15 @@ def _without_none(specs: Iterable[Spec | None]) -> list[Spec]:
 
 
 def _extend(cls: type[Spec], base: ComponentSpec | None, **more: Any) -> Spec | None:
+    """Return a spec of class `cls` with the fields of `base` and `more`; None if `base` is None."""
     return cls(**{field.name: getattr(base, field.name) for field in fields(base)}, **more) if base else None
 
 
 def _with_at_least_once_forms(sinks: list[SinkSpec], groups: tuple[SinkGroupSpec, ...]) -> list[SinkSpec]:
-    """Return the sinks, with the at-least-once form of each that cannot use its commit log where it runs."""
+    """Return the sinks; some with the at-least-once form of their class, which has no commit log.
+
+    These are sinks in groups of several sinks, and sinks on Spark that are not `remote`, if they have such a form.
+    """
     grouped = _grouped_sinks(groups)
     at_least_once = {
         spec.name: spec.cls.at_least_once
@@ -332,5 +356,5 @@ def _with_at_least_once_forms(sinks: list[SinkSpec], groups: tuple[SinkGroupSpec
 
 
 def _grouped_sinks(groups: tuple[SinkGroupSpec, ...]) -> set[str]:
-    """Return the names of the sinks in groups of several sinks."""
+    """Return the names of all sinks that are in a group of at least two sinks."""
     return {name for group in groups if len(group.sinks) > 1 for name in group.sinks}

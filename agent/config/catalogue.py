@@ -17,7 +17,7 @@ class FlumeType(NamedTuple):
 
     @property
     def name(self) -> str:
-        """Alias, or else the class name."""
+        """Name in configurations, or the class name if there is none."""
         return self.alias or self.java
 
 
@@ -170,14 +170,17 @@ FLUME_TYPES: dict[str, list[FlumeType]] = {
 
 
 def spelling_hint(kind: str, written: str) -> str:
-    """Return `, did you mean 'x'?` for a misspelled class name of Flume; else an empty text."""
+    """Return `, did you mean 'x'?` if `written` resembles the class name of a type of Flume; else an empty text."""
     known = [flume_type.java for flume_type in FLUME_TYPES[kind]]
     matches = difflib.get_close_matches(written, known, n=1, cutoff=0.95) if written.startswith("org.apache.") else []
     return f", did you mean {matches[0]!r}?" if matches else ""
 
 
 def find_type(kind: str, written: str) -> FlumeType | None:
-    """Return Flume's type with this alias or class name, in any case; a final `$Builder` is optional."""
+    """Return Flume's type with this alias or class name, in any case; None if Flume has none.
+
+    A final `$Builder` of a class name is optional. Unsupported types are included.
+    """
     name = written.lower().removesuffix("$builder")
     for known in FLUME_TYPES[kind]:
         if name and name in (known.alias.lower(), known.java.lower().removesuffix("$builder")):

@@ -36,7 +36,10 @@ COMMON_OPTIONS = {
 
 
 def report_missing_option(part: ComponentProperties, name: str, hint: str, report: DiagnosticCollector) -> None:
-    """Report a missing common option, or an option that is probably a misspelling of it."""
+    """Report the missing option `name` as an error with `hint` at its end.
+
+    If another option is probably a misspelling of it, report and remove that option instead.
+    """
     misspelled = next((option for option in part.properties if suggest(option, [name])), None)
     if misspelled is None:
         report.error(part.place, part.path, f"{name} is missing; {hint}")
@@ -52,7 +55,11 @@ class ComponentReader:
         self.components, self.report = components, report
 
     def read(self, part: ComponentProperties) -> ComponentSpec | None:
-        """Return the component; None, with an error reported, if its class or options are not usable."""
+        """Return the component, and remove its type from `part`.
+
+        None, with an error reported, if its class or an option is not usable. Unknown options, warnings of the
+        component and missing libraries are reported at their lines. Opens nothing.
+        """
         written = part.take("type")
         if written is None:
             report_missing_option(part, "type", self.available_types(part.kind), self.report)
@@ -105,10 +112,11 @@ class ComponentReader:
         return spec
 
     def available_types(self, kind: str) -> str:
-        """Return the available types of a kind, as part of an error message."""
+        """Return `available types: …` with the installed types of a kind, as part of an error message."""
         return f"available types: {', '.join(cls.type_name for cls in self.components.all(kind)) or 'none'}"
 
     def _class(self, part: ComponentProperties, written: Property) -> type[Component[Any]] | None:
+        """Return the class of this type or Java class; None, after an error, if no usable one is installed."""
         try:
             return self.components.get(part.kind, written.value)
         except UnusableType as e:
@@ -135,6 +143,7 @@ class ComponentReader:
         return None
 
     def _note_compatibility(self, part: ComponentProperties, written: Property, cls: type[Component[Any]]) -> None:
+        """Note how the class differs from Flume's, at the option that a note is about, or else at the type."""
         for note in cls.compatibility_notes:
             prop = part.properties.get(note.option) if note.option else written
             if prop:
@@ -154,7 +163,7 @@ class ComponentReader:
     def _note_accepted_options(
         self, part: ComponentProperties, config_class: type[Config], reported: Collection[str]
     ) -> None:
-        """Note options without effect and deprecated aliases, except for those `reported` already."""
+        """Note options without effect, except those in `reported`, and deprecated aliases."""
         current_names = {alias: name for name, alias in config_class.deprecated_aliases.items()}
         without = config_class.list_options_without_effect()
         for name, prop in part.properties.items():
@@ -167,6 +176,7 @@ class ComponentReader:
                 self.report.note(prop.place, part.path, f"{name} is a deprecated alias of {current_names[name]}")
 
     def _report_warning(self, part: ComponentProperties, warning: Problem) -> None:
+        """Report a problem that keeps no component from running, as missing library, note or warning."""
         prop = part.properties.get(warning.option)
         place, message = prop.place if prop else part.place, f"{warning.option} {warning.message}"
         if warning.is_library_missing:
@@ -185,11 +195,13 @@ class ComponentReader:
     def _report_bug(
         self, part: ComponentProperties, cls: type[Component[Any]], what: str, error: BaseException
     ) -> None:
+        """Report an exception of a plugin's code as an error, with the line in the plugin that raised it."""
         culprit = plugin_location(error) or describe_class(cls)
         message = f"{what}, a bug in {culprit}: {type(error).__name__}: {error}"
         self.report.error(part.place, part.path, message)
 
     def _hide_secrets(self, config_class: type[Config], properties: Mapping[str, Property]) -> None:
+        """Redact the values of options that are declared as secrets, or whose names look like one."""
         declared = {option.name for option in config_class.options() if option.is_secret}
         declared |= {alias for name, alias in config_class.deprecated_aliases.items() if name in declared}
         for name, prop in properties.items():
@@ -197,6 +209,10 @@ class ComponentReader:
                 self.report.hide_secret(prop.value, "****")
 
     def _report_unknown_option(self, part: ComponentProperties, cls: type[Component[Any]], problem: Problem) -> None:
+        """Report an unknown option: as an error for a component of Python only, else as a warning or note.
+
+        Java classes accept unknown options, and old files have options of former versions.
+        """
         place, message = part.properties[problem.option].place, problem.message
         if not message.endswith("?"):
             message += suggest(problem.option, COMMON_OPTIONS[part.kind])
@@ -213,6 +229,7 @@ class ComponentReader:
             self.report.error(place, part.path, message)
 
     def _types_with_option(self, kind: str, option: str) -> str:
+        """Return the names of the types of this kind that have the option with an effect, separated by commas."""
         return ", ".join(
             cls.type_name
             for cls in self.components.all(kind)
@@ -220,6 +237,7 @@ class ComponentReader:
         )
 
     def _report_wrong_value(self, part: ComponentProperties, problem: Problem) -> None:
+        """Report a wrong or missing value as an error, unless an unresolved `${…}` in it was reported before."""
         prop = part.properties.get(problem.option)
         concerned = [prop] if prop else part.properties.values() if not problem.option else []
         if any(not p.resolved for p in concerned):
@@ -248,5 +266,5 @@ class ComponentReader:
 
 
 def trailing_comment_hint(prop: Property) -> str:
-    """Return a hint if the value of an invalid property may end in a comment; else an empty text."""
+    """Return the advice to move a comment to its own line if the value may end in a comment; else an empty text."""
     return "; write a comment on a line of its own, beginning with #" if _TRAILING_COMMENT.search(prop.value) else ""

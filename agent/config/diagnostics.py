@@ -47,12 +47,15 @@ class DiagnosticCollector:
         """Absolute form of each relative path, by full option name (`a1.sinks.k1.sink.directory`)."""
 
     def hide_secret(self, value: str, substitute: str) -> None:
-        """Redact `value` in all diagnostics: show `substitute` in its place."""
+        """Show `substitute` in place of `value`, and of its words of more than 3 characters, in all diagnostics."""
         for text in {value, repr(value)[1:-1], *(word for word in value.split() if len(word) > 3)} - {""}:
             self._secrets[text] = substitute
 
     def error(self, place: ConfigLocation, component: str, message: str) -> None:
-        """Report an error, which prevents the start of the whole agent."""
+        """Add an error, which prevents the start of the whole agent.
+
+        `component` is its path, or empty for the file.
+        """
         self._diagnostics.append(Diagnostic("error", place, component, message))
 
     def warn(
@@ -64,24 +67,25 @@ class DiagnosticCollector:
         differs: bool = False,
         replacement: Mapping[str, str] | None = None,
     ) -> None:
-        """Report a probable mistake or loss. In mode `strict` it is an error, which prevents the start of the agent.
+        """Add a warning: a probable mistake or loss.
 
-        `differs` means that Flume behaves differently with the same configuration. `replacement` has the properties,
-        by full name, that state the effect of the line here: empty without any effect, None if the line may stay.
+        In mode `strict` it is an error, which prevents the start of the agent. `differs` means that Flume behaves
+        differently with the same configuration. `replacement` has the properties, by full name, that state the effect
+        of the line here: empty without any effect, None if the line may stay.
         """
         severity: Severity = "error" if self.mode == "strict" else "warning"
         lines = None if replacement is None else tuple(replacement.items())
         self._diagnostics.append(Diagnostic(severity, place, component, message, differs, lines))
 
     def note(self, place: ConfigLocation, component: str, message: str, *, differs: bool = False) -> None:
-        """Report information, which `diagnostics` returns only with `notes`.
+        """Add information, which `diagnostics` returns only with `notes`.
 
         `differs` means that Flume behaves differently with the same configuration.
         """
         self._diagnostics.append(Diagnostic("note", place, component, message, differs))
 
     def missing_library(self, place: ConfigLocation, component: str, message: str) -> None:
-        """Report a library that is not installed on this host: an error at start, but not one of the file."""
+        """Add an error for a library that is not installed on this host. It does not count in `has_errors`."""
         self._diagnostics.append(Diagnostic("error", place, component, message, is_library_missing=True))
 
     @property
@@ -92,7 +96,7 @@ class DiagnosticCollector:
         )
 
     def diagnostics(self, *, notes: bool = False) -> list[Diagnostic]:
-        """Return the diagnostics in the order of the file, with secrets redacted; notes only with `notes`."""
+        """Return distinct diagnostics by file and line, with secrets redacted; notes only with `notes`."""
         redact = self.redactor()
         redacted = [
             replace(d, component=redact(d.component), message=redact(d.message))
@@ -102,7 +106,7 @@ class DiagnosticCollector:
         return sorted(dict.fromkeys(redacted), key=lambda d: (d.place.file, d.place.line))
 
     def redactor(self) -> Callable[[str], str]:
-        """Return a function that redacts the secrets known now, and escapes unprintable characters."""
+        """Return a function that redacts the secrets known now, and escapes unprintable characters, in a text."""
         # A short secret is redacted as a word only: cut out of other words, too, it could be guessed from the gaps.
         patterns = [
             re.escape(text) if len(text) > 3 else rf"(?<!\w){re.escape(text)}(?!\w)"

@@ -21,7 +21,10 @@ _AVAILABLE = "available types: env, external"
 def config_filters(
     agent: str, properties: Mapping[str, Property], environment: Mapping[str, str], report: DiagnosticCollector
 ) -> dict[str, Filter]:
-    """Return the config filters that an agent lists, by name. `properties` are by name without the agent's."""
+    """Return the config filters that an agent lists, by name. A wrong one is reported, and has no value for any key.
+
+    `properties` are all properties of the agent, by name without the agent's.
+    """
     listed, path, groups = properties.get("configfilters"), f"{agent}.configfilters", Groups()
     for key, prop in properties.items():
         kind, _, rest = key.partition(".")
@@ -38,6 +41,7 @@ def config_filters(
 def _build_filter(
     part: ComponentProperties, environment: Mapping[str, str], report: DiagnosticCollector
 ) -> Filter | None:
+    """Return the filter of these properties; None, with an error reported, if it cannot be used."""
     written = part.take("type")
     if written is None:
         report_missing_option(part, "type", _AVAILABLE, report)
@@ -65,7 +69,10 @@ def _build_filter(
 
 
 def _external_filter(command: str, charset: str) -> Callable[[str], str | None]:
-    """Return a filter that runs `command` with the key as last argument, and returns its first line of output."""
+    """Return a filter that runs `command` with the key as last argument, and returns the first line of its output.
+
+    None without output. The filter raises UnresolvedExpression if the command fails or takes longer than 30 s.
+    """
 
     def run_command(key: str) -> str | None:
         words = [*command.split(), key]
@@ -81,4 +88,5 @@ def _external_filter(command: str, charset: str) -> Callable[[str], str | None]:
 
 
 def _unusable_filter(key: str) -> str | None:
+    """Raise UnresolvedExpression, in place of a filter that was reported."""
     raise UnresolvedExpression("its config filter cannot be used")

@@ -30,9 +30,10 @@ def missing_headers(
     sinks: Sequence[SinkSpec],
     unread: Collection[str] = (),
 ) -> Iterator[MissingHeader]:
-    """Yield the missing headers.
+    """Yield each header that a selector or sink needs, and that no source or interceptor before it sets.
 
-    Components that senders or a plugin may give any header are skipped, and so are the paths in `unread`.
+    Components that senders or a plugin may give any header are skipped, and so are the paths in `unread`. So are
+    sinks whose channel gets events from a sink, and stream processors.
     """
     for source in (source for source in sources if source.path not in unread):
         header = source.selector.header
@@ -66,7 +67,10 @@ def missing_headers(
 def _missing_timestamps(
     sink: SinkSpec, option: str, filling: list[SourceSpec], *, is_only_filler: bool
 ) -> Iterator[MissingHeader]:
-    """Yield a diagnostic if the events of some of these sources have no timestamp."""
+    """Yield one MissingHeader if the events of at least one of the sources `filling` have no timestamp.
+
+    It is certain if all lack one and `is_only_filler` is True: nothing else fills the channel.
+    """
     known = {source.path: _set_by([source], sink.interceptors) for source in filling}
     lacking = [path for path, headers in known.items() if headers is not None and TIMESTAMP not in headers]
     if not lacking:
@@ -80,7 +84,10 @@ def _missing_timestamps(
 
 
 def _set_by(sources: Sequence[SourceSpec], interceptors: Sequence[ComponentSpec]) -> set[str] | None:
-    """Return the headers that events of these sources may have; None for any header."""
+    """Return the headers that events may have after these sources with their interceptors, and after `interceptors`.
+
+    None if it may be any header.
+    """
     headers: set[str] = set()
     for spec in (
         *sources,
@@ -95,7 +102,7 @@ def _set_by(sources: Sequence[SourceSpec], interceptors: Sequence[ComponentSpec]
 
 
 def _fed_by_sinks(channel: ChannelSpec, sinks: Sequence[SinkSpec]) -> bool:
-    """Return True if a sink may write to the topic of the channel."""
+    """Return True if one of the sinks may write to the topic of the channel."""
     if not isinstance(channel.config, KafkaClientConfig):
         return False
     topics = set(channel.config.produced_topics())
@@ -110,5 +117,6 @@ def _fed_by_sinks(channel: ChannelSpec, sinks: Sequence[SinkSpec]) -> bool:
 
 
 def _hint(header: str, known: set[str]) -> str:
+    """Return the end of the message: a header of similar spelling, or else the known headers and a remedy."""
     available = f" (headers that are set: {', '.join(sorted(known))})" if known else ""
     return suggest(header, sorted(known)) or f"{available}; add an interceptor such as static or regex_extractor"

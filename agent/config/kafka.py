@@ -24,7 +24,11 @@ def event_loops(
     sinks: Sequence[SinkSpec],
     bindings: SinkChannels,
 ) -> Iterator[SpecMessage]:
-    """Yield a warning for each loop of events through topics."""
+    """Yield a warning for each loop of events through topics: a source that reads what its channel or sinks write.
+
+    Also for a stream processor that writes to the topic of its own channel. `channels` has None for a channel with an
+    error.
+    """
     for source in sources:
         for name in source.channels:
             channel = channels.get(name)
@@ -40,7 +44,7 @@ def event_loops(
 
 
 def self_feeding_sinks(bindings: SinkChannels) -> Iterator[SpecMessage]:
-    """Yield an error for each Kafka sink that would write all of its events back into its own channel."""
+    """Yield an error for each Kafka sink that would write all events back into the topic of its own channel."""
     for sink, channel in bindings:
         if share_brokers(sink.config, channel.config):
             for topic in set(_topics(channel)) & set(sink.config.produced_topics()):
@@ -48,7 +52,10 @@ def self_feeding_sinks(bindings: SinkChannels) -> Iterator[SpecMessage]:
 
 
 def at_least_once_sinks(bindings: SinkChannels) -> Iterator[SpecMessage]:
-    """Yield a note for each Kafka sink that cannot deliver exactly once."""
+    """Yield a note for each Kafka sink whose channel is not in Kafka, or perhaps in another cluster.
+
+    Such a sink cannot deliver exactly once.
+    """
     for sink, channel in bindings:
         if not isinstance(sink.config, KafkaClientConfig):
             continue
@@ -67,7 +74,11 @@ def at_least_once_sinks(bindings: SinkChannels) -> Iterator[SpecMessage]:
 
 
 def invalid_groups(bindings: SinkChannels) -> Iterator[SpecMessage]:
-    """Yield an error for each sink or channel whose consumer group Kafka does not accept in a transaction."""
+    """Yield an error for each consumer group that Kafka does not accept in a transaction.
+
+    Only exactly-once Kafka sinks are checked. The error is about the sink if the sink names the group, otherwise
+    about the channel.
+    """
     for sink, channel in bindings:
         if issubclass(sink.cls, CommittingSink) and share_brokers(sink.config, channel.config):
             group = sink.group or str(getattr(channel.config, "group_id", ""))
@@ -76,7 +87,7 @@ def invalid_groups(bindings: SinkChannels) -> Iterator[SpecMessage]:
 
 
 def separate_commit_logs(bindings: SinkChannels) -> Iterator[SpecMessage]:
-    """Yield a warning for each sink whose commit log lies elsewhere than that of the first sink in its group.
+    """Yield a warning for each sink with a commit log in another place than the first sink of its consumer group.
 
     Sinks are compared if they have a commit log of the same kind and one consumer group of one Kafka channel.
     """
@@ -109,6 +120,7 @@ def _topics(channel: ChannelSpec) -> list[str]:
 
 
 def _loops_between(source: SourceSpec, end: ComponentSpec) -> Iterator[SpecMessage]:
+    """Yield a warning if the source reads a topic that `end`, its channel or a sink of its channel, writes to."""
     if not (isinstance(source.config, KafkaClientConfig) and isinstance(end.config, KafkaClientConfig)):
         return
     if not _share_cluster(source.config, end.config):
@@ -131,4 +143,5 @@ def _loops_between(source: SourceSpec, end: ComponentSpec) -> Iterator[SpecMessa
 
 
 def _share_cluster(first: KafkaClientConfig, second: KafkaClientConfig) -> bool:
+    """Return True if both have a common broker, or the same brokers, such as none."""
     return bool(first.brokers() & second.brokers()) or first.brokers() == second.brokers()

@@ -36,11 +36,12 @@ def load(
     environment: Mapping[str, str] | None = None,
     notes: bool = False,
 ) -> tuple[AgentSpec | None, list[Diagnostic]]:
-    """Return the agent of that name (None: the only one in the file), and its diagnostics.
+    """Return the agent of that name (None: the only one in the file), and its diagnostics in the order of the lines.
 
-    The agent is None if and only if a diagnostic is an error. Properties in the files `more` override earlier ones.
-    `system` holds `-D` properties. `notes` includes notes in the diagnostics. Start nothing and connect to no server.
-    Never raise for the content of a file.
+    The agent is None if the file has an error. A library that is not installed is an error in the diagnostics, and
+    the agent is returned. Properties in the files `more` override earlier ones. `mode` "strict" makes warnings
+    errors. `system` holds `-D` properties; `environment` None stands for that of this process. `notes` includes notes
+    in the diagnostics. Starts nothing and connects to no server. Never raises for the content of a file.
     """
     report = DiagnosticCollector(mode)
     spec = load_partially(
@@ -59,9 +60,9 @@ def load_partially(
     system: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> AgentSpec | None:
-    """Return the agent without the parts that cannot be built; add the diagnostics to `report`.
+    """Return the agent without the parts that cannot be built, and add the diagnostics to `report`.
 
-    None if no agent can be chosen, or a file cannot be read.
+    None if no agent can be chosen, or a file cannot be read. Arguments are as for `load`.
     """
     for fault in components.faults:
         report.warn(ConfigLocation(fault.file, fault.line), "", fault.message)
@@ -79,7 +80,10 @@ def load_partially(
 
 
 def chosen_agent(file: Path, agent_name: str | None, more: Sequence[Path] = ()) -> str | None:
-    """Return the name of the agent that `load` reads, even if it has errors; None if none can be chosen."""
+    """Return the name of the agent that `load` reads, even if it has errors.
+
+    None if a name is unknown or missing, or the file cannot be read.
+    """
     report = DiagnosticCollector("normal")
     texts = {str(path): _read(path, report) for path in (file, *more)}
     lines = [prop for path, text in texts.items() if text is not None for prop in parse(text, path, report)]
@@ -87,6 +91,7 @@ def chosen_agent(file: Path, agent_name: str | None, more: Sequence[Path] = ()) 
 
 
 def _read(file: Path, report: DiagnosticCollector) -> str | None:
+    """Return the text of a file; None, with an error reported, if it cannot be read or is too large."""
     place = ConfigLocation(str(file), 0)
     try:
         with file.open("rb") as opened:
@@ -101,7 +106,7 @@ def _read(file: Path, report: DiagnosticCollector) -> str | None:
 
 
 def encoding_of(content: bytes) -> str:
-    """Return the encoding of a configuration: UTF-8, or else Latin-1, as for Java's properties files."""
+    """Return the encoding of a configuration: "utf-8" if it decodes so, else "latin-1", as in Java."""
     try:
         content.decode()
     except UnicodeDecodeError:
@@ -112,6 +117,7 @@ def encoding_of(content: bytes) -> str:
 def _choose(
     properties: Mapping[str, Property], wanted: str | None, file: str, report: DiagnosticCollector
 ) -> str | None:
+    """Return the agent `wanted`, or the only one; None, with an error reported, if there is no such agent."""
     agents = agent_names(properties)
     place = ConfigLocation(file, 0)
     available = f"agents in the file: {', '.join(agents)}"
@@ -139,6 +145,7 @@ def _agent(
     environment: Mapping[str, str],
     more: tuple[str, ...],
 ) -> AgentSpec:
+    """Return the agent `name`: resolve its properties, report unused lines, and build it."""
     filters: dict[str, Filter] = {}
     resolver = Resolver(
         properties, report, directory=file.parent, system=system, environment=environment, filters=filters
@@ -173,7 +180,10 @@ def _agent(
 def _report_unused_lines(
     agent: str, properties: Mapping[str, Property], used: set[str], report: DiagnosticCollector
 ) -> None:
-    """Report lines that belong to no agent, and that no expression refers to."""
+    """Report lines that belong to no agent, and that no expression refers to, once for each first word.
+
+    It is a warning if the word resembles the name of the agent, else a note.
+    """
     agents = agent_names(properties)
     lines = Counter(name.partition(".")[0] for name in properties)
     reported = set()

@@ -27,6 +27,7 @@ _CONTINUED = re.compile(r"(?<!\\)(?:\\\\)*\\$")
 
 
 def _needs_porting(diagnostic: Diagnostic) -> bool:
+    """Return True for an error that is a mistake of the file, and not a missing library of this host."""
     return diagnostic.severity == "error" and not diagnostic.is_library_missing
 
 
@@ -44,17 +45,20 @@ class MigratedLine:
 
     @property
     def verdict(self) -> Verdict:
-        """Verdict on the line."""
+        """Verdict on the line: "needs porting" after an error, else "differs" or "runs".
+
+        A line differs if Flume behaves differently with it.
+        """
         if any(map(_needs_porting, self.diagnostics)):
             return "needs porting"
         return "differs" if any(diagnostic.differs for diagnostic in self.diagnostics) else "runs"
 
     def reasons(self) -> list[Diagnostic]:
-        """Return the diagnostics for which the line needs porting, or differs."""
+        """Return the diagnostics of the line that are errors of the file, or name a difference from Flume."""
         return [diagnostic for diagnostic in self.diagnostics if _needs_porting(diagnostic) or diagnostic.differs]
 
     def notes(self) -> list[Diagnostic]:
-        """Return the other diagnostics of the line."""
+        """Return the diagnostics of the line that are not in `reasons`."""
         reasons = self.reasons()
         return [diagnostic for diagnostic in self.diagnostics if diagnostic not in reasons]
 
@@ -77,7 +81,7 @@ class Migration:
 
     @property
     def is_complete(self) -> bool:
-        """True if no line needs porting."""
+        """True if an agent was chosen and no line needs porting."""
         return self.agent is not None and not self.lines_with("needs porting")
 
 
@@ -89,13 +93,14 @@ def migrate(
     system: Mapping[str, str] | None = None,
     environment: Mapping[str, str] | None = None,
 ) -> Migration:
-    """Return the migration of the agent of that name (None: the only one in the file). Connect to no server.
+    """Return the migration of the agent of that name (None: the only one in the file). Connects to no server.
 
     Undelivered events of a Flume channel on this host are reported at the `type` line of the channel.
 
     The new configuration keeps the comments and the order of the old one. A line that differs is replaced, below a
     comment with the reason and a comment with the old line. A line that needs porting gets a comment with the reason.
-    Idempotent: migrating the new configuration replaces nothing.
+    Idempotent: migrating the new configuration replaces nothing. A file that cannot be read gives a result with
+    `content` None. Writes nothing.
     """
     report = DiagnosticCollector("normal")
     spec = load_partially(file, agent_name, report, components=components, system=system, environment=environment)
@@ -146,7 +151,10 @@ def _non_ascii_values(text: str, properties: Iterable[Property]) -> Iterator[Dia
 
 
 def _undelivered_events(spec: AgentSpec | None) -> Iterator[Diagnostic]:
-    """Yield a diagnostic for each Flume channel on this host with undelivered events."""
+    """Yield a warning or error for each Flume channel on this host with undelivered or unreadable events.
+
+    Empty if `spec` is None.
+    """
     for channel in spec.channels if spec is not None else ():
         command = f"agent migrate --import-channel {channel.name} FILE"
         for sentence in describe_undelivered(channel.make(), command):
@@ -155,7 +163,11 @@ def _undelivered_events(spec: AgentSpec | None) -> Iterator[Diagnostic]:
 
 
 def _replacement(line: MigratedLine, prop: Property, names: set[str]) -> tuple[str, ...] | None:
-    """Return the lines with the explicit settings that replace this line; None if it stays."""
+    """Return the lines with the explicit settings that replace this line; None if the line stays.
+
+    A line stays if it runs or needs porting, has a `${…}`, or if another line already sets one of these properties.
+    `names` are all properties of the file.
+    """
     replacements = [d.replacement for d in line.diagnostics if d.replacement is not None]
     if line.verdict != "differs" or not replacements:
         return None
@@ -167,12 +179,14 @@ def _replacement(line: MigratedLine, prop: Property, names: set[str]) -> tuple[s
 
 
 def _escape(text: str | re.Match[str]) -> str:
+    """Return a text, or a match of one character, escaped for a properties file."""
     if isinstance(text, re.Match):
         return f"\\{text[0]}"
     return text.replace("\\", "\\\\").replace("\r", "\\r").replace("\n", "\\n")
 
 
 def _rewrite(text: str, lines: Iterable[MigratedLine]) -> str:
+    """Return `text` with the replaced lines, and with new comments above lines that need porting."""
     changed = {line.number: line for line in lines if line.replacement is not None or line.verdict == "needs porting"}
     old: list[str] = LINE_PATTERN.findall(text.removeprefix(_BOM))
     new: list[str] = [_BOM] if text.startswith(_BOM) else []
@@ -205,6 +219,7 @@ def _rewrite(text: str, lines: Iterable[MigratedLine]) -> str:
 
 
 def _comment(line: MigratedLine, verdict: str) -> list[str]:
+    """Return the wrapped comment lines with the reasons for a line, beginning with `COMMENT_PREFIX` and `verdict`."""
     comment: list[str] = []
     for message in dict.fromkeys(reason.message for reason in line.reasons()):
         comment += textwrap.wrap(

@@ -35,7 +35,7 @@ class ComponentProperties:
         return self.properties.pop(name, None)
 
     def take_all(self, prefix: str) -> dict[str, Property]:
-        """Remove the properties with this prefix; return them by option without the prefix."""
+        """Remove the properties whose option begins with `prefix`, and return them by the rest of the option."""
         names = [name for name in self.properties if name.startswith(prefix)]
         return {name.removeprefix(prefix): self.properties.pop(name) for name in names}
 
@@ -50,7 +50,11 @@ class AgentProperties:
 
 
 def group_properties(agent: str, properties: Mapping[str, Property], report: DiagnosticCollector) -> AgentProperties:
-    """Group `properties`, which are by name without the agent's, and report lines that have no meaning."""
+    """Return the properties of an agent as lists, options, and components by kind and name.
+
+    `properties` are by name without the agent's. A line that fits nowhere is left out, with a warning, or an error
+    for a probable misspelling.
+    """
     written = AgentProperties()
     unknown: Groups = {}
     for key, prop in properties.items():
@@ -81,9 +85,10 @@ def group_properties(agent: str, properties: Mapping[str, Property], report: Dia
 def listed_names(
     listed: Property | None, report: DiagnosticCollector, path: str, *, duplicate_note: str = ""
 ) -> list[str]:
-    """Return the distinct names of a list, and report mistakes in the list.
+    """Return the distinct names of a list in its order; empty for None or an unresolved value.
 
-    `duplicate_note` is the end of the message about a duplicate; it names a difference from Flume.
+    Commas between names are an error, and separate names all the same. A duplicate is a warning with `duplicate_note`
+    at its end, which names a difference from Flume.
     """
     if listed is None or not listed.resolved:
         return []
@@ -101,9 +106,10 @@ def listed_names(
 def drop_trailing_comment(
     names: list[str], known: Container[str], listed: Property | None, path: str, report: DiagnosticCollector
 ) -> list[str]:
-    """Return `names` without a trailing comment, whose words Flume takes for unknown components.
+    """Return `names` without the words of a trailing comment, and warn about the comment.
 
-    A name in `known` is never part of a comment.
+    It begins at a name with `#` or `//`. Flume takes its words for unknown components. A name in `known` is never
+    part of a comment. `listed` is the line.
     """
     start = next((row for row, name in enumerate(names) if name.startswith(("#", "//"))), len(names))
     comment = [name for name in names[start:] if name not in known]
@@ -117,9 +123,10 @@ def drop_trailing_comment(
 def configured_components(
     kind: str, names: list[str], listed: Property | None, groups: Groups, path: str, report: DiagnosticCollector
 ) -> Iterator[ComponentProperties]:
-    """Yield the components that are both listed and configured, and report the others.
+    """Yield the components that are both listed and configured, in the order of `names`, and report the others.
 
-    A channel without properties is only a warning here: the sources and sinks that name it report an error.
+    A listed component without properties is an error. Only for a channel it is a warning, as the sources and sinks
+    that name the channel report an error. A component that is not listed is a warning.
     """
     unconfigured = [name for name in names if name not in groups]
     unlisted = [name for name in groups if name not in names]
@@ -141,5 +148,8 @@ def configured_components(
 
 
 def _suggest(name: str, likely: list[str], possible: list[str]) -> str:
-    """Return a hint to the only likely name, or else to a possible name of similar spelling."""
+    """Return `, did you mean 'x'?` with the only likely name, or else with a possible name of similar spelling.
+
+    Empty without one.
+    """
     return f", did you mean {likely[0]!r}?" if len(likely) == 1 else suggest(name, possible)

@@ -20,10 +20,12 @@ _ABSOLUTE = re.compile(r"[/~]|[A-Za-z][A-Za-z0-9+.-]*:|$")
 def absolute_paths(
     component: str, options: Iterable[Option], properties: Mapping[str, Property], report: DiagnosticCollector
 ) -> dict[str, str]:
-    """Return the absolute form of each value that is a relative path, by option.
+    """Return option → absolute form of each value that is a relative path, or a list with one.
 
     A path in an option of Flume is relative to the working directory, as in Flume. Any other path is relative to the
-    directory of the configuration file. Warn if the file exists only relative to the other directory.
+    directory of the configuration file. File name patterns are left out. All forms are added to `report.paths`, and a
+    warning to `report` if the file exists only relative to the other directory. `component` is the path of the
+    component.
     """
     declared, absolute = list(options), {}
     for name, prop in properties.items():
@@ -53,10 +55,12 @@ def absolute_paths(
 
 
 def _is_path_option(option: Option, name: str) -> bool:
+    """Return True if the property `name` is this option, or begins with its prefix, and has a path as its value."""
     if option.path and option.is_prefix:
         return name.startswith(option.name) and (option.path == "flume" or name.endswith(".path"))
     return bool(option.path) and option.name == name
 
 
 def _join(base: Path, part: str, is_pattern: bool) -> str:
+    """Return the absolute path of `part` below `base`; a pattern is not normalized."""
     return f"{base}/{part}" if is_pattern else os.path.normpath(base / part)

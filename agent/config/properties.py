@@ -42,13 +42,17 @@ class _LineReader:
         self.number = 0
 
     def readline(self) -> str:
+        """Return the next line with its line end; empty at the end of the text."""
         line: str = next(self._lines, "")
         self.number += bool(line)
         return line
 
 
 def parse(text: str, file: str, report: DiagnosticCollector) -> list[Property]:
-    """Return all properties of a text in the order of their lines, duplicates included. `file` is for messages."""
+    """Return all properties of a text in the order of their lines, duplicates included. `file` is for messages.
+
+    A line with an invalid `\\u` escape is an error in `report`, and left out.
+    """
     lines = _LineReader(text.removeprefix("\ufeff"))
     properties = []
     while True:
@@ -74,12 +78,19 @@ def parse(text: str, file: str, report: DiagnosticCollector) -> list[Property]:
 
 
 def agent_names(names: Iterable[str]) -> list[str]:
-    """Return the agents among the names of properties. An agent has at least one list."""
+    """Return the distinct agents among the names of properties, in their order.
+
+    An agent has at least one of `LISTS`.
+    """
     return list(dict.fromkeys(agent for agent, _, key in (name.partition(".") for name in names) if key in LISTS))
 
 
 def last_wins(properties: Sequence[Property], report: DiagnosticCollector) -> dict[str, Property]:
-    """Return the properties by name. The last duplicate wins, as in Java; report duplicates within one file."""
+    """Return the properties by name. The last duplicate wins, as in Java.
+
+    A duplicate within one file is a warning, or a note for a line of no agent. A duplicate in a later file is not
+    reported.
+    """
     agents = set(agent_names(prop.name for prop in properties))
     by_name: dict[str, Property] = {}
     for prop in properties:
@@ -102,5 +113,5 @@ def component_path(name: str) -> str:
 
 
 def split_names(text: str) -> list[str]:
-    """Split a list as Flume does, on white space only."""
+    """Return the names of a list, split as Flume does, on white space only."""
     return re.findall(r"[^ \t\n\x0b\f\r]+", text)

@@ -106,7 +106,7 @@ CAPABILITIES: tuple[Capability, ...] = (
 
 
 def unsupported_features(runner: Runner, binding: SinkBinding) -> Iterator[str]:
-    """Yield an error for each feature of the sink that the runner does not support."""
+    """Yield a message with the remedy for each feature in `CAPABILITIES` that applies and that the runner lacks."""
     for capability in CAPABILITIES:
         if capability.applies(binding) and runner not in capability.runners:
             yield f"runner = {runner} does not support {capability.feature}: {capability.remedy}"

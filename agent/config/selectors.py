@@ -37,7 +37,10 @@ class SelectorReader:
         self._part, self._properties, self._channels, self._report = part, properties, channels, report
 
     def read(self) -> SelectorSpec:
-        """Return the selector. Report each mistake as an error, with which the source cannot run."""
+        """Return the selector; the default, a replicating selector without routes, if its type is unknown.
+
+        Each mistake is reported as an error, with which the source cannot run; an unknown option is a warning.
+        """
         kind = self._kind()
         if kind is None:
             return SelectorSpec()
@@ -52,6 +55,7 @@ class SelectorReader:
         return spec
 
     def _kind(self) -> SelectorKind | None:
+        """Remove the type and return its kind, by default "replicating"; None, after an error, if it is unknown."""
         written = self._properties.pop("type", None)
         if written is None:
             return "replicating"
@@ -104,10 +108,12 @@ class SelectorReader:
         return SelectorSpec("load_balancing", Route(self._channels), policy=cast(Policy, name))
 
     def _take_routes(self, prefix: str) -> dict[str, tuple[str, ...]]:
+        """Remove the options that begin with `prefix`, and return channels by header value."""
         keys = [key for key in self._properties if key.startswith(prefix) and key != prefix]
         return {key.removeprefix(prefix): self._names(key, self._properties.pop(key)) for key in keys}
 
     def _names(self, option: str, listed: Property | None) -> tuple[str, ...]:
+        """Return the channels in an option's list that the source has. Each other name is reported as an error."""
         names = listed_names(listed, self._report, self._part.path)
         for name in names:
             if listed and self._channels and name not in self._channels:

@@ -81,7 +81,11 @@ class SinkGroupReader:
         """Sinks of the group that are declared."""
 
     def read(self) -> SinkGroupSpec | None:
-        """Return the group; None, with the error reported, if it is not usable."""
+        """Return the group; None if it is not usable, with the error reported.
+
+        None also for load balancing of exactly-once sinks, with a warning: these sinks run without the group. For
+        failover, sinks with an error in their priority are left out.
+        """
         part, report = self.part, self._report
         listed = part.take("sinks")
         if listed is None:
@@ -115,6 +119,10 @@ class SinkGroupReader:
         return SinkGroupSpec(part.name, part.path, part.place, used, processor)
 
     def _members(self, listed: Property | None) -> tuple[str, ...]:
+        """Return the sinks in the list that are declared and in no other group.
+
+        Each other name is reported as an error.
+        """
         members = []
         for name in listed_names(listed, self._report, self.part.path):
             assert listed is not None
@@ -132,6 +140,7 @@ class SinkGroupReader:
         return tuple(members)
 
     def _kind(self) -> SinkProcessorKind | None:
+        """Remove the type and return the processor's kind; None, after an error, if it is missing or unknown."""
         written = self.part.take("processor.type")
         if written is None:
             message = "processor.type is missing, without which Flume does not run the sinks of the group; choose "
@@ -149,6 +158,7 @@ class SinkGroupReader:
         return None
 
     def _processor(self, kind: SinkProcessorKind, options: Mapping[str, Property]) -> SinkProcessorSpec | None:
+        """Return the processor with its options; None, with an error reported, if an option is wrong."""
         config = self._options(kind, options)
         if config is None:
             return None
@@ -170,6 +180,7 @@ class SinkGroupReader:
         return SinkProcessorSpec(kind)
 
     def _options(self, kind: SinkProcessorKind, options: Mapping[str, Property]) -> Config | None:
+        """Return the parsed options. A wrong one is reported and gets its default; an unknown one is a warning."""
         texts = {name: prop.value for name, prop in options.items()}
         config, problems = OPTIONS[kind].parse(texts)
         for problem in problems:
@@ -185,7 +196,11 @@ class SinkGroupReader:
         return config or OPTIONS[kind].parse(texts)[0]
 
     def _priorities(self, written: Mapping[str, str], options: Mapping[str, Property]) -> dict[str, int]:
-        """Return distinct priorities by sink; a missing one is assigned as in Flume."""
+        """Return distinct priorities by sink, and report wrong, missing and duplicate ones.
+
+        A missing or wrong one is assigned as in Flume: -1, -2 and so on, in the order of Java's hash table. A sink
+        whose priority another sink has is left out.
+        """
         report, path = self._report, self.part.path
         for name in written:
             if name not in self.names:
@@ -221,7 +236,11 @@ class SinkGroupReader:
         return {name: number for number, name in sink_by_priority.items()}
 
     def _are_compatible(self, listed: Property, kind: SinkProcessorKind) -> bool:
-        """Report sinks that cannot share a reader. Return False if the sinks run without the group instead."""
+        """Return False, after a warning, if exactly-once sinks of a load-balancing group run without it instead.
+
+        Return True otherwise. Sinks with different channels or consumer groups, and failover with an exactly-once
+        sink, are errors in the report.
+        """
         sinks = {name: sink for name in self.names if (sink := self._sinks[name]) is not None}
         for requirement, values in (
             ("drain one channel", {name: sink.channel for name, sink in sinks.items()}),
@@ -275,7 +294,7 @@ def _spread(name: str) -> int:
 
 
 def _parse_java_int(text: str) -> int | None:
-    """Parse as Java's Integer.parseInt does; None if that raises."""
+    """Return the number as Java's Integer.parseInt does; None if that raises."""
     try:
         number = int(text) if text.lstrip("+-").isdigit() else None
     except ValueError:

@@ -13,7 +13,7 @@ from flafka.plugins import CommittingSink, StreamingSink
 
 
 def shared_resources(specs: Iterable[ComponentSpec]) -> Iterator[SpecMessage]:
-    """Yield an error for each component that would use an exclusive resource of an earlier component."""
+    """Yield an error for each exclusive resource of a component that an earlier component in `specs` uses, too."""
     owners: dict[Path, str] = {}
     for spec in specs:
         resources: Any = spec.make().exclusive_resources()
@@ -27,9 +27,10 @@ def shared_resources(specs: Iterable[ComponentSpec]) -> Iterator[SpecMessage]:
 
 
 def unreachable_from_executors(sinks: Iterable[SinkSpec], master: str) -> Iterator[SpecMessage]:
-    """Yield an error for each sink on a Spark cluster whose state or files are on a local disk.
+    """Yield an error for each sink whose state or files are on a local disk although Spark's `master` is a cluster.
 
-    The executors of a cluster have a disk each, and cannot read what another one has written.
+    The executors of a cluster have a disk each, and cannot read what another one has written. Empty for a local
+    master.
     """
     for spec in [] if is_local_master(master) else sinks:
         condition, sink = f"with spark.master = {master}", spec.make()
@@ -41,7 +42,7 @@ def unreachable_from_executors(sinks: Iterable[SinkSpec], master: str) -> Iterat
 
 
 def volatile_channels(bindings: SinkChannels) -> Iterator[SpecMessage]:
-    """Yield a warning for each sink whose undelivered events are in a channel that loses them with the process."""
+    """Yield a warning for each sink that leaves events for a while in a channel that loses them with the process."""
     for spec, channel in bindings:
         if channel.make().durable or not issubclass(spec.cls, CommittingSink):
             continue

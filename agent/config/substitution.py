@@ -63,6 +63,10 @@ class Resolver:
         environment: Mapping[str, str],
         filters: Mapping[str, Filter],
     ) -> None:
+        """`directory` is the base of relative file names in `${file:…}`. `system` has `-D` properties.
+
+        `filters` are config filters by name; the caller may add filters until an expression refers to them.
+        """
         self._properties = properties
         self._report = report
         self._directory = directory
@@ -79,11 +83,16 @@ class Resolver:
         self._depth = 0
 
     def resolve(self, name: str) -> Property:
-        """Return the property, resolved. An expression without a value stays, and is reported once."""
+        """Return the property `name` with its expressions replaced by their values, trimmed as in Java.
+
+        An expression without a value stays, is reported once as an error, and sets `resolved` to False. The result is
+        cached.
+        """
         text, _ = self._resolve_property(name)
         return replace(self._properties[name], value=text.strip(JAVA_BLANKS), resolved=name not in self._unresolved)
 
     def _resolve_property(self, name: str) -> tuple[str, bool]:
+        """Return the value of a property, and True if it contains a secret. Errors are reported at this property."""
         if name not in self._resolved:
             prop = self._properties[name]
             self._resolving.append(name)
@@ -128,6 +137,10 @@ class Resolver:
         return "".join(parts) + text[offset:], secret
 
     def _evaluate(self, expression: str) -> tuple[str, bool]:
+        """Return the value of one expression, given without `${` and `}`, and True if the value is a secret.
+
+        Raises UnresolvedExpression if it has neither a value nor a default.
+        """
         if self._depth >= MAX_DEPTH:
             raise UnresolvedExpression(f"more than {MAX_DEPTH} expressions are nested")
         self._depth += 1
@@ -158,6 +171,7 @@ class Resolver:
         return bool(plain or _SHELL_EXPANSION.fullmatch(name))
 
     def _look_up(self, name: str) -> tuple[str, bool]:
+        """Return the value of a name, and True if the value is a secret. Raises UnresolvedExpression."""
         kind, colon, argument = name.partition(":")
         kind = kind.lower() if colon else ""
         if kind == "file":
@@ -189,16 +203,19 @@ class Resolver:
         raise UnresolvedExpression(_reason(kind, argument, name) + self._hint(name))
 
     def _hint(self, name: str) -> str:
+        """Return the advice on environment variables for a name that is one or looks like one; else an empty text."""
         if not (name in self._environment or re.fullmatch(r"[A-Z][A-Z0-9_]*", name)):
             return ""
         start = f"start with -DpropertiesImplementation={ENVIRONMENT_FALLBACK}"
         return f"; for an environment variable write ${{env:{name}}}, or {start}"
 
     def _hide(self, value: str, name: str) -> str:
+        """Return `value`, and redact it in all diagnostics."""
         self._report.hide_secret(value.strip(JAVA_BLANKS), f"${{{name}}}")
         return value
 
     def _read_file(self, name: str) -> str:
+        """Return the text of a file without its final line ends. Raises UnresolvedExpression, also above 1 MiB."""
         try:
             with (self._directory / Path(name).expanduser()).open("rb") as file:
                 content = file.read(MAX_VALUE_BYTES + 1)
@@ -226,6 +243,7 @@ def _expression_end(text: str, start: int) -> int:
 
 
 def _reason(kind: str, argument: str, name: str) -> str:
+    """Return the reason why an expression of this kind has no value."""
     match kind:
         case "env":
             return f"there is no environment variable {argument}"
@@ -240,7 +258,10 @@ def _reason(kind: str, argument: str, name: str) -> str:
 
 
 def _format_date(pattern: str, now: datetime) -> str:
-    """Format a time by a pattern of java.text.SimpleDateFormat."""
+    """Return the time `now` in a pattern of java.text.SimpleDateFormat; a default pattern if it is empty.
+
+    Raises UnresolvedExpression for a wrong or unsupported pattern.
+    """
     try:
         parts = tokenize(pattern or "yyyy-MM-dd HH:mm:ss")
     except ValueError as e:

@@ -34,7 +34,8 @@ _TRANSACTION_CAPACITIES = {"channel memory": "100", "channel file": "10000"}
 def oversized_batch(kind: str, spec: ComponentSpec, channel: ComponentSpec) -> tuple[str, str]:
     """Return the option with the batch size of a source or sink, and the reason why Flume does not run it.
 
-    Both are empty if Flume runs the component.
+    Flume does not if the batch is larger than the channel's transaction capacity. Both texts are empty if Flume runs
+    the component. `kind` is "source" or "sink".
     """
     batch_option = _BATCH_SIZES.get(_flume_name(kind, spec))
     default = _TRANSACTION_CAPACITIES.get(_flume_name("channel", channel))

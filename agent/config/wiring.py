@@ -44,7 +44,11 @@ class ChannelWiring:
         """Path of the channel that overflows to disk, by the name of its overflow channel."""
 
     def read_channels(self, part: ComponentProperties, name: str, mistaken: str) -> tuple[str, ...]:
-        """Return the declared channels of a source or sink. `mistaken` is the option of the other kind."""
+        """Remove the option with the channels of a source or sink, and return the declared ones among them.
+
+        `name` is `channels` for a source, `channel` for a sink, whose several channels are an error. `mistaken` is
+        the option of the other kind, which is read with an error. Undeclared channels are reported, and left out.
+        """
         listed = part.take(name)
         if listed is None and (listed := part.take(mistaken)) is not None:
             message = f"a {part.kind} has the option {name!r}, not {mistaken!r}: rename it"
@@ -72,6 +76,7 @@ class ChannelWiring:
         return declared
 
     def _reason_no_channel(self, name: str) -> str:
+        """Return the error for a channel that is not declared, with the likely remedy."""
         declared = list(self.channels)
         listed = self._written.lists.get("channels")
         if (
@@ -86,7 +91,11 @@ class ChannelWiring:
         return f"channel {name!r} is not declared{suggest(name, declared) or f'; {remedy}'}"
 
     def check_ends(self, channels: list[ChannelSpec]) -> None:
-        """Warn about each channel without a source or without a sink."""
+        """Warn about each channel without a source or without a sink.
+
+        A channel in Kafka needs only one end here, and an overflow channel none. No warning if a component whose
+        channels are unknown may be the missing end.
+        """
         drained = {name for name, _ in self.sinks_of}
         for spec in channels:
             has_source = spec.name in self.sources_of or "source" in self.incomplete_kinds
@@ -103,7 +112,10 @@ class ChannelWiring:
             self._report.warn(spec.place, spec.path, " and ".join(missing))
 
     def check_overflows(self, channels: Iterable[ChannelSpec]) -> Iterator[ChannelSpec]:
-        """Yield the channels, without overflow channels that cannot be used; report these."""
+        """Yield all channels in order. Report wrong overflow channels as errors, and yield their owners without them.
+
+        Call it once, after sources and sinks are read: the overflow channel must not be theirs.
+        """
         for spec in channels:
             if spec.overflow is not None and (message := self._reason_no_overflow(spec.overflow)):
                 place = self._lines[spec.path]["overflow"].place
@@ -114,7 +126,7 @@ class ChannelWiring:
             yield spec
 
     def _reason_no_overflow(self, name: str) -> str:
-        """Return the reason why this channel cannot be an overflow channel; empty if it can."""
+        """Return the reason why the channel `name` cannot be an overflow channel; empty if it can."""
         if name not in self.channels:
             return self._reason_no_channel(name)
         spec = self.channels[name]
@@ -132,7 +144,10 @@ class ChannelWiring:
         return ""
 
     def check_transactions(self, sources: list[SourceSpec], sinks: list[SinkSpec]) -> None:
-        """Note each source and sink whose batches exceed a transaction of its channel: Flume does not run these."""
+        """Note each source and sink with batches larger than a transaction of its channel.
+
+        Flume does not run these. The note is at the line with the batch size, or else with the transaction capacity.
+        """
         connections: list[tuple[str, ComponentSpec, str]] = [
             ("source", source, name) for source in sources for name in source.channels
         ]
@@ -148,7 +163,10 @@ class ChannelWiring:
                 self._report.note(written.place, spec.path, message, differs=True)
 
     def check_competition(self) -> None:
-        """Warn about sinks that share the events of a channel, since each may be expected to get all events."""
+        """Warn about sinks that share the events of a channel, since each may be expected to get all events.
+
+        A sink with an own group on a channel outside Kafka is an error, as the group has no effect.
+        """
         for (channel, group), sinks in self.sinks_of.items():
             names = self.competitors(channel, group)
             spec = self.channels.get(channel)
@@ -173,6 +191,9 @@ class ChannelWiring:
                 self._report.warn(place, path, message)
 
     def competitors(self, channel: str, group: str | None) -> list[str]:
-        """Return the names of the sinks, or of their sink groups, that share a consumer group."""
+        """Return the distinct names of the sinks that share this consumer group of a channel.
+
+        A sink group counts once, under its name. A `group` of None is the channel's default.
+        """
         names = [path.rpartition(".")[2] for path, _ in self.sinks_of[channel, group]]
         return list(dict.fromkeys(self.group_of.get(name, name) for name in names))

@@ -86,7 +86,7 @@ _NO_CHECKPOINT = _Checkpoint(-1, [], {}, {})
 
 
 def log_files(directories: Sequence[Path]) -> list[Path]:
-    """Return the log files of a Flume channel in these directories. Raise OSError."""
+    """Return the log files of a Flume channel in these directories, sorted by path. Raises OSError."""
     paths = [path for directory in directories if directory.is_dir() for path in directory.iterdir()]
     return sorted(path for path in paths if _LOG_FILE.fullmatch(path.name))
 
@@ -94,7 +94,7 @@ def log_files(directories: Sequence[Path]) -> list[Path]:
 def check_log_files(paths: Sequence[Path]) -> None:
     """Raise Retry if a running Flume writes to one of these files.
 
-    Raise FlafkaError if one is encrypted or older than Flume 1.3, and OSError.
+    Raises FlafkaError if one is encrypted or older than Flume 1.3, and OSError if one cannot be read.
     """
     for path in paths:
         if _Log(path).is_written():
@@ -102,7 +102,7 @@ def check_log_files(paths: Sequence[Path]) -> None:
 
 
 def channel_files(directory: Path) -> list[Path]:
-    """Return all files of a Flume channel in a directory, except its lock file. Raise OSError."""
+    """Return all files of a Flume channel in a directory, except its lock file, sorted. Raises OSError."""
     if not directory.is_dir():
         return []
     return sorted(
@@ -114,7 +114,10 @@ class FlumeChannel:
     """Undelivered events in the directories of a Flume channel. Flume must not be running."""
 
     def __init__(self, checkpoints: Path, backup: Path | None, directories: Sequence[Path]) -> None:
-        """Read the queue. Raise OSError, and FlafkaError if files are encrypted or older than Flume 1.3."""
+        """Read the queue: checkpoint in `checkpoints`, else in `backup`, and logs in `directories`.
+
+        Raises OSError, and FlafkaError if files are encrypted or older than Flume 1.3.
+        """
         self.damages: list[str] = []
         """Messages about unreadable data; at most 100 about lost events."""
         self.lost = 0
@@ -127,7 +130,7 @@ class FlumeChannel:
         return len(self._queue)
 
     def events(self) -> Iterator[Event]:
-        """Yield the undelivered events in order. Raise OSError."""
+        """Yield the undelivered events in order. Unreadable ones are counted in `lost`. Raises OSError."""
         for pointer in self._queue:
             number, offset = pointer >> 32, pointer & 0xFFFFFFFF
             if (log := self._logs.get(number)) is None:
@@ -141,12 +144,13 @@ class FlumeChannel:
                 self._count_lost(f"{log.path} is damaged at byte {offset}: the event there is lost")
 
     def _count_lost(self, message: str) -> None:
+        """Count a lost event, and keep the message for the first 100."""
         self.lost += 1
         if self.lost <= _MAX_LOSS_MESSAGES:
             self.damages.append(message)
 
     def _read_checkpoint(self, directory: Path, backup: Path | None) -> _Checkpoint:
-        """Choose as Flume does: the checkpoint if complete, else a complete backup, else none."""
+        """Return the checkpoint if it is complete, else a complete backup, else an empty one, as Flume does."""
         with contextlib.suppress(CorruptRecord, OSError):
             return _read_checkpoint(directory)
         if backup is not None and (backup / "backupComplete").exists():
@@ -155,7 +159,7 @@ class FlumeChannel:
         return _NO_CHECKPOINT
 
     def _replay(self, checkpoint: _Checkpoint) -> list[int]:
-        """Return pointers to the undelivered events, in order."""
+        """Return pointers to the undelivered events, in order: the checkpoint's queue, changed by later records."""
         queue = dict.fromkeys(checkpoint.queue)
         open_pointers = {transaction: list(pointers) for transaction, pointers in checkpoint.puts.items()}
         open_takes = dict(checkpoint.takes)
@@ -227,20 +231,24 @@ class _Log:
         return False
 
     def _bytes(self, offset: int, count: int) -> bytes:
+        """Return `count` bytes at an offset, or fewer at the end of the file. Raises OSError."""
         data = os.pread(self.descriptor, max(count, 0), offset)
         while len(data) < count and (more := os.pread(self.descriptor, count - len(data), offset + len(data))):
             data += more
         return data
 
     def record(self, offset: int) -> _Record | None:
-        """Return the record at an offset, or None if Flume's integrity tool has removed it.
+        """Return the record at an offset; None if Flume's integrity tool has removed it.
 
-        Raise CorruptRecord, and EOFError after the last record.
+        Raises CorruptRecord for a damaged record, and EOFError after the last one.
         """
         return self._next(offset)[0]
 
     def _next(self, offset: int) -> tuple[_Record | None, int]:
-        """Return the record at an offset, and the offset of the next one."""
+        """Return the record at an offset, None if removed, and the offset of the next one.
+
+        Raises CorruptRecord, and EOFError after the last record.
+        """
         head = self._bytes(offset, _LENGTH.size)
         if not head or head[0] == _FILL:
             raise EOFError
@@ -262,9 +270,9 @@ class _Log:
         return _Record(order, self.number << 32 | offset, kind, transaction, payload), end
 
     def records(self, since: int, damages: list[str]) -> Iterator[_Record]:
-        """Yield all records after position `since` in the order, and perhaps earlier ones. Raise OSError.
+        """Yield all records after position `since` in the order, and perhaps earlier ones. Raises OSError.
 
-        Append a message to `damages` for each corrupt part.
+        Corrupt parts are skipped, with a message in `damages` for each.
         """
         offset = self._start(since)
         while offset < self.size:
@@ -285,7 +293,7 @@ class _Log:
                 offset = following
 
     def _start(self, since: int) -> int:
-        """Return the size of the file at the latest or previous checkpoint, if that is not after `since`; else 0."""
+        """Return the size of the file at its latest checkpoint that is not after `since`; 0 if none of two is."""
         for position, order in ((3, 4), (6, 7)):
             size, at_order = self.metadata.get(position, [0])[0], self.metadata.get(order, [0])[0]
             if isinstance(size, int) and isinstance(at_order, int) and size > 0 and at_order <= since:
@@ -293,7 +301,7 @@ class _Log:
         return 0
 
     def _find_record(self, offset: int) -> int | None:
-        """Return the offset of the first valid record from `offset` on, or None."""
+        """Return the offset of the first valid record from `offset` on; None if there is none."""
         while offset < self.size:
             chunk = self._bytes(offset, _READ_BYTES + 64)
             for match in _RECORD_START.finditer(chunk):
@@ -305,7 +313,7 @@ class _Log:
 
 
 def _read_checkpoint(directory: Path) -> _Checkpoint:
-    """Read a checkpoint. Raise CorruptRecord if it is incomplete or damaged, and OSError."""
+    """Return the checkpoint in a directory. Raises CorruptRecord if it is incomplete or damaged, and OSError."""
     metadata = message_fields(delimited_message(_uncompressed(directory / "checkpoint.meta")))
     if not all(isinstance(metadata.get(field, [None])[0], int) for field in (1, 2, 3, 4)):
         raise CorruptRecord
@@ -325,7 +333,7 @@ def _read_checkpoint(directory: Path) -> _Checkpoint:
 
 
 def _in_flight(path: Path) -> dict[int, list[int]]:
-    """Return the pointers of open transactions, by transaction. Raise CorruptRecord and OSError."""
+    """Return transaction → pointers of the open transactions in a file. Raises CorruptRecord and OSError."""
     data = _uncompressed(path)
     if not data:
         return {}
@@ -342,7 +350,7 @@ def _in_flight(path: Path) -> dict[int, list[int]]:
 
 
 def _uncompressed(path: Path) -> bytes:
-    """Return the content of a file, or of its compressed copy. Raise CorruptRecord and OSError."""
+    """Return the content of a file, or else of its compressed copy. Raises CorruptRecord and OSError."""
     compressed = path.with_name(path.name + ".snappy")
     if path.exists() or not compressed.exists():
         return path.read_bytes()
@@ -358,4 +366,5 @@ def _uncompressed(path: Path) -> bytes:
 
 
 def _numbers(data: bytes) -> tuple[int, ...]:
+    """Return the 64-bit numbers in these bytes, big-endian."""
     return struct.unpack_from(f">{len(data) // 8}q", data)

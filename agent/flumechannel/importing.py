@@ -30,9 +30,11 @@ class Imported:
 def import_events(channel: Channel) -> Imported:
     """Move the undelivered events of Flume into a file channel, and Flume's files into a subdirectory.
 
-    No agent may use the channel. Idempotent: a call after a kill resumes the import. Raise Retry if Flume or an agent
-    uses the files, or a disk is full. Raise FlafkaError if the files are encrypted or older than Flume 1.3, or if the
-    channel is not a file channel. Raise OSError.
+    No agent may use the channel. Idempotent: a call after a kill resumes the import, and no event is duplicated.
+    Without files of Flume, the result is empty.
+
+    Raises Retry if Flume or an agent uses the files, or a disk is full. Raises FlafkaError if the files are encrypted
+    or older than Flume 1.3, or if the channel is not a file channel. Raises OSError.
     """
     directories = channel.flume_directories()
     if directories is None:
@@ -57,7 +59,7 @@ def import_events(channel: Channel) -> Imported:
 
 
 def describe_undelivered(channel: Channel, command: str) -> Iterator[str]:
-    """Yield a message for `agent migrate` if a channel has undelivered events of Flume, or if these are unreadable.
+    """Yield at most one message for `agent migrate`: a channel has undelivered or unreadable files of Flume.
 
     `command` imports the events. A ConnectivityWarning is a warning, any other text an error.
     """
@@ -83,6 +85,7 @@ def describe_undelivered(channel: Channel, command: str) -> Iterator[str]:
 
 
 def _move(directories: FlumeDirectories, name: str) -> None:
+    """Move Flume's files into the subdirectory `name` of each directory, durably."""
     for directory in dict.fromkeys([*directories.data, directories.checkpoint, *filter(None, [directories.backup])]):
         paths, target = files.channel_files(directory), directory / name
         if paths:
@@ -96,6 +99,7 @@ def _move(directories: FlumeDirectories, name: str) -> None:
 
 
 def _batches(events: Iterator[Event]) -> Iterator[Batch]:
+    """Yield the events in order, in batches of up to `BATCH_EVENTS` or about `BATCH_BYTES`."""
     pending: list[Event] = []
     size = 0
     for event in events:

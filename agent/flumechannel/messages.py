@@ -16,7 +16,7 @@ class CorruptRecord(Exception):
 
 
 def decode_event(payload: bytes) -> Event:
-    """Return the event of a put. Raise CorruptRecord, also if the checksum of the body is wrong."""
+    """Return the event of a put. Raises CorruptRecord, also if the checksum of the body is wrong."""
     put = message_fields(delimited_message(payload))
     encoded = message_fields(_message(put, 1))
     body = _message(encoded, 2)
@@ -36,11 +36,15 @@ def take_pointer(payload: bytes) -> int:
 
 
 def commit_kind(payload: bytes) -> int:
-    """Return the kind of the records that a commit completes."""
+    """Return the kind of the records that a commit completes: 1 for puts, 2 for takes."""
     return int.from_bytes(payload[2:6], "little")
 
 
 def _message(fields: dict[int, list[int | bytes]], number: int) -> bytes:
+    """Return the first value of a field, a nested message; empty without a value.
+
+    Raises CorruptRecord for a number.
+    """
     value = fields.get(number, [b""])[0]
     if not isinstance(value, bytes):
         raise CorruptRecord
@@ -48,7 +52,7 @@ def _message(fields: dict[int, list[int | bytes]], number: int) -> bytes:
 
 
 def delimited_message(data: bytes) -> bytes:
-    """Return the message after its length prefix. Raise CorruptRecord."""
+    """Return the message behind its length prefix. Raises CorruptRecord if it is cut off."""
     length, start = read_varint(data, 0)
     if start + length > len(data):
         raise CorruptRecord
@@ -56,7 +60,10 @@ def delimited_message(data: bytes) -> bytes:
 
 
 def message_fields(data: bytes) -> dict[int, list[int | bytes]]:
-    """Return the values of each field of a message, by field number. Raise CorruptRecord."""
+    """Return field number → values of a message, in order. Raises CorruptRecord.
+
+    Fixed-width numbers are int, everything else with a length is bytes.
+    """
     fields: dict[int, list[int | bytes]] = {}
     offset = 0
     while offset < len(data):
@@ -76,7 +83,7 @@ def message_fields(data: bytes) -> dict[int, list[int | bytes]]:
 
 
 def read_varint(data: bytes, offset: int) -> tuple[int, int]:
-    """Return the number at `offset`, and the offset after it. Raise CorruptRecord."""
+    """Return the variable-length number at `offset`, and the offset after it. Raises CorruptRecord."""
     value = 0
     for shift in range(0, 64, 7):
         if offset >= len(data):

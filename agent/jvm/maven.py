@@ -43,7 +43,10 @@ class Repository:
         return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
     def session(self) -> "requests.Session":
-        """Return an HTTP session with the user's proxies, authorities and credentials. Raise `ServiceError`."""
+        """Return an HTTP session with the user's proxies, authorities and credentials.
+
+        Raises ServiceError if `requests` is not installed.
+        """
         try:
             import requests
         except ImportError:
@@ -56,7 +59,10 @@ class Repository:
 
 
 def find_repository() -> Repository:
-    """Return the repository to use. Raise `ServiceError` if the settings are invalid."""
+    """Return the repository to use: FLAFKA_MAVEN_REPO, else a mirror in Maven's settings, else Maven Central.
+
+    Raises ServiceError if the settings are invalid.
+    """
     if url := os.environ.get("FLAFKA_MAVEN_REPO"):
         return Repository(url.rstrip("/") if "://" in url else str(Path(url).expanduser().absolute()))
     settings = Path.home() / ".m2" / "settings.xml"
@@ -65,7 +71,10 @@ def find_repository() -> Repository:
 
 
 def _mirror(settings: Path) -> Repository | None:
-    """Return the first mirror of Central in Maven's settings, with the credentials of the server of that id."""
+    """Return the first mirror of Central in Maven's settings, with the credentials of its server; None without one.
+
+    Raises ServiceError for invalid settings, and for an encrypted password.
+    """
     try:
         root = ElementTree.parse(settings).getroot()  # noqa: S314  # the user's own file
     except ElementTree.ParseError as error:
@@ -95,12 +104,12 @@ def _covers_central(mirror_of: str) -> bool:
 
 
 def _expand(value: str) -> str:
-    """Replace Maven's `${env.NAME}`."""
+    """Return the value with Maven's `${env.NAME}` replaced by environment variables, which are empty if unset."""
     return re.sub(r"\$\{env\.(\w+)\}", lambda match: os.environ.get(match[1], ""), value.strip())
 
 
 def ca_bundle() -> str | None:
-    """Return the user's file of certificate authorities; None if none is configured."""
+    """Return the user's file of certificate authorities; None if neither a variable nor pip's settings name one."""
     for name in CA_VARIABLES:
         if path := os.environ.get(name):
             return path

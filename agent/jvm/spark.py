@@ -25,7 +25,7 @@ JVM_OPTIONS = [
 
 
 def spark_home() -> Path:
-    """Return the directory of Spark in pyspark. Raise `ServiceError` if pyspark is not installed."""
+    """Return the directory of Spark in pyspark. Raises ServiceError if pyspark is not installed."""
     spec = find_spec("pyspark")
     if spec is None or spec.origin is None:
         raise ServiceError("Spark comes with pyspark: pip install 'flafka[spark]'")
@@ -38,14 +38,15 @@ def ships_environment(conf: Mapping[str, str]) -> bool:
 
 
 def executor_python(options: AgentOptions) -> str:
-    """Return the Python command for executors, which must have the driver's minor version of Python."""
+    """Return the Python command for executors: the configured one, or `python3.x` with this process's version."""
     return options.spark_conf.get("spark.pyspark.python") or "python{}.{}".format(*sys.version_info)
 
 
 def own_address(peer: str, addresses: list[tuple[str, int]]) -> str:
     """Return the local address of a connection to the first reachable one of `addresses`.
 
-    Raise `Retry` if none is reachable; `peer` is for its message, such as `Spark master answers at HOST:PORT`.
+    Each attempt has a timeout of 10 s. Raises Retry if none is reachable; `peer` is for its message, such as `Spark
+    master answers at HOST:PORT`.
     """
     reasons = []
     for address in addresses:

@@ -181,22 +181,22 @@ GROUPS = (
 
 
 def common_metrics(kind: str) -> tuple[Metric, ...]:
-    """Return the metrics that every component of a kind has."""
+    """Return the metrics that every component of a kind, such as "SINK", has."""
     return next(group.metrics for group in GROUPS if (group.kind, group.condition) == (kind, EVERY))
 
 
 def undeclared_metrics(kind: str) -> Mapping[str, Metric]:
-    """Return all metrics that a component of a kind may have without declaring them, by name."""
+    """Return name → metric of all metrics that a component of a kind may have without declaring them."""
     return {metric.name: metric for group in GROUPS if group.kind == kind for metric in group.metrics}
 
 
 def family_name(name: str, kind: str) -> str:
-    """Return the name of a metric family in Prometheus; `kind` is `counter` or `gauge`."""
+    """Return the name of a metric family in Prometheus, `flafka_event_accepted`. `kind` is `counter` or `gauge`."""
     return f"flafka_{_snake(name if kind == 'gauge' else name.removesuffix('Count'))}"
 
 
 def series_name(metric: Metric) -> str:
-    """Return the name of the time series in Prometheus."""
+    """Return the name of a metric's time series in Prometheus: the family name, with `_total` for a counter."""
     return family_name(metric.name, metric.kind) + "_total" * (metric.kind == "counter")
 
 

@@ -60,7 +60,7 @@ class History:
         self._thread = threading.Thread(target=self._run, name="history", daemon=True)
 
     def start(self) -> None:
-        """Start the thread. Does not block."""
+        """Start the thread, which samples every `SAMPLE_SECONDS`. Does not block."""
         start_thread(self._thread)
 
     def stop(self) -> None:
@@ -75,7 +75,7 @@ class History:
                 log.debug("a sample of the metrics failed", exc_info=e)
 
     def sample(self) -> None:
-        """Take one sample now."""
+        """Take one sample of all components now. A series without a value at this time gets NaN."""
         values = {f"{c.kind}.{c.name}": c.values() for c in list(self._registry.components)}
         with self._lock:
             self._latest.append(_Sample(time.monotonic(), values))
@@ -92,7 +92,10 @@ class History:
                     series.append(float("nan"))
 
     def rates(self) -> dict[str, dict[str, float]]:
-        """Return the recent rates per second of counters in `RATED`, by component; empty before the second sample."""
+        """Return component → counter in `RATED` → events per second, averaged over the last `RATE_SECONDS`.
+
+        Components are named as in `/metrics`, `SINK.k1`. Empty before the second sample.
+        """
         with self._lock:
             if len(self._latest) < 2:
                 return {}
@@ -108,9 +111,10 @@ class History:
         }
 
     def series(self, since: float = 0.0) -> dict[str, object]:
-        """Return `{"times": […], "series": {"SINK.k1": {"Lag": […]}}}` of the samples after `since`.
+        """Return `{"times": […], "series": {"SINK.k1": {"Lag": […]}}}` of the samples after `since`, oldest first.
 
-        Times are in seconds since the epoch. A value is that of `/metrics` at its time, or None if unknown.
+        Times and `since` are in seconds since the epoch. A value is that of `/metrics` at its time, or None if
+        unknown.
         """
         with self._lock:
             new = sum(sampled > since for sampled in self._times)
@@ -123,4 +127,5 @@ class History:
 
 
 def _latest(values: Sequence[float], number: int) -> array[float]:
+    """Return a copy of the last `number` values."""
     return array("d", itertools.islice(values, len(values) - number, None))

@@ -36,7 +36,10 @@ class KafkaMonitor:
     def __init__(
         self, channels: Mapping[str, Channel], sinks: Mapping[str, Collection[tuple[str | None, Metrics]]]
     ) -> None:
-        """`sinks` are the consumer group and the metrics of each sink, by channel."""
+        """`channels` are by name; those outside Kafka are ignored.
+
+        `sinks` has, by name of the channel, consumer group and metrics of each sink; a group of None is the default.
+        """
         self._channels = {
             name: channel for name, channel in channels.items() if isinstance(channel, KafkaBackedChannel)
         }
@@ -47,24 +50,28 @@ class KafkaMonitor:
         self._thread = threading.Thread(target=self._run, name="kafka watch", daemon=True)
 
     def start(self) -> None:
-        """Start the thread, if there are Kafka channels. Does not block."""
+        """Start the thread, if there are Kafka channels. Does not block. Call it at most once."""
         if self._channels:
             start_thread(self._thread)
 
     def stop(self) -> None:
-        """Stop the thread."""
+        """Stop the thread, and wait up to 1 s for its end."""
         self._stopping.set()
         if self._thread.is_alive():
             self._thread.join(1)
 
     def clusters(self) -> list[dict[str, Any]]:
-        """Return the latest state, or error, of the cluster of each channel."""
+        """Return the latest state of each channel's cluster as JSON values, or `{"channel": name, "error": text}`.
+
+        Does not ask the brokers. Empty before the first check.
+        """
         return [
             {"channel": name, "error": state} if isinstance(state, str) else {"channel": name, **_to_json(state)}
             for name, state in list(self._latest.items())
         ]
 
     def _run(self) -> None:
+        """Check the brokers every `BROKER_CHECK_SECONDS`, and lags every `BACKLOG_CHECK_SECONDS`, until `stop`."""
         next_backlog_check = 0.0
         try:
             while not self._stopping.is_set():
@@ -79,6 +86,10 @@ class KafkaMonitor:
                 monitor.close()
 
     def _update(self, name: str, *, with_backlogs: bool) -> None:
+        """Check the cluster of one channel, and set its gauges; with `with_backlogs`, also the gauges of its sinks.
+
+        The sinks' gauges are removed if no broker answers. Never raises.
+        """
         is_reachable = False
         try:
             monitor = self._monitors[name] = self._monitors.get(name) or self._channels[name].kafka.monitor()
@@ -98,12 +109,14 @@ class KafkaMonitor:
                     _set_gauges(metrics, dict.fromkeys(BACKLOG))
 
     def _set_cluster_gauges(self, name: str, state: ClusterState) -> None:
+        """Set the gauges `CLUSTER` of a channel, and keep the state for `clusters`."""
         self._latest[name] = state
         down = sum(not broker.up for broker in state.brokers)
         values = (down, state.under_replicated, state.leaderless) if state.partitions else (down, None, None)
         _set_gauges(self._channels[name].metrics, dict(zip(CLUSTER, values, strict=True)))
 
     def _set_backlog_gauges(self, name: str, monitor: TopicMonitor) -> None:
+        """Set the gauges `BACKLOG` of a channel's sinks, with one request for each group; remove unknown ones."""
         known: dict[str | None, Mapping[str, float | None]] = {}
         for group, metrics in self._sinks.get(name, ()):
             if group not in known:
@@ -120,6 +133,7 @@ class KafkaMonitor:
 
 
 def _set_gauges(metrics: Metrics, gauges: Mapping[str, float | None]) -> None:
+    """Set the gauges, and remove gauges whose value is None."""
     for gauge, value in gauges.items():
         if value is None:
             metrics.remove(gauge)

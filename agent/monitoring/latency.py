@@ -9,5 +9,5 @@ from flafka.plugins import Metrics
 
 
 def record_batch_duration(metrics: Metrics, since: float) -> None:
-    """Set the gauge to the time since `since`, the start of the batch in seconds of `time.monotonic`."""
+    """Set the gauge BatchMilliseconds to the time since `since`, in seconds of `time.monotonic`."""
     metrics.set(BATCH.name, round(1000 * (time.monotonic() - since), 2))

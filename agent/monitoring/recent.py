@@ -27,9 +27,9 @@ class RecentLog(logging.Handler):
         self._entries: deque[LogEntry] = deque(maxlen=MAX_ENTRIES)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Add a record, without its traceback."""
+        """Add a log record without its traceback. Beyond `MAX_ENTRIES`, the oldest entry is dropped."""
         self._entries.append(LogEntry(record.created, record.levelname, record.name, record.getMessage()))
 
     def entries(self) -> list[LogEntry]:
-        """Return the entries, newest first."""
+        """Return the latest warnings and errors, at most `MAX_ENTRIES`, newest first."""
         return list(reversed(list(self._entries)))

@@ -30,11 +30,11 @@ class MonitoredComponent:
     """Metrics of the component itself."""
 
     def values(self) -> dict[str, float]:
-        """Return the present values, and 0 for a metric that is always shown."""
+        """Return the present values, with 0 for metrics that `/metrics` always shows."""
         return self._values("always")
 
     def for_prometheus(self) -> dict[str, float]:
-        """Return `values`, and 0 for a metric that Prometheus gets from the start."""
+        """Return the present values, with 0 for metrics that are always shown or that Prometheus gets at once."""
         return self._values("always", "prometheus")
 
     def _values(self, *shown: str) -> dict[str, float]:
@@ -42,7 +42,7 @@ class MonitoredComponent:
         return {**dict.fromkeys(always, 0.0), **self.metrics.snapshot()}
 
     def declarations(self) -> dict[str, Metric]:
-        """Return the metrics of the component and of its kind, by name."""
+        """Return name → metric of all metrics that the component declares or its kind may have; the kind's win."""
         return {**{metric.name: metric for metric in self.declared}, **undeclared_metrics(self.kind)}
 
 
@@ -69,20 +69,27 @@ class Registry:
         """Returns the components that have not taken events since the agent's start, with the reason."""
 
     def add(self, kind: str, name: str, metrics: Metrics, declared: Iterable[Metric] = ()) -> None:
-        """Add a component. `declared` are its own metrics, in addition to the ones of its kind."""
+        """Register a component. `declared` are its own metrics, in addition to the metrics of its kind.
+
+        `kind` is one of `KINDS`. The start time is now, or that before `clear` for the same `metrics` object.
+        """
         previous = next((component for component in self._previous if component.metrics is metrics), None)
         start = previous.start_time if previous is not None else int(time.time() * 1000)
         self.components.append(MonitoredComponent(kind, name, metrics, start, tuple(declared)))
 
     def clear(self) -> None:
-        """Remove all components. One that is added again keeps its start time."""
+        """Remove all components. A component that is added again with the same `metrics` keeps its start time."""
         self._previous, self.components = self.components, []
 
     def flume(self) -> dict[str, dict[str, str]]:
-        """Return `{"SOURCE.s1": {"EventAcceptedCount": "12", …}}`. All values are text, as in Flume."""
+        """Return `{"SOURCE.s1": {"EventAcceptedCount": "12", …}}` for all components.
+
+        All values are text, as in Flume.
+        """
         return {f"{c.kind}.{c.name}": self._values(c) for c in self.components}
 
     def _values(self, component: MonitoredComponent) -> dict[str, str]:
+        """Return the values of a component as text, with StartTime, Type, and LastError while it fails."""
         shown = {name: _text(name, value) for name, value in sorted(component.values().items())}
         shown["StartTime"] = str(component.start_time)
         shown["StopTime"] = "0"
@@ -92,14 +99,15 @@ class Registry:
         return shown
 
     def state(self) -> Literal["ok", "degraded", "failing"]:
-        """Return the health of the agent in one word."""
+        """Return the health of the agent: "failing" if a component or thread fails, else "degraded" or "ok"."""
         return "failing" if self.failing() else "degraded" if self.degraded() else "ok"
 
     def failing(self) -> dict[str, str]:
-        """Components whose latest attempt failed, with the reason, and threads that have ended unexpectedly.
+        """Return component → reason for components whose latest attempt failed and threads that ended unexpectedly.
 
-        Without components that another one stands in for (`Metrics.is_covered`, `Metrics.standby_reason`). A thread
-        is reported as its component if its name begins with the component's path; otherwise as `THREAD.<name>`.
+        Without components that another one stands in for (`Metrics.is_covered`, `Metrics.standby_reason`). Components
+        are named as in `/metrics`, `SINK.k1`. A thread is reported as its component if its name begins with the
+        component's path; otherwise as `THREAD.<name>`.
         """
         failing = {
             f"{c.kind}.{c.name}": c.metrics.last_error
@@ -111,7 +119,7 @@ class Registry:
         return failing
 
     def standby(self) -> dict[str, str]:
-        """Return the sinks of failover groups that stand by, with the reason and the latest failure, if any."""
+        """Return sink → reason for the sinks of failover groups that stand by, with the latest failure, if any."""
         return {
             f"{c.kind}.{c.name}": "; ".join(filter(None, (c.metrics.standby_reason, c.metrics.last_error)))
             for c in self.components
@@ -119,6 +127,7 @@ class Registry:
         }
 
     def _component_of(self, thread: str) -> str:
+        """Return the component of a thread by the thread's name, or else `THREAD.<name>`."""
         for c in self.components:
             path = f"{self.agent}.{c.kind.lower()}s.{c.name}"
             if thread == path or thread.startswith(f"{path}-"):
@@ -126,7 +135,7 @@ class Registry:
         return f"THREAD.{thread}"
 
     def degraded(self) -> dict[str, str]:
-        """Return the components with a loss of function or with recently rejected events, with the reason."""
+        """Return component → reason for components with a loss of function or with recently rejected events."""
         rejecting, degraded = self._rejecting(), {}
         for c in self.components:
             reasons = (c.metrics.degradation(), rejecting.get(f"{self.agent}.{c.kind.lower()}s.{c.name}", ""))
@@ -135,7 +144,10 @@ class Registry:
         return degraded
 
     def collect(self) -> Iterator[MetricFamily]:
-        """Yield the metric families for Prometheus, such as `flafka_event_accepted_total{agent,kind,name}`."""
+        """Yield the metric families for Prometheus, such as `flafka_event_accepted_total{agent,kind,name}`.
+
+        Each component except routes also has the gauge `Up`: 0 while its latest attempt failed, else 1.
+        """
         families: dict[str, Any] = {}
         declared: dict[str, Metric] = {UP.name: UP}
         for component in self.components:
@@ -159,4 +171,5 @@ def _family(metric: Metric) -> CounterMetricFamily | GaugeMetricFamily:
 
 
 def _text(name: str, value: float) -> str:
+    """Return a value as Flume writes it: without a decimal point for whole numbers and timers."""
     return str(int(value)) if name.endswith("Timer") or float(value).is_integer() else str(value)

@@ -28,7 +28,7 @@ COOKIE = "flafka-token"
 
 
 def is_loopback(host: str) -> bool:
-    """Return True if an address or name is a loopback address of this host."""
+    """Return True for `localhost` and for a loopback address, with or without brackets. Names are not resolved."""
     if host == "localhost":
         return True
     try:
@@ -38,7 +38,7 @@ def is_loopback(host: str) -> bool:
 
 
 def routes(view: View, token: str) -> list[BaseRoute]:
-    """Return the routes of the page and its API; `token` is empty if none is set."""
+    """Return the routes of the page and its API; `token` is empty if none is set. `AccessGuard` checks the token."""
 
     async def index(request: Request) -> Response:
         # In a cookie, the token stays out of the address bar and the history of the browser.
@@ -83,7 +83,10 @@ class LenientJsonResponse(JSONResponse):
     """JSON response of any text and numbers. File names in paths and reasons may be invalid UTF-8."""
 
     def render(self, content: Any) -> bytes:
-        """Encode bytes that are not UTF-8 as JSON escapes (`\\udcff`), and NaN or infinity as null."""
+        """Return `content` as UTF-8 JSON, with escapes (`\\udcff`) for bytes that are not UTF-8.
+
+        NaN and infinity become null.
+        """
         try:
             text = _dump(content)
         except ValueError:
@@ -96,7 +99,7 @@ def _dump(content: Any) -> str:
 
 
 def _replace_non_finite(content: Any) -> Any:
-    """Replace NaN and infinity by None: browsers reject JSON with such numbers."""
+    """Return `content` with None for NaN and infinity: browsers reject JSON with such numbers."""
     if isinstance(content, dict):
         return {name: _replace_non_finite(value) for name, value in content.items()}
     if isinstance(content, (list, tuple)):
@@ -115,7 +118,7 @@ class AccessGuard:
         self.app, self.host, self.token = app, host, token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request."""
+        """Answer a request for the page or its API with 403 if access is refused; pass any other request on."""
         guarded = scope["type"] == "http" and (scope["path"] == "/" or scope["path"].startswith("/api"))
         if guarded and (refusal := self._refusal(Request(scope))):
             await PlainTextResponse(f"{refusal}\n", 403)(scope, receive, send)
@@ -145,5 +148,6 @@ class AccessGuard:
 
 
 def _file(name: str) -> Response:
+    """Return the response with a file of the page, which browsers must not cache."""
     content = files("flafka.agent.monitoring.page").joinpath(name).read_bytes()
     return Response(content, media_type=_TYPES[name.rpartition(".")[2]], headers=_HEADERS)

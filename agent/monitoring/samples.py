@@ -42,6 +42,7 @@ class Sample(TapSubscriber):
         self.closing = contextlib.ExitStack()
 
     def _enqueue(self, batches: tuple[TappedBatch, ...]) -> None:
+        """Append copies of a batch's first events, at most `MAX_EVENTS_PER_SECOND`, and count all its events."""
         batch, now = batches[0].batch, time.time()
         with self._lock:
             first = self._passed
@@ -59,7 +60,10 @@ class Sample(TapSubscriber):
                 self._latest.append({**metadata, **_to_json(event)})
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the number of events that have passed, and the latest ones, newest first."""
+        """Return `{"passed": …, "events": […]}`: number of events since the start, and the latest, newest first.
+
+        At most `MAX_EVENTS` events. The call keeps the sample alive for `LEASE_SECONDS`.
+        """
         self.last_request = time.monotonic()
         with self._lock:
             return {"passed": self._passed, "events": [*reversed(self._latest)]}
@@ -76,7 +80,10 @@ class Samples:
         """Samples by path of the component."""
 
     def set_agent(self, spec: AgentSpec, taps: Mapping[str, Taps]) -> None:
-        """Sample the components of this agent from now on; `taps` are by path of source, channel or sink."""
+        """Sample the components of this agent from now on. Samples of components that still run continue.
+
+        `taps` are by path of source, channel or sink.
+        """
         graph = graph_of(spec)
         components = {node.id for node in graph.nodes}
         with self._lock:
@@ -92,7 +99,11 @@ class Samples:
                     sample.closing.enter_context(point.taps.subscription(sample))
 
     def get(self, component: str) -> dict[str, Any]:
-        """Return the sample of a component, which starts with the first request, or `{"error": reason}`."""
+        """Return the path and the sample of a component, or `{"error": reason}`. The first request starts the sample.
+
+        `component` is a path or an unambiguous end of one. An error comes for an unknown component, redacted events,
+        a component that does not run, and beyond `MAX_SAMPLES`.
+        """
         with self._lock:
             point = find_point(self._points, component)
             if isinstance(point, str):
@@ -110,7 +121,7 @@ class Samples:
             return {"component": point.path, **sample.snapshot()}
 
     def close_expired(self) -> None:
-        """End samples without recent requests. To be called about every second."""
+        """End samples without a request for `LEASE_SECONDS`. Call it about once a second."""
         with self._lock:
             for path, sample in [*self._samples.items()]:
                 if time.monotonic() - sample.last_request > LEASE_SECONDS:
@@ -118,7 +129,7 @@ class Samples:
                     del self._samples[path]
 
     def stop(self) -> None:
-        """End all samples."""
+        """End all samples: pages get no events until their next request."""
         with self._lock:
             for sample in self._samples.values():
                 sample.closing.close()
@@ -126,9 +137,10 @@ class Samples:
 
 
 def hidden_components(graph: Graph, spec: AgentSpec) -> dict[str, str]:
-    """Return the components whose events an interceptor redacts elsewhere, by path, with the reason for the user.
+    """Return path → reason for the user, for components whose events an interceptor redacts elsewhere.
 
-    These are the components upstream of a redacting interceptor, and those that get the same events by another path.
+    These are the components upstream of a redacting interceptor, and components that get the same events by another
+    path.
     """
     ends: tuple[SourceSpec | SinkSpec, ...] = (*spec.sources, *spec.sinks)
     masks = {
@@ -157,6 +169,7 @@ def hidden_components(graph: Graph, spec: AgentSpec) -> dict[str, str]:
 
 
 def _downstream(start: str, successors: Mapping[str, list[str]]) -> list[str]:
+    """Return the paths of all components that events reach from `start`, nearest first, without `start`."""
     visited: dict[str, None] = {}
     pending = deque(successors[start])
     while pending:
@@ -167,6 +180,7 @@ def _downstream(start: str, successors: Mapping[str, list[str]]) -> list[str]:
 
 
 def _to_json(event: Event) -> dict[str, Any]:
+    """Return body and headers of an event as texts, with at most `MAX_BYTES` of headers."""
     headers: dict[str, str] = {}
     remaining = MAX_BYTES
     for name, value in sorted(event.headers.items()):
@@ -179,4 +193,5 @@ def _to_json(event: Event) -> dict[str, Any]:
 
 
 def _truncate(text: str, length: int) -> str:
+    """Return at most `length` characters of the text, with `…` if some are cut off."""
     return text if len(text) <= length else f"{text[: max(length, 0)]}…"

@@ -34,7 +34,7 @@ BACKLOG = 16
 
 
 def open_listener(host: str, port: int) -> socket.socket:
-    """Return a TCP socket that listens on this address. Raise OSError."""
+    """Return a TCP socket that listens on this address; port 0 is any free port. Raises OSError."""
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -53,6 +53,7 @@ class MetricsServer:
     """
 
     def __init__(self, registry: Registry, host: str, port: int, view: View | None = None, token: str = "") -> None:
+        """`view` is the data of the page; None serves no page. `token` is empty if none is set. Nothing is opened."""
         self.registry, self.host, self.port, self.view, self.token = registry, host, port, view, token
         self._server: _PageServer | None = None
         self._failure = ""
@@ -74,7 +75,10 @@ class MetricsServer:
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
-        """Start to listen. Does not block. With port 0, use a free port and set `port` to it."""
+        """Start to listen, on a thread of its own. Does not block. With port 0, use a free port and set `port` to it.
+
+        An occupied port is only logged, and retried every `RETRY_SECONDS`.
+        """
         listener = None
         try:
             listener = self._listen()
@@ -91,6 +95,7 @@ class MetricsServer:
         start_thread(self._thread)
 
     def _listen(self) -> socket.socket:
+        """Return the listening socket, and set `port` to its port. Raises OSError."""
         listener = open_listener(self.host, self.port)
         self.port = listener.getsockname()[1]
         log.info("metrics on http://%s:%d/metrics and /metrics/prometheus", self.host, self.port)
@@ -125,6 +130,7 @@ class MetricsServer:
             self._thread.join(3)
 
     def _app(self) -> Starlette:
+        """Return the application with all routes."""
         prometheus = CollectorRegistry()
         prometheus.register(self.registry)
 
@@ -192,6 +198,7 @@ class _CaseInsensitivePaths:
         self.app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass the request on with its path in lower case."""
         if scope["type"] == "http":
             scope = {**scope, "path": scope["path"].lower()}
         await self.app(scope, receive, send)

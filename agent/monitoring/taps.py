@@ -64,22 +64,27 @@ class TapSubscriber:
     """
 
     def __init__(self, interceptor: int | None = None) -> None:
+        """`interceptor` is the index of the interceptor to watch, from 0; None is the end of the component."""
         self._interceptor = interceptor
         self._queue: queue.Queue[tuple[TappedBatch, ...]] = queue.Queue(MAX_QUEUED_BATCHES)
         self._lock = threading.Lock()
         self._dropped = 0
 
     def on_intercepted(self, number: int, before: Batch, after: Batch) -> None:
-        """Accept the result of an interceptor, by its index, from 0."""
+        """Enqueue the batches before and after the interceptor with index `number`, from 0; others are ignored."""
         if number == self._interceptor:
             self._enqueue((TappedBatch("before", before), TappedBatch("after", after)))
 
     def on_batch(self, batch: Batch) -> None:
-        """Accept a batch that leaves the source, or goes into the channel or the sink."""
+        """Enqueue a batch at the end of the component: it leaves the source, or goes into the channel or the sink.
+
+        Ignored if the subscriber watches an interceptor, and for an empty batch.
+        """
         if self._interceptor is None and len(batch):
             self._enqueue((TappedBatch("", batch),))
 
     def _enqueue(self, seen: tuple[TappedBatch, ...]) -> None:
+        """Add batches to the queue. If the queue is full, drop them, and count the events of the first one."""
         try:
             self._queue.put_nowait(seen)
         except queue.Full:
@@ -87,14 +92,14 @@ class TapSubscriber:
                 self._dropped += len(seen[0].batch)
 
     def next_batches(self, timeout: float) -> tuple[TappedBatch, ...]:
-        """Return the next batch, or the two of an interceptor; an empty tuple after `timeout` seconds."""
+        """Remove and return the next batch, or two for an interceptor; an empty tuple after `timeout` seconds."""
         try:
             return self._queue.get(timeout=timeout)
         except queue.Empty:
             return ()
 
     def take_dropped_count(self) -> int:
-        """Return the number of events dropped since the previous call."""
+        """Return the number of events dropped since the previous call, and reset it."""
         with self._lock:
             count, self._dropped = self._dropped, 0
         return count
@@ -110,7 +115,7 @@ class Taps:
 
     @contextlib.contextmanager
     def subscription(self, subscriber: TapSubscriber) -> Iterator[None]:
-        """Subscribe for the duration of the `with` block."""
+        """Have `subscriber` get the component's batches for the duration of the block."""
         with self._lock:
             self.subscribers = (*self.subscribers, subscriber)
         try:
@@ -131,7 +136,10 @@ class TapPoint(NamedTuple):
 
 
 def tap_points(spec: AgentSpec, taps: Mapping[str, Taps]) -> list[TapPoint]:
-    """Return the tap points of an agent; `taps` are by path of the source, channel or sink."""
+    """Return the tap points of an agent: channels, then sources and sinks, each before its interceptors.
+
+    `taps` are by path of the source, channel or sink. A point of a sink on Spark has a reason, and no taps.
+    """
     result = [TapPoint(channel.path, taps.get(channel.path)) for channel in spec.channels]
     ends: tuple[SourceSpec | SinkSpec, ...] = (*spec.sources, *spec.sinks)
     for end in ends:
@@ -147,14 +155,14 @@ def tap_points(spec: AgentSpec, taps: Mapping[str, Taps]) -> list[TapPoint]:
 
 
 def names_of(path: str) -> tuple[str, ...]:
-    """Return the names of a component, shortest first: `s1.i1`, `sources.s1.i1`, … and the path itself."""
+    """Return the names that users may write for a component, shortest first: `s1.i1`, `sources.s1.i1`, … , path."""
     words = path.split(".")
     short = ".".join(words[2::2])
     return short, f"{words[1]}.{short}", path.partition(".")[2], path
 
 
 def find_point(points: list[TapPoint], name: str) -> TapPoint | str:
-    """Return the tap point of that name, or an error message."""
+    """Return the tap point of that name, or the error message if it is unknown, ambiguous, or cannot be tapped."""
     matches = [point for point in points if name in names_of(point.path)]
     if len(matches) == 1:
         return matches[0].reason or matches[0]
@@ -165,7 +173,7 @@ def find_point(points: list[TapPoint], name: str) -> TapPoint | str:
 
 
 def filter_by_body(batch: Batch, pattern: str) -> Batch:
-    """Return the events whose body contains a match of the pattern (RE2); all events if it is empty."""
+    """Return the events whose body contains a match of the pattern (RE2); all events for an empty pattern."""
     return batch.where(pc.match_substring_regex(batch.bodies, pattern)) if pattern else batch
 
 
@@ -182,14 +190,20 @@ def pattern_error(pattern: str) -> str:
 
 
 def socket_file(agent: str, file: str) -> Path:
-    """Return the tap socket of the agent with this name and configuration file, below the state directory."""
+    """Return the path of the tap socket of the agent with this name and configuration file.
+
+    It is below the state directory, and need not exist.
+    """
     digest = hashlib.sha256(str(Path(file).resolve()).encode()).hexdigest()[:16]
     return state_directory() / "taps" / f"{agent}-{digest}.sock"
 
 
 @contextlib.contextmanager
 def socket_address(file: Path) -> Iterator[str]:
-    """Yield a short address of a socket file: the kernel limits the path to 107 bytes (unix(7))."""
+    """Yield a short address of a socket file for the block: the kernel limits a path to 107 bytes (unix(7)).
+
+    Raises OSError if the directory does not exist.
+    """
     directory = os.open(file.parent, os.O_PATH | os.O_DIRECTORY)
     try:
         yield f"/proc/self/fd/{directory}/{file.name}"
@@ -209,11 +223,14 @@ class TapServer:
         self._identity: tuple[int, int] | None = None
 
     def set_agent(self, spec: AgentSpec, taps: Mapping[str, Taps]) -> None:
-        """Serve these components from now on. Readers of a replaced component continue with the new one."""
+        """Serve the components of this agent from now on.
+
+        Readers of a replaced component continue with the new one.
+        """
         self._points = tap_points(spec, taps)
 
     def start(self) -> None:
-        """Start to listen. Does not block."""
+        """Listen on the tap socket, on a thread. An OSError is only logged, and so is another agent on the socket."""
         try:
             self._socket = self._listen()
         except OSError as e:
@@ -223,7 +240,7 @@ class TapServer:
             start_thread(threading.Thread(target=self._accept, args=(self._socket,), name="taps", daemon=True))
 
     def stop(self) -> None:
-        """Close the socket and all connections."""
+        """Close the socket and all connections, and remove the socket file. Waits up to 1 s for each connection."""
         self._stopping.set()
         if self._socket is not None:
             with contextlib.suppress(OSError):
@@ -236,6 +253,7 @@ class TapServer:
             reader.join(1)
 
     def _listen(self) -> socket.socket | None:
+        """Return a socket that listens, for this user only; None if another agent answers there. Raises OSError."""
         directory = self._file.parent
         directory.mkdir(parents=True, exist_ok=True)
         status = directory.stat()
@@ -263,6 +281,7 @@ class TapServer:
         return listener
 
     def _answers(self, address: str) -> bool:
+        """Return True if a process listens at the address."""
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
             try:
                 probe.connect(address)
@@ -271,6 +290,7 @@ class TapServer:
             return True
 
     def _accept(self, listener: socket.socket) -> None:
+        """Start a thread for each connection, at most `MAX_READERS`, until the socket is closed."""
         while not self._stopping.is_set():
             try:
                 reader, _ = listener.accept()
@@ -293,6 +313,10 @@ class TapServer:
                 self._readers.add(thread)
 
     def _serve(self, reader: socket.socket) -> None:
+        """Read the request of a client, and send it events until it disconnects or the agent stops.
+
+        A client of another user, except root, is disconnected.
+        """
         with reader, contextlib.suppress(OSError, ValueError):  # disconnected, or not a tap client
             if _peer_user_id(reader) not in (os.geteuid(), 0):
                 return
@@ -321,6 +345,10 @@ class TapServer:
                 point = find_point(self._points, path)
 
     def _relay(self, reader: socket.socket, point: TapPoint, subscriber: TapSubscriber, pattern: str) -> None:
+        """Send the subscriber's events, and numbers of dropped ones, to a client.
+
+        Returns when the point is replaced, the client disconnects, or the agent stops.
+        """
         while not self._stopping.is_set() and point in self._points and _is_connected(reader):
             for stage, batch in subscriber.next_batches(TAP_CHECK_SECONDS):
                 selected = filter_by_body(batch, pattern)
@@ -338,7 +366,11 @@ def send(
     batch: Batch | None = None,
     stopping: threading.Event | None = None,
 ) -> None:
-    """Send one message. Block until it is sent; raise TimeoutError after `stopping` is set, or without it."""
+    """Send one message: JSON metadata with the present time, and the events of `batch` with their IDs.
+
+    Blocks until it is sent. After each timeout of the socket it is tried further while `stopping` is not set. Raises
+    TimeoutError once `stopping` is set, or without it. Raises OSError if the connection is closed.
+    """
     if batch is not None and batch.origin is not None:
         metadata = {**metadata, "ids": [str(id) for id in batch.ids()]}
     head = json.dumps({"time": time.time(), **metadata}).encode()
@@ -353,13 +385,14 @@ def send(
 
 
 def receive(agent: socket.socket) -> tuple[dict[str, Any], Batch | None]:
-    """Receive one message: its metadata, and its events or None. Raise EOFError if the agent has ended."""
+    """Return one message: its metadata, and its events or None. Blocks. Raises EOFError if the agent has ended."""
     metadata_size, events_size = _HEADER.unpack(_receive_exactly(agent, _HEADER.size))
     metadata: dict[str, Any] = json.loads(_receive_exactly(agent, metadata_size))
     return metadata, Batch.from_ipc(_receive_exactly(agent, events_size)) if events_size else None
 
 
 def _receive_exactly(agent: socket.socket, size: int) -> bytes:
+    """Return the next `size` bytes. Raises EOFError if the connection ends before."""
     parts = []
     while size:
         part = agent.recv(min(size, 1 << 20))
@@ -371,16 +404,19 @@ def _receive_exactly(agent: socket.socket, size: int) -> bytes:
 
 
 def _is_connected(reader: socket.socket) -> bool:
+    """Return True unless the client has closed the connection. Does not block."""
     poll = select.poll()  # select() fails for descriptors above 1023
     poll.register(reader, select.POLLIN)
     return not poll.poll(0) or bool(reader.recv(1, socket.MSG_PEEK))  # a client sends nothing after its request
 
 
 def _peer_user_id(reader: socket.socket) -> int:
+    """Return the user ID of the process at the other end of the connection."""
     credentials = reader.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
     return int(_CREDENTIALS.unpack(credentials)[1])
 
 
 def _file_identity(file: Path) -> tuple[int, int]:
+    """Return device and inode of a file. Raises OSError."""
     status = file.stat()
     return status.st_dev, status.st_ino

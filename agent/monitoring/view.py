@@ -44,20 +44,23 @@ class View:
         kafka_monitor: KafkaMonitor,
         tailed_files: Mapping[str, Callable[[], Iterable[TailedFile]]],
     ) -> None:
-        """Show this agent from now on. `tailed_files` return the files that a source reads, by source."""
+        """Show this agent from now on.
+
+        `tailed_files` has a function by source, which returns the files that it reads.
+        """
         self._graph, self._kafka_monitor, self._tailed_files = graph, kafka_monitor, tailed_files
         self._configured += 1
 
     def record_reload(self, *, ok: bool, message: str) -> None:
-        """Record a reload of the configuration. `message` is the change, or if not `ok` the error."""
+        """Record the end of a reload: `message` is the description of the changes, or the error if `ok` is False."""
         self._reloads = {"number": self._reloads["number"] + 1, "ok": ok, "told": message, "at": time.time()}
 
     def graph(self) -> dict[str, Any]:
-        """Return the constant part: components, their options, and the edges between them."""
+        """Return the constant part as JSON values: components, their options, and the edges between them."""
         return {**asdict(self._graph), "dead_letters": self._dead_letters}
 
     def state(self) -> dict[str, Any]:
-        """Return the current state: values of `/metrics`, rates, health, brokers, and the latest warnings."""
+        """Return the current state as JSON values: `/metrics`, rates, health, brokers, and recent warnings."""
         failing, degraded = self.registry.failing(), self.registry.degraded()
         return {
             "agent": self.registry.agent,
@@ -80,11 +83,14 @@ class View:
         }
 
     def series(self, since: float = 0.0) -> dict[str, Any]:
-        """Return the samples of the last hour after `since`, in seconds since the epoch."""
+        """Return the samples of the last hour after `since`, in seconds since the epoch, with interval and length."""
         return {"every": SAMPLE_SECONDS, "kept": HISTORY_SECONDS, **self.history.series(since)}
 
     def files(self, match: str) -> dict[str, Any]:
-        """Return files of the sources whose paths contain `match`: at most `MAX_FILES`, most unread bytes first."""
+        """Return `{"all": number, "files": […]}` for the tailed files whose paths contain `match`.
+
+        At most `MAX_FILES` files, those with the most unread bytes first. Positions and sizes are in bytes.
+        """
         matches = [
             (file.position - _size(file), source, file)
             for source, tailed_files in self._tailed_files.items()
@@ -100,6 +106,7 @@ class View:
 
 
 def _size(file: TailedFile) -> int:
+    """Return the size of a file in bytes; the position of the source if the file cannot be read."""
     try:
         return Path(file.path).stat().st_size
     except OSError:  # the file is deleted, and the source reads it to its end

@@ -91,7 +91,11 @@ class Agent:
     # --- components
 
     def _make(self, changes: Changes) -> list[Callable[[], None]]:
-        """Make the changed components, and return the functions that start them, in order."""
+        """Make the components that `changes` names, publish them, and return the functions that start them.
+
+        The order of the functions: monitor of the brokers, HTTP server if it changes, channels, sinks, sinks on
+        Spark, sources.
+        """
         spec = changes.new
         channels = self._make_channels(spec, changes.channels)
         sources = [
@@ -116,6 +120,10 @@ class Agent:
         return [self.kafka_monitor.start, *starts]
 
     def _make_channels(self, spec: AgentSpec, names: Collection[str]) -> list[ChannelRunner]:
+        """Make the named channels with their dead letter stores.
+
+        An overflow comes before the channel that uses the overflow.
+        """
         runners = []
         for c in sorted(spec.channels, key=lambda c: c.overflow is not None):  # overflows before their channels
             if c.name not in names:
@@ -134,6 +142,7 @@ class Agent:
         return runners
 
     def _make_sinks(self, unit: SinkUnit) -> SinkRunner:
+        """Return the runner of one sink, or of all sinks of a sink group."""
         member = member_id(self.spec.name, unit.path.split(".", 1)[1] if unit.group else unit.sinks[0].name)
         return SinkRunner(
             unit.sinks, self.channels[unit.channel], self.dead_letters[unit.channel], member, unit.group
@@ -155,7 +164,7 @@ class Agent:
         self.view.samples.set_agent(spec, taps)
 
     def _never_opened(self) -> dict[str, str]:
-        """Return the reasons of channels and sources that were never open since the start, by path."""
+        """Return path → latest error, or "is not open yet", of each channel and source that has never been open."""
         workers = [*((c, c.ready) for c in self.channels.values()), *((s, s.was_open) for s in self.sources)]
         return {
             worker.path: worker.metrics.last_error or "is not open yet"
@@ -164,43 +173,54 @@ class Agent:
         }
 
     def start(self) -> None:
-        """Start all components without blocking. Components that cannot open yet retry."""
+        """Start all components, each on a thread of its own, without waiting until they are open.
+
+        A component that cannot open retries on its thread.
+        """
         logging.getLogger().addHandler(self.view.recent)
         self.view.history.start()
         self.taps.start()
         _start(self._unstarted)
 
     def tick(self) -> None:
-        """Log alerts that are due, and report idle components as recovered. Call it about once a second."""
+        """Log due alerts, end samples that no page requests, and report the recovery of sources that wait for events.
+
+        Call it about once a second.
+        """
         self.alerts.log_due()
         self.view.samples.close_expired()
         for source in self.sources:
             source.retries.check_recovery()
 
     def is_drained(self) -> bool:
-        """Return True once durable channels are delivered up to the end offsets of the first call.
+        """Return True once every consumer group of the durable channels has reached the end offsets. Does not block.
 
-        Deliveries of group members in other agents count as well. Raises DrainStalled without progress.
+        The first call reads the end offsets. As a sink may feed another channel, they are read again later, once for
+        each durable channel. Commits by members of the groups in other agents count as well. Raises DrainStalled
+        after 60 s without progress of any group, or after 600 s while Spark runs a micro-batch.
         """
         return self._drain.is_complete()
 
     def drain(self) -> None:
-        """Have sinks flush at once what they take, as no more events come that are worth waiting for."""
+        """Switch the sinks in this process to draining mode: each flushes as soon as its channel has no more records.
+
+        Returns at once. Sinks on Spark do not change.
+        """
         for sink in self.sinks:
             sink.draining.set()
 
     # --- another configuration
 
     def reload(self, spec: AgentSpec) -> str:
-        """Apply another configuration of the same agent, and return a description of the changes.
+        """Apply another configuration of the same agent, and return the changes as text, or "nothing".
 
-        Components that are equal in both configurations keep their connections and partition assignments. Of the
-        others, sources end first. Channels that are not durable are drained, and sinks deliver what they hold. Then
-        the new components start.
+        Components that are equal in both configurations keep their connections and partition assignments. Changed
+        components end: sources first, then sinks, which deliver what they hold. A changed channel that is not durable
+        is drained before. Then the new components start. Blocks until all changed sources and sinks have ended.
 
-        Raises FlafkaError without any change if such a channel cannot be drained. After any other error, such as a
-        thread that the system refuses, some of the new components do not run. The next call then restarts all changed
-        components.
+        Raises FlafkaError without any change if such a channel is not empty after `DRAIN_SECONDS`, or if a library of
+        a new component fails to import. After any other error, such as a thread that the system refuses, some of the
+        new components do not run. The next call then restarts all changed components.
         """
         new = take_snapshot(spec)
         import_libraries(spec)
@@ -219,6 +239,11 @@ class Agent:
             return str(changes)
 
     def _end(self, changes: Changes) -> None:
+        """End the components that `changes` names: sources, sinks, channels, and the monitoring server.
+
+        Channels that are not durable are drained first. If one of them is not empty after `DRAIN_SECONDS`, the
+        sources are started again, and FlafkaError is raised. Raises FlafkaError also if the agent stops meanwhile.
+        """
         sources = [source for source in self.sources if source.spec.name in changes.sources]
         self._await_end(sources)
         ended = {name: self.channels[name] for name in changes.channels if name in self.channels}
@@ -254,7 +279,10 @@ class Agent:
             self.server.stop()
 
     def _await_end(self, parts: Sequence[SourceRunner | SinkRunner]) -> None:
-        """Stop sources or sinks, and wait without a timeout until they have stored or delivered what they hold."""
+        """Stop these sources or sinks, and block without a timeout until their threads have ended.
+
+        A warning is logged once after `DRAIN_SECONDS`. Raises FlafkaError if the agent stops meanwhile.
+        """
         for part in parts:
             part.stopping.set()
         warn_time = time.monotonic() + DRAIN_SECONDS
@@ -269,9 +297,11 @@ class Agent:
     # --- the end
 
     def stop(self) -> bool:
-        """Stop sources, drain channels and sinks, and commit. Return True if everything was delivered.
+        """Stop sources, drain memory channels, have sinks commit what they took, and close everything.
 
-        A reload in progress is abandoned.
+        Return True if all components ended in time, memory channels are empty, no sink fails, and no thread has ended
+        unexpectedly. Return False otherwise: memory channels may have lost events, and durable channels redeliver
+        theirs. Each step has a timeout. A reload in progress is abandoned.
         """
         self._stopping.set()
         with self._changing:
@@ -279,6 +309,7 @@ class Agent:
             return self._stop()
 
     def _stop(self) -> bool:
+        """Do the steps of `stop` in their order, while the caller holds the lock `_changing`."""
         for source in self.sources:
             source.stopping.set()
         clean = self._join_sources()
@@ -315,7 +346,11 @@ class Agent:
         return clean
 
     def _join_sources(self) -> bool:
-        """Wait until sources have ended; return False early if channels make no progress."""
+        """Wait until the threads of all sources have ended, and return True.
+
+        Return False after `DRAIN_SECONDS`. Return False earlier, but not before `BLOCKED_SECONDS`, if channels refuse
+        the batches of all remaining sources, or if no counter has changed for `IDLE_STOP_SECONDS`.
+        """
         deadline = time.monotonic() + DRAIN_SECONDS
         progress = _Progress([part.metrics for part in (*self.sources, *self.channels.values())])
         if _join([source.thread for source in self.sources], BLOCKED_SECONDS):
@@ -329,10 +364,11 @@ class Agent:
         return True
 
     def _join_sinks(self, progress: Mapping[str, _Progress], *, drained: bool) -> bool:
-        """Wait until sinks have ended; return False early if they fail or their stores do not answer.
+        """Wait until the threads of all sinks in this process have ended, and return True.
 
-        `drained` is True if memory channels are empty. Their sinks get more time then, as the events that they hold
-        would be lost.
+        Return False, with a warning, once every remaining sink has used up its `_stop_timeout`. `progress` is by path
+        of the sink. `drained` is True if memory channels are empty: their sinks hold the last copies of events, and
+        get more time.
         """
         began = time.monotonic()
         while alive := [sink for sink in self.sinks if sink.thread.is_alive()]:
@@ -345,6 +381,13 @@ class Agent:
         return True
 
     def _stop_timeout(self, sink: SinkRunner, progress: _Progress, *, drained: bool) -> float:
+        """Return the seconds for which a stop waits for a sink in all.
+
+        0 without progress for `IDLE_STOP_SECONDS`; `FAILED_SECONDS` if the sink fails.
+
+        `SINK_STOP_SECONDS` otherwise, and always for a sink that has delivered everything or drains an empty memory
+        channel.
+        """
         is_idle = progress.idle_seconds() > IDLE_STOP_SECONDS  # called each time, as it samples the counters
         if sink.finished:  # only its reader is still being closed, which Kafka's client may delay
             return SINK_STOP_SECONDS
@@ -353,22 +396,27 @@ class Agent:
         return 0.0 if is_idle else FAILED_SECONDS if sink.failing() else SINK_STOP_SECONDS
 
     def has_hanging_threads(self) -> bool:
-        """Return True if a stop has left threads running, for which the end of Python might wait."""
+        """Return True if the thread of a source or sink is alive, as after a stop that timed out."""
         threads = [*(source.thread for source in self.sources), *(sink.thread for sink in self.sinks)]
         return any(thread.is_alive() for thread in threads)
 
     def _warn_blocked_sources(self) -> None:
+        """Log a warning for each stopped source whose own code blocks."""
         for source in self.sources:
             if why := source.why_not_stopped():
                 source.log.warning("%s", why)
 
     def _close_dead_letters(self, channel: str) -> None:
+        """Close the dead letter store and the audit of the channel with this name."""
         self.dead_letters[channel].close()
         if (audit := self.channels[channel].audit) is not None:
             audit.close()
 
     def describe_unfinished(self) -> str:
-        """Return a description of the unfinished part of a stop, for the log. Does not block."""
+        """Return the sources, sinks and memory channels that a stop has left unfinished, as text, or "nothing".
+
+        Says for each kind whether events are lost. Does not block.
+        """
         sources = [s.spec.name for s in self.sources if s.thread.is_alive()]
         sinks = [m.name for runner in self.sinks if runner.thread.is_alive() for m in runner.members]
         if self.spark is not None and self.spark.running():
@@ -384,6 +432,10 @@ class Agent:
         return "; ".join(texts) or "nothing"
 
     def _write_metrics(self) -> None:
+        """Write the metrics as JSON to the file of the option `monitoring.file`, if set.
+
+        An OSError is only logged.
+        """
         path = self.spec.options.monitoring_file
         if path is not None:
             try:
@@ -392,6 +444,10 @@ class Agent:
                 log.warning("monitoring.file %s cannot be written: %s", path, e.strerror)
 
     def _drain_memory(self) -> bool:
+        """Drain all channels that are not durable.
+
+        Return False after `DRAIN_SECONDS`, with a warning that counts lost events.
+        """
         volatile = [c for c in self.channels.values() if not c.channel.durable]
         if self._drain_channels(volatile):
             return True
@@ -400,7 +456,10 @@ class Agent:
         return False
 
     def _drain_channels(self, channels: Iterable[ChannelRunner]) -> bool:
-        """Wait until these channels are empty, if they have sinks. Return False after `DRAIN_SECONDS`."""
+        """Wait until these channels are empty. Return True then, or False after `DRAIN_SECONDS`.
+
+        Channels without a sink in this process are not waited for.
+        """
         deadline = time.monotonic() + DRAIN_SECONDS
         with_sinks = {s.channel.name for s in self.sinks}
         drained = [c for c in channels if c.name in with_sinks]
@@ -419,7 +478,10 @@ class _Progress:
         self._latest, self._changed = self._counters(), time.monotonic()
 
     def idle_seconds(self) -> float:
-        """Return the time since the latest change of a counter that a call has seen. Call it often."""
+        """Return the seconds since a call has last seen a changed counter, at first since the creation.
+
+        As only calls look at the counters, call it often.
+        """
         if (counters := self._counters()) != self._latest:
             self._latest, self._changed = counters, time.monotonic()
         return time.monotonic() - self._changed
@@ -429,7 +491,10 @@ class _Progress:
 
 
 def member_id(agent: str, sink: str) -> str:
-    """Return the static member ID of a sink's consumer, which stays the same after a restart."""
+    """Return the static member ID of a sink's consumer, `HOST.AGENT.SINK`, which stays the same after a restart.
+
+    `sink` is the name of a sink, of a sink group, or of a sink with a suffix.
+    """
     return f"{socket.gethostname()}.{agent}.{sink}"
 
 
@@ -439,7 +504,7 @@ def _start(starts: Iterable[Callable[[], None]]) -> None:
 
 
 def _stop_channels(channels: Iterable[ChannelRunner]) -> None:
-    """Close channels that no source and no sink uses any more."""
+    """Have channels close that nothing uses any more, and wait up to 5 s in all for their threads."""
     stopped = list(channels)
     for channel in stopped:
         channel.stopping.set()
@@ -449,6 +514,7 @@ def _stop_channels(channels: Iterable[ChannelRunner]) -> None:
 
 
 def _join(threads: list[threading.Thread], seconds: float) -> bool:
+    """Wait up to `seconds` in all for these threads, and return True if none is alive."""
     deadline = time.monotonic() + seconds
     for thread in threads:
         if thread.is_alive():  # join raises for a thread that the system refused

@@ -26,7 +26,7 @@ class SinkUnit:
 
     @property
     def path(self) -> str:
-        """Path of the sink group, or of the single sink."""
+        """Path of the sink group; without a group, path of the only sink."""
         return self.group.path if self.group is not None else self.sinks[0].path
 
     @property
@@ -36,7 +36,11 @@ class SinkUnit:
 
 
 def sink_units(spec: AgentSpec) -> list[SinkUnit]:
-    """Return the sinks that threads of the agent run, by thread."""
+    """Return the sinks that run in the agent's process, one unit for each thread.
+
+    Sinks without a group come first, then groups. A group of one sink counts as that sink. Sinks on Spark are left
+    out.
+    """
     groups = [group for group in spec.groups if len(group.sinks) > 1]
     grouped = {name for group in groups for name in group.sinks}
     sinks = {sink.name: sink for sink in spec.sinks}
@@ -47,7 +51,7 @@ def sink_units(spec: AgentSpec) -> list[SinkUnit]:
 
 
 def spark_sinks(spec: AgentSpec) -> list[SinkSpec]:
-    """Return the sinks that run on Spark."""
+    """Return the sinks with `runner = spark`, in the order of the file."""
     return [sink for sink in spec.sinks if sink.runner == "spark"]
 
 
@@ -69,7 +73,11 @@ class Snapshot:
 
 
 def take_snapshot(spec: AgentSpec) -> Snapshot:
-    """Take a snapshot of a configuration that was just read, with the present state of files that options name."""
+    """Return the identities of all components of a configuration that was just read.
+
+    They include inode, size and modification time of the files that options name, such as certificates. A changed
+    file is therefore a changed component.
+    """
     options = spec.options
     of_channels = options.audit_topic, options.deadletters_directory
     spark = [_identity(sink) for sink in spark_sinks(spec)]
@@ -118,9 +126,10 @@ class Changes:
 
 
 def changes_between(old: Snapshot, new: Snapshot) -> Changes:
-    """Return the components whose identities differ, and the components that depend on them.
+    """Return the components that were added, removed or changed, and the components that depend on one of these.
 
-    Sources and sinks depend on their channels. A channel and its overflow depend on each other.
+    Sources and sinks depend on their channels. A channel and its overflow depend on each other. If one sink on Spark
+    changes, the Spark runner restarts with all its sinks.
     """
     channels = _changed(old.channels, new.channels)
     for spec in (*old.spec.channels, *new.spec.channels):
@@ -140,13 +149,16 @@ def changes_between(old: Snapshot, new: Snapshot) -> Changes:
 
 
 def initial_changes(new: Snapshot) -> Changes:
-    """Return the changes with which an agent starts: all components."""
+    """Return changes that contain all components of `new`, for the start of an agent."""
     empty = replace(new.spec, sources=(), channels=(), sinks=(), groups=())
     return changes_between(Snapshot(empty, {}, {}, {}, None, None), new)
 
 
 def after_failure(snapshot: Snapshot, changes: Changes) -> Snapshot:
-    """Return the snapshot of an agent in which these changes failed, so that the next reload repeats them."""
+    """Return the snapshot of an agent in which `changes` failed: the next reload restarts these components.
+
+    Each of them gets an identity that equals no other.
+    """
     return replace(
         snapshot,
         channels={**snapshot.channels, **dict.fromkeys(changes.channels, _UNKNOWN)},
@@ -158,11 +170,15 @@ def after_failure(snapshot: Snapshot, changes: Changes) -> Snapshot:
 
 
 def _changed(old: Mapping[str, Any], new: Mapping[str, Any]) -> set[str]:
+    """Return the names that only one mapping has, or whose identities differ."""
     return {name for name in old.keys() | new.keys() if name not in old or name not in new or old[name] != new[name]}
 
 
 def _identity(spec: ComponentSpec) -> Any:
-    """Return a value that is equal for two configurations of a component that need no restart."""
+    """Return a value that is equal for two configurations of a component exactly if it needs no restart.
+
+    It consists of class, options, named files, interceptors and connections.
+    """
     interceptors: Iterable[ComponentSpec] = ()
     connections: tuple[Any, ...] = ()
     if isinstance(spec, SourceSpec):
@@ -174,7 +190,11 @@ def _identity(spec: ComponentSpec) -> Any:
 
 
 def _files(spec: ComponentSpec) -> Collection[tuple[str, Any]]:
-    """Return inode, size and modification time of each file that an option names; None for unreadable ones."""
+    """Return name and state of each option that names a file: inode, size and modification time in ns.
+
+    The state is None for a file that cannot be read. Options count if they are declared with `must_exist`, or if
+    their name is like that of a certificate or key.
+    """
     declared = {option.name for option in type(spec.config).options() if option.must_exist}
     files: list[tuple[str, Any]] = []
     for name, value in spec.properties.items():

@@ -22,13 +22,14 @@ class CommitLogMove:
     def make(
         self, sink: CommittingSink[Any], channel: KafkaBackedChannel[Any], group: str | None, *, joins: bool
     ) -> list[Assignment]:
-        """Move commit logs that are in another directory. Return the assignments of their partitions.
+        """Move the sink's commit logs into the directory that is configured now, and return the moved assignments.
 
-        The sink is open and does not read in the group yet. If it `joins` the group, its reader commits the new
-        location with the group's offset: brokers accept only offsets of members once there are any.
+        Empty if the sink has no commit log, or if nothing has to be moved. The sink is open and does not read in the
+        group yet. With `joins` False, the new location is committed here. With `joins` True the sink's reader commits
+        it later: brokers accept only offsets of members once there are any.
 
-        Raises Retry if the log may not be moved. Members of the group that read already commit below the path that
-        they were started with. A sink on Spark, which is no member, moves the log only at its first start.
+        Raises Retry if a log has to be moved and may not be: a member of the group reads already, or a sink that does
+        not join has called this before.
         """
         if not sink.commit_log:
             return []
@@ -51,7 +52,7 @@ class CommitLogMove:
 
 
 def refusal(group: str, current: str, configured: str, readers: Sequence[str]) -> str:
-    """Return the error for a commit log that may not be moved."""
+    """Return the text for a commit log in `current` that may not be moved to `configured`, with the `readers`."""
     who = f" is read by {', '.join(readers)}, and" if readers else ""
     return (
         f"group {group}{who} has its commit log in {current}, not in {configured}: stop all agents of the group, and "

@@ -65,10 +65,17 @@ class OffsetStore(Protocol):
     """Committed offsets of the channel's consumer group. Called by the thread that commits."""
 
     def verify(self, staged: Sequence[StagedRange]) -> None:
-        """Raise Conflict if the group was reset or the topic was recreated. Members of the group need no check."""
+        """Raise Conflict if the group was reset or the topic was recreated since these ranges were taken.
+
+        An implementation for members of the group does nothing, as brokers accept only offsets of present members.
+        """
 
     def store(self, committed: Collection[Assignment]) -> None:
-        """Commit these offsets. Raises Retry; without membership in the group also Conflict."""
+        """Commit the `next_offset` of these assignments for the group, together.
+
+        Raises Retry, after which nothing may be assumed. Raises Conflict, only without membership, if the group was
+        reset.
+        """
 
 
 class Committer:
@@ -79,16 +86,20 @@ class Committer:
     """
 
     def __init__(self, sink: CommittingSink | None, audit: Audit | None, log: logging.Logger) -> None:
-        """`sink` is None for sinks without a commit log, whose flushed events are committed with the offset."""
+        """`sink` is None for sinks without a commit log, whose flushed events are committed with the offset.
+
+        `audit` is None for a channel without an audit. `log` gets the step of a failed commit, at DEBUG.
+        """
         self._sink, self._audit, self._log, self._reader_id = sink, audit, log, uuid.uuid4().hex[:8]
         self._lock = threading.Lock()
         self._unstored: dict[int, Assignment] = {}
         self.step = CommitStep.OFFSET_STORED
 
     def resume(self, committed: Assignment) -> Assignment:
-        """Fence earlier owners of a partition, and return the assignment at which delivery resumes.
+        """Fence earlier owners of a partition, and return the assignment with the offset at which delivery resumes.
 
-        The sink's commit log decides if there is one, otherwise the group's offset. Raises the errors of the sink.
+        The sink's commit log decides if there is one, otherwise the group's offset in `committed`. An offset of the
+        partition that is not stored yet is forgotten. Raises the errors of the sink.
         """
         self.forget({committed.partition})
         return committed.replace(commit_log="") if self._sink is None else self._sink.resume(committed)
@@ -96,7 +107,11 @@ class Committer:
     def prepare(
         self, staged: Sequence[StagedRange], offsets: OffsetStore, store_dead_letters: Callable[[], None]
     ) -> None:
-        """Do the steps before the commits of these ranges. Raises Conflict, and the errors of the stores."""
+        """Do the steps between staging and commit: verify the group, store the dead letters, and report to the audit.
+
+        Raises Conflict if the group was reset or the topic recreated, and the errors of the dead letter store and the
+        audit.
+        """
         self.step = CommitStep.STAGED
         with self._failure_logged():
             if staged:
@@ -110,9 +125,11 @@ class Committer:
             self.step = CommitStep.AUDITED
 
     def commit(self, staged: StagedRange) -> CommitOutcome:
-        """Make one range visible, and keep its offset for `store_offsets`.
+        """Make one staged range visible through the sink's commit log, and keep its offset for `store_offsets`.
 
-        Raises Retry, after which another call finds out the outcome.
+        Return COMMITTED; OVERTAKEN if another owner of the partition was first; UNKNOWN if the store does not answer.
+        Without a commit log there is nothing to do but to keep the offset. Raises NotCommitted if the sink knows that
+        nothing was committed, which is also withdrawn from the audit, and the sink's other errors.
         """
         receipt = staged.receipt
         if self._sink is not None:
@@ -132,7 +149,10 @@ class Committer:
         return CommitOutcome(CommitState.COMMITTED)
 
     def committed(self, assignment: Assignment) -> None:
-        """Keep the offset of a committed range for the next call of `store_offsets`."""
+        """Keep `next_offset` of this assignment, which ends a committed range, for the next call of `store_offsets`.
+
+        A later offset of the same partition replaces an earlier one.
+        """
         with self._lock:
             self._unstored[assignment.partition] = assignment
 
@@ -143,7 +163,10 @@ class Committer:
             return frozenset(self._unstored)
 
     def store_offsets(self, offsets: OffsetStore) -> None:
-        """Store the offsets of committed ranges. If `offsets` raises, they are kept for the next call."""
+        """Store the kept offsets of committed ranges in `offsets`, and forget them. No-op without kept offsets.
+
+        If `offsets` raises, the error is passed on, and the offsets are kept for the next call.
+        """
         with self._lock:
             unstored = dict(self._unstored)
         if not unstored:
@@ -158,7 +181,7 @@ class Committer:
 
     @contextmanager
     def _failure_logged(self) -> Iterator[None]:
-        """Log the latest step at DEBUG if the block fails."""
+        """Log the latest completed step at DEBUG if the block raises, and pass the error on."""
         try:
             yield
         except BaseException:
@@ -166,7 +189,10 @@ class Committer:
             raise
 
     def forget(self, partitions: Collection[int] | None = None) -> None:
-        """Discard kept offsets of these partitions, or of all, as another owner or generation has the partitions."""
+        """Discard the kept offsets of these partitions, or of all partitions for None.
+
+        Another owner or generation has the partitions by now.
+        """
         with self._lock:
             for partition in list(self._unstored) if partitions is None else partitions:
                 self._unstored.pop(partition, None)

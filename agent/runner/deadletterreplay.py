@@ -53,7 +53,7 @@ Outcome = Counter[str]
 
 
 def replayer_of(spec: AgentSpec, channel: ChannelSpec) -> SinkReplayer | TopicReplayer:
-    """Return the replayer for the dead letters of a channel."""
+    """Return the replayer for the dead letters of a channel: `TopicReplayer` in Kafka, else `SinkReplayer`."""
     store = dead_letter_store(spec.name, channel, channel.make(), spec.options, spec.file)
     if isinstance(store, FileDeadLetterStore):
         return SinkReplayer(spec, channel, store)
@@ -64,9 +64,11 @@ def replayer_of(spec: AgentSpec, channel: ChannelSpec) -> SinkReplayer | TopicRe
 def replay_batches(
     store: DeadLetterStore, chosen: Collection[str], *, again: bool
 ) -> Iterator[list[StoredDeadLetter]]:
-    """Yield the chosen dead letters in batches of one component each.
+    """Yield the dead letters whose names are in `chosen`, in batches of one component each.
 
-    Dead letters that were replayed already, also since they were chosen, are skipped unless `again` is set.
+    A batch has at most `REPLAY_BATCH_EVENTS` events and `REPLAY_BATCH_BYTES`, unless a single event is larger. Dead
+    letters that were replayed already, also since they were chosen, are skipped unless `again` is set. Raises Retry
+    and FlafkaError as `read_dead_letters` does.
     """
     incomplete: dict[str, list[StoredDeadLetter]] = {}
     for dead_letter in read_dead_letters(store):
@@ -113,19 +115,23 @@ class TopicReplayer(Replayer):
         self._is_open = False
 
     def destination(self, dead_letter: StoredDeadLetter) -> str | None:
-        """Return the consumer group, or "all groups"; None if the configuration no longer has the component."""
+        """Return the destination of a dead letter: "group NAME" for one of a sink, "all groups" for one of a source.
+
+        None if the configuration no longer has the component.
+        """
         if (sink := self.sinks.get(dead_letter.component)) is not None:
             return f"group {self._group(sink)}"
         return "all groups" if dead_letter.component in self.sources else None
 
     def _group(self, sink: SinkSpec) -> str:
+        """Return the name of the sink's consumer group in Kafka."""
         return self._kafka_channel.kafka.stream(sink.group).group
 
     def replay(self, batches: Iterator[list[StoredDeadLetter]]) -> Outcome:
-        """Replay dead letters batch by batch.
+        """Replay the batches in order, and return the number of events by outcome. A transaction marks each batch.
 
         The first batch is read only after the transaction of another replay of this channel has ended. Raises
-        FlafkaError if a batch cannot be replayed now.
+        FlafkaError if a batch cannot be replayed now; earlier batches stay replayed.
         """
         producer = self._new_producer()
         try:
@@ -143,6 +149,10 @@ class TopicReplayer(Replayer):
         return self._outcome
 
     def _new_producer(self) -> Any:
+        """Return a transactional producer, which fences the producer of another replay of the same topic.
+
+        Raises Retry if the brokers accept no transactions now.
+        """
         stream = self._stream
         properties = {
             **stream_client(stream),
@@ -159,9 +169,10 @@ class TopicReplayer(Replayer):
         return producer
 
     def _redeliver(self, producer: Any, batch: list[StoredDeadLetter]) -> None:
-        """Redeliver a batch in one transaction.
+        """Produce a sink's dead letters for its group, and mark them as replayed, in one transaction.
 
-        A batch with a record too large for the topic is halved until that record is alone, and counts as failed.
+        If a record is too large for the topic, the batch is halved until that record is alone. It then counts as
+        failed. Raises Retry.
         """
         group = self._group(self.sinks[batch[0].component])
         try:
@@ -175,6 +186,7 @@ class TopicReplayer(Replayer):
             self._redeliver(producer, batch[middle:])
 
     def _redelivery(self, dead_letter: StoredDeadLetter, group: str) -> Record:
+        """Return the record that redelivers this dead letter to `group` under its former event ID."""
         assert dead_letter.id is not None
         event = dead_letter.event
         if not dead_letter.undecodable:
@@ -185,7 +197,10 @@ class TopicReplayer(Replayer):
         return self._kafka_channel.redelivery(record, dead_letter.id, dead_letter.arrival, group)
 
     def _put_as_source(self, producer: Any, batch: list[StoredDeadLetter]) -> None:
-        """Put events as the source did. Events that the channel still rejects stay dead letters."""
+        """Put the events of a source's dead letters into the channel, then mark these dead letters as replayed.
+
+        Events that the channel rejects again stay dead letters, and count under the reason. Raises Retry.
+        """
         if not self._is_open:
             self._is_open = True
             self._kafka_channel.open()
@@ -205,7 +220,11 @@ class TopicReplayer(Replayer):
     def _commit_transaction(
         self, producer: Any, batch: list[tuple[StoredDeadLetter, Record]] | list[tuple[StoredDeadLetter, None]]
     ) -> None:
-        """Produce the records and mark these dead letters as replayed, atomically."""
+        """Produce the records and mark these dead letters as replayed, in one transaction; a record may be None.
+
+        Raises _TooLarge if the topic refuses the size of a record, and Retry for other errors. In both cases nothing
+        is marked.
+        """
         errors: list[Any] = []
 
         def on_delivery(error: Any, _: Any) -> None:
@@ -265,19 +284,21 @@ class SinkReplayer(Replayer):
         self._file = store
 
     def destination(self, dead_letter: StoredDeadLetter) -> str | None:
-        """Return the sink; None if the configuration no longer has it."""
+        """Return "sink NAME, run here"; None if the configuration no longer has the sink."""
         sink = self.sinks.get(dead_letter.component)
         return f"sink {sink.name}, run here" if sink is not None else None
 
     def replay(self, batches: Iterator[list[StoredDeadLetter]]) -> Outcome:
-        """Run the sinks one after the other until each has delivered its dead letters.
+        """Run the sinks in this process until they have delivered the batches, and return the number of events.
 
-        Raises FlafkaError if a sink cannot deliver.
+        Each batch is marked as replayed after its delivery. Raises Retry if a sink fails or hangs, or while another
+        process replays the same file.
         """
         with self._file.replay_lock():
             return self._deliver(batches)
 
     def _deliver(self, batches: Iterator[list[StoredDeadLetter]]) -> Outcome:
+        """Deliver and mark batch by batch, with the sink of the batch's component, and return the outcome."""
         outcome: Outcome = Counter()
         sink: SinkRunner | None = None
         try:
@@ -294,6 +315,7 @@ class SinkReplayer(Replayer):
         return outcome
 
     def _start(self, spec: SinkSpec) -> SinkRunner:
+        """Start the sink on a new memory channel, which holds one batch, and return its runner."""
         memory = cast("type[Channel]", Components().get("channel", "memory"))
         config, _ = memory.config_class.parse(
             {"capacity": str(REPLAY_BATCH_EVENTS), "transactionCapacity": str(REPLAY_BATCH_EVENTS)}
@@ -305,6 +327,7 @@ class SinkReplayer(Replayer):
 
     @staticmethod
     def _wait_until_delivered(sink: SinkRunner) -> None:
+        """Block until the sink's memory channel is empty. Raises Retry if the sink fails or hangs."""
         standalone.wait(sink, lambda: not sink.channel.metrics.get("ChannelSize"), UNMARKED_HINT)
 
     @staticmethod
@@ -314,7 +337,10 @@ class SinkReplayer(Replayer):
 
 
 def replay(replayer: SinkReplayer | TopicReplayer, chosen: Collection[str], *, again: bool) -> Outcome:
-    """Replay the dead letters with the chosen names; replayed ones only with `again`. Raises FlafkaError."""
+    """Replay the dead letters with the chosen names, close the store, and return the numbers of events by outcome.
+
+    Dead letters that were replayed before are skipped unless `again` is set. Raises FlafkaError.
+    """
     try:
         return replayer.replay(replay_batches(replayer.store, chosen, again=again))
     finally:

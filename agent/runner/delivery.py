@@ -73,7 +73,10 @@ class Range:
     last_record: LastRecord = UNKNOWN_RECORD
 
     def extend(self, polled: PolledBatch) -> None:
-        """Append the records of a polled batch."""
+        """Append the records of a polled batch: its end offset becomes the end of the range.
+
+        The first batch also sets `since`, and the start offset if that is not known. `events` stays as it is.
+        """
         if self.end is None:
             self.since = time.monotonic()
         if self.assignment.next_offset is None:
@@ -82,13 +85,13 @@ class Range:
 
     @property
     def offsets(self) -> OffsetRange:
-        """Offsets of the records, for a range that is not empty."""
+        """Offsets from the first record up to the end, which is exclusive. Asserts that the range is not empty."""
         assert self.assignment.next_offset is not None
         assert self.end is not None
         return OffsetRange(self.assignment.next_offset, self.end)
 
     def advance(self) -> None:
-        """Start an empty range at the end of this one, which is committed."""
+        """Make the range empty, with its former end as its start, after its commit."""
         self.assignment, self.end, self.events = self.assignment.with_offset(self.end, self.last_record), None, 0
 
 
@@ -100,7 +103,10 @@ class Ranges(dict[int, Range]):
         return {partition: pending for partition, pending in self.items() if pending.end is not None}
 
     def start_over(self) -> list[Assignment]:
-        """Empty all ranges, and return the assignments to rewind to."""
+        """Empty all ranges, and return the assignments at whose offsets the reader has to take records again.
+
+        Assignments without a known offset, before any take from the earliest offset, are left out.
+        """
         for pending in self.values():
             pending.end, pending.events = None, 0
         return [pending.assignment for pending in self.values() if pending.assignment.next_offset is not None]
@@ -117,9 +123,11 @@ class Delivery:
         stopping: threading.Event,
         tallies: Tallies | None = None,
     ) -> None:
-        """`ranges` are shared by the sinks of a group. `stopping` becomes the event of that name of all components.
+        """Make the sink and its interceptors, which stay closed until `open`.
 
-        `tallies`, for an audited channel, sum up the events that are taken and not committed.
+        `store` is for dead letters. `ranges` are shared by the sinks of a group. `stopping` becomes the event of that
+        name of the sink and the interceptors. `tallies`, for an audited channel, sum up the events that are taken and
+        not committed; None without an audit.
         """
         self.spec, self.path, self.ranges, self._tallies = spec, spec.path, ranges, tallies
         self.log = logging.getLogger(self.path)
@@ -142,7 +150,10 @@ class Delivery:
         """True if the sink may hold events of partitions that were lost since its latest flush."""
 
     def open(self) -> None:
-        """Open the interceptors and the sink unless they are open. If one fails, all are closed and it is raised."""
+        """Open the interceptors, then the sink.
+
+        Idempotent. If one of them raises, all are closed and the error is passed on.
+        """
         if self.is_open:
             return
         try:
@@ -154,16 +165,23 @@ class Delivery:
         self.is_open = True
 
     def close(self) -> None:
-        """Close the sink and its interceptors. Uncommitted events are redelivered."""
+        """Close the sink and its interceptors, and drop all uncommitted events, which the channel redelivers.
+
+        Never raises.
+        """
         self.is_open = False
         self._drop_all()
         for component in (self.sink, *self.interceptors):
             close_component(component, self.log)
 
     def write(self, polled: PolledBatch) -> None:
-        """Intercept and write one batch, and hold rejected events as dead letters.
+        """Intercept a polled batch, write the rest to the sink, and add the records to the range of their partition.
 
-        Raises Retry if too many events are rejected, and the errors of the components.
+        Rejected events and undecodable records become pending dead letters. A batch of a partition that is not
+        assigned any more is ignored. A paused sink gets `TRIAL_EVENTS` events first, and then the rest.
+
+        Raises Retry if the share of rejected events exceeds the sink's tolerance. Raises FlafkaError if the sink
+        rejects events that it did not get. Other errors of the interceptors and the sink are passed on.
         """
         pending = self.ranges.get(polled.assignment.partition)
         if pending is None:  # a batch of a partition that was revoked after the batch was polled
@@ -189,6 +207,10 @@ class Delivery:
             self._write(part, polled)
 
     def _write(self, part: Batch, polled: PolledBatch) -> None:
+        """Write a part of `polled` to the sink, and make rejected events dead letters; flush it if it is paused.
+
+        Raises FlafkaError if the sink rejects an event that it did not get.
+        """
         self.rejections.add_offered(len(part))
         if self.committing is None:
             self._unflushed.append(polled)
@@ -208,7 +230,10 @@ class Delivery:
             self.flush()
 
     def _reject(self, rejected: Rejected, candidates: Sequence[PolledBatch]) -> set[EventId | None]:
-        """Make dead letters of the rejected events among the candidates, and return the IDs of these events."""
+        """Make pending dead letters of rejected events that are in `candidates`, and return the IDs of these events.
+
+        The latest candidate is searched first. Rejected events no longer count as events of their range.
+        """
         found: set[EventId | None] = set()
         parts: list[list[DeadLetter]] = []
         for polled in reversed(candidates):  # rejected events are mostly in the latest of many batches
@@ -224,11 +249,20 @@ class Delivery:
 
     @property
     def is_full(self) -> bool:
-        """True if a sink without a commit log has reached its batch size, or `MAX_UNFLUSHED_BYTES`."""
+        """True if events written since the latest flush reach the sink's batch size, or `MAX_UNFLUSHED_BYTES`.
+
+        Always False for a sink with a commit log.
+        """
         return self._written >= self.sink.batch_size or self._written_bytes >= MAX_UNFLUSHED_BYTES
 
     def due_partitions(self) -> set[int]:
-        """Return the partitions whose ranges should become durable now."""
+        """Return the partitions with uncommitted records that should be flushed and committed now.
+
+        A sink with a commit log names its due partitions itself. Ranges without deliverable events are due after
+        `EMPTY_RANGE_SECONDS`, or after `REJECTED_RANGE_SECONDS` with dead letters. For other sinks all partitions are
+        due together: if the sink is full or paused, or after `flush_interval` seconds. Many pending dead letters are
+        due at once.
+        """
         now = time.monotonic()
         uncommitted = self.ranges.uncommitted()
         if self.committing is not None:
@@ -243,7 +277,10 @@ class Delivery:
         return set(uncommitted) if enough or now - oldest >= self.sink.flush_interval else set()
 
     def flush(self) -> None:
-        """Flush a sink without a commit log, and hold events that the flush rejects as dead letters."""
+        """Flush a sink without a commit log, which makes its events durable and visible.
+
+        Events that the flush rejects become pending dead letters. Raises the other errors of the sink.
+        """
         try:
             self.sink.flush()
         except Rejected as e:
@@ -251,9 +288,10 @@ class Delivery:
         self._forget_written()
 
     def stage(self, pending: Range) -> StagedRange:
-        """Stage the events of one partition: durable, and not visible yet.
+        """Stage the events of one partition, and return the staged range with its sums for the audit.
 
-        A sink without a commit log has to be flushed before, which makes events visible as well.
+        A sink with a commit log makes them durable, and not visible yet. For a sink without one nothing is written:
+        the caller has called `flush`. Raises the errors of the sink.
         """
         assignment, offsets = pending.assignment, pending.offsets
         if self.committing is not None:
@@ -264,11 +302,14 @@ class Delivery:
         return StagedRange(replace(receipt, last_record=pending.last_record), minutes)
 
     def store_dead_letters(self, partition: int | None = None) -> None:
-        """Make pending dead letters of one partition durable, or of all, before their range is committed."""
+        """Write pending dead letters of one partition, or of all for None, to the dead letter store, and count them.
+
+        The caller does this before it commits the range of these events.
+        """
         self.metrics.add("EventRejectedCount", self.rejections.store(partition))
 
     def committed(self, ranges: Iterable[Range]) -> None:
-        """Record that these ranges are durable and visible."""
+        """Record that these ranges are durable and visible: count their events, and empty the ranges."""
         delivered = list(ranges)
         self.metrics.add("EventDrainSuccessCount", sum(committed.events for committed in delivered))
         if begun := [committed.since for committed in delivered if committed.events]:
@@ -281,12 +322,19 @@ class Delivery:
         self._drop_tallies(partitions)
 
     def start_over(self) -> list[Assignment]:
-        """Drop everything uncommitted, and return the assignments to rewind to. The caller resets the sink."""
+        """Drop everything uncommitted of all partitions, and return the assignments to rewind to.
+
+        The caller rewinds the reader to them, and resets the sink.
+        """
         self._drop_all()
         return self.ranges.start_over()
 
     def lost(self, partitions: Collection[int]) -> None:
-        """Drop everything uncommitted of these partitions."""
+        """Drop everything uncommitted of these partitions: dead letters, audit sums, and staged or buffered events.
+
+        Only a sink without a commit log still holds unflushed events of these partitions, and writes them at its next
+        flush.
+        """
         self.rejections.lost(partitions)
         unflushed = [polled for polled in self._unflushed if polled.assignment.partition not in partitions]
         self._may_hold_lost |= len(unflushed) < len(self._unflushed)
@@ -297,6 +345,7 @@ class Delivery:
         self._drop_tallies(partitions)
 
     def _drop_all(self) -> None:
+        """Drop pending dead letters, audit sums, and the record of unflushed batches, of all partitions."""
         self.rejections.start_over()
         self._forget_written()
         self._drop_tallies(self.ranges)
@@ -312,7 +361,10 @@ class Delivery:
 
 @contextlib.contextmanager
 def open_interceptors(specs: Iterable[ComponentSpec]) -> Iterator[list[Interceptor[Any]]]:
-    """Make interceptors, and hold them open for the block."""
+    """Make the interceptors of `specs`, open them in order, and close all of them at the end of the block.
+
+    Raises the error of an interceptor that cannot be made or opened, after the earlier ones are closed.
+    """
     with contextlib.ExitStack() as closing:
         interceptors: list[Interceptor[Any]] = []
         for interceptor in (spec.make() for spec in specs):
@@ -328,9 +380,13 @@ def intercept(
     listeners: Sequence[TapSubscriber] = (),
     rejected: Callable[[Batch, Sequence[str]], object] = lambda batch, reasons: None,
 ) -> Batch:
-    """Return the events that the interceptors leave. Each interceptor counts received, dropped and rejected events.
+    """Return the batch that is left after all interceptors, in order, have changed it, dropped or rejected events.
 
-    `rejected` gets the events that an interceptor has rejected, as that interceptor got them, with the reasons.
+    Each interceptor counts received, rejected and dropped events in its metrics. Once no event is left, the remaining
+    interceptors are not called. `listeners` see the batch after each interceptor and at the end.
+
+    `rejected` is called with the events that an interceptor has rejected, as that interceptor got them, and a reason
+    for each. Raises the errors of interceptors, and FlafkaError for a result that violates their contract.
     """
     for number, interceptor in enumerate(interceptors):
         if not (events := len(batch)):
@@ -357,7 +413,7 @@ def intercept(
 
 
 def collect_reasons(reasons_by_id: dict[EventId, str]) -> Callable[[Batch, Sequence[str]], None]:
-    """Return a callback for `intercept` that puts reasons into a dict, for events that have an ID."""
+    """Return a callback `rejected` for `intercept`, which adds event ID → reason to `reasons_by_id`."""
 
     def add(rows: Batch, reasons: Sequence[str]) -> None:
         reasons_by_id.update(zip(rows.ids(), reasons, strict=True))
@@ -366,7 +422,7 @@ def collect_reasons(reasons_by_id: dict[EventId, str]) -> Callable[[Batch, Seque
 
 
 def _check_intercepted(interceptor: Interceptor[Any], before: Batch, after: object) -> None:
-    """Raise FlafkaError for a result that violates the contract of interceptors."""
+    """Raise FlafkaError if `after` is no Batch, has more events than `before`, or lacks the event IDs of `before`."""
     if not isinstance(after, Batch):
         wrong = f"return a Batch, not {after!r:.60}"
     elif len(after) > len(before):

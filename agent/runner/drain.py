@@ -40,7 +40,10 @@ class Drain:
         local: Sequence[Delivery],
         remote: Sequence[tuple[SinkSpec, Metrics]],
     ) -> None:
-        """`local` are the sinks that threads of this agent run, `remote` the sinks on Spark."""
+        """`local` are the sinks that threads of this agent run, `remote` the sinks on Spark with their metrics.
+
+        `channels` are all channels of the agent by name. Only durable ones, and overflows, are drained.
+        """
         drains: dict[tuple[str, str | None], GroupDrain | ChannelDrain] = {}
         for sink in [*(delivery.spec for delivery in local), *(spec for spec, _ in remote)]:
             channel, group = channels[sink.channel], sink.group
@@ -61,9 +64,10 @@ class Drain:
         """Time of `time.monotonic` of the latest progress seen, or of the first check."""
 
     def is_complete(self) -> bool:
-        """Return True if everything is delivered.
+        """Return True once all groups have reached the end offsets and all overflows are empty. Does not wait.
 
-        Raises DrainStalled after `DRAIN_STALL_SECONDS` without progress, or `SPARK_STALL_SECONDS` in a micro-batch.
+        Once True, it stays True. Raises DrainStalled after `DRAIN_STALL_SECONDS` without progress of any unfinished
+        group, or after `SPARK_STALL_SECONDS` while Spark runs a micro-batch.
         """
         now = time.monotonic()
         while self._rounds:
@@ -94,11 +98,14 @@ class ChannelDrain:
         self._least = math.inf
 
     def restart(self) -> None:
-        """Start over, as another channel may have put events into this one."""
+        """Start the observation of the size over, as another channel may have put events into this one."""
         self._least = math.inf
 
     def is_complete(self) -> bool:
-        """Return True if the channel is open and empty."""
+        """Return True if the channel is open and holds no event, uncommitted ones included.
+
+        A smaller size is progress.
+        """
         if not self.channel.ready.is_set():
             return False
         size = self.channel.metrics.get("ChannelSize")
@@ -128,7 +135,11 @@ class GroupDrain:
         remote: Sequence[tuple[SinkSpec, Metrics]],
         until: Mapping[int, int] | None = None,
     ) -> None:
-        """`until` has the end offsets by partition; None reads them from the brokers at the first check."""
+        """`local` and `remote` are the sinks of this group in this process, and on Spark with their metrics.
+
+        `until` has the exclusive end offsets by partition; None reads them from the brokers at the first check. A
+        `group` of None is the channel's default group.
+        """
         self.channel, self._group = channel, group
         self._stream = cast(KafkaBackedChannel, channel.channel)
         self._local, self._remote, self._until = local, remote, until
@@ -137,7 +148,7 @@ class GroupDrain:
         self.restart()
 
     def restart(self) -> None:
-        """Start over: read the end offsets again at the next check."""
+        """Forget the progress, so that the next check reads the end offsets again."""
         self._topic = self._name = ""
         self._ends: dict[int, int] = {}
         """End offsets of the partitions that are not complete."""
@@ -149,7 +160,11 @@ class GroupDrain:
         self._has_ends = self._is_complete = False
 
     def is_complete(self) -> bool:
-        """Return True if the group has reached the end offset of every partition."""
+        """Return True once the group's committed offset has reached the end offset of every partition.
+
+        Asks the brokers in each call until then. A FlafkaError, such as brokers that do not answer, is kept for
+        `describe`, and False is returned.
+        """
         if not self._is_complete:
             try:
                 self._check()
@@ -159,11 +174,18 @@ class GroupDrain:
         return self._is_complete
 
     def has_micro_batch(self) -> bool:
-        """Return True if Spark runs a micro-batch or starts: neither reports anything before its end."""
+        """Return True if one of the group's sinks on Spark has no error, and a lag that is not 0 or not known.
+
+        Such a sink runs a micro-batch or starts, and reports nothing before its end.
+        """
         return any(not m.last_error and m.snapshot().get("Lag") != 0 for _, m in self._remote)
 
     def describe(self) -> str:
-        """Return the text for an error: the incomplete partitions with their offsets and assignees."""
+        """Return the text for an error: the latest error of a check, or the incomplete partitions.
+
+        Each partition has its committed offset, its end offset and its assignee. Asks the brokers; never raises
+        FlafkaError.
+        """
         channel = self.channel
         if self._error:
             return f"{channel.path} cannot be checked: {self._error}"
@@ -179,6 +201,10 @@ class GroupDrain:
         )
 
     def _check(self) -> None:
+        """Read the committed offsets once, and update the progress.
+
+        Raises FlafkaError if the channel cannot be checked.
+        """
         if not self.channel.ready.is_set():
             raise FlafkaError(self.channel.metrics.last_error or "it is not open yet")
         channel = self._stream
@@ -201,6 +227,7 @@ class GroupDrain:
         self._is_complete = not self._ends
 
     def _has_progressed(self) -> bool:
+        """Return True if an incomplete partition has a larger committed or taken offset than at any earlier check."""
         progressed = False
         for partition in self._ends:
             offset = max(self._committed.get(partition) or 0, self._taken(partition))
@@ -210,14 +237,18 @@ class GroupDrain:
         return progressed
 
     def _taken(self, partition: int) -> int:
-        """Return the offset up to which local sinks have taken records: a large uncommitted file is progress."""
+        """Return the largest offset up to which a sink in this process has taken records; 0 without such a sink.
+
+        A file that grows for a long time before its commit is progress, too.
+        """
         ranges = [delivery.ranges.get(partition) for delivery in self._local]
         return max((r.end or 0 for r in ranges if r is not None), default=0)
 
     def _skip_empty_ranges(self, channel: KafkaBackedChannel) -> None:
-        """Drop partitions without an event before the end, such as those with end markers of transactions.
+        """Drop partitions without an event between committed offset and end, as with end markers of transactions.
 
-        No member commits an offset beyond such records.
+        No member commits an offset beyond such records. A partition is read again only after its committed offset
+        changes.
         """
         for partition, end in list(self._ends.items()):
             offset = self._committed.get(partition)
@@ -229,6 +260,10 @@ class GroupDrain:
                 self._undelivered[partition] = offset
 
     def _assignee(self, partition: int, assignees: Mapping[int, str]) -> str:
+        """Return the sink of this process that has the partition, else the member in `assignees`.
+
+        Without both, return "no member", or all of the group's sinks on Spark if there are any.
+        """
         for delivery in self._local:
             if partition in delivery.ranges:
                 return _with_error(delivery.path, delivery.metrics)
@@ -238,4 +273,5 @@ class GroupDrain:
 
 
 def _with_error(path: str, metrics: Metrics) -> str:
+    """Return the path, followed by the latest error in parentheses if the component fails."""
     return f"{path} ({metrics.last_error})" if metrics.last_error else path

@@ -27,13 +27,17 @@ class ChannelLag:
         """Events put since the start, and the monotonic time at which that number was first seen."""
 
     def events(self) -> float | None:
-        """Return the number of undelivered events, taken and uncommitted ones included; None if it is not known."""
+        """Return the number of undelivered events, taken and uncommitted ones included; None if it is not known.
+
+        It is not known while the channel is not open.
+        """
         return self._metrics.snapshot().get("ChannelSize")
 
     def seconds(self) -> float | None:
-        """Return the age of the oldest undelivered event in seconds, 0 if there is none.
+        """Return the age of the oldest undelivered event in seconds, to a tenth; 0 for an empty channel.
 
-        None if the age is not known: events that were in the channel when the agent started have none.
+        None if the channel is not open. None also while an undelivered event was in the channel before the agent
+        started.
         """
         with self._lock:
             values = self._metrics.snapshot()

@@ -33,8 +33,8 @@ LAZY_IMPORTS = (
 def import_libraries(spec: AgentSpec) -> None:
     """Import the libraries of all components of a configuration, except sinks that run on Spark.
 
-    Libraries that are not installed are skipped; their components report that. Raises FlafkaError if an import fails
-    for another reason.
+    Libraries that are not installed are skipped: the component reports that when it opens. Raises FlafkaError if an
+    import fails for another reason.
     """
     local = replace(spec, sinks=tuple(sink for sink in spec.sinks if sink.runner == "local"))
     for component in local.components():
@@ -47,6 +47,7 @@ def import_libraries(spec: AgentSpec) -> None:
 
 
 def _is_installed(module: str) -> bool:
+    """Return True if Python finds this module, which may have dots, without importing it."""
     try:
         return importlib.util.find_spec(module) is not None
     except ModuleNotFoundError:  # the package that contains the module is missing

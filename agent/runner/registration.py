@@ -23,7 +23,10 @@ def register_metrics(
     sinks: Iterable[SinkRunner],
     spark: SparkRunner | None,
 ) -> None:
-    """Register the metrics of all components, sources first. `spark` is the runner of the sinks on Spark."""
+    """Add the metrics of all components, with their routes and interceptors, to `registry`, sources first.
+
+    `spark` is the runner of the sinks on Spark; None without such sinks.
+    """
 
     def add_interceptor(
         owner: SourceSpec | SinkSpec, name: str, metrics: Metrics, declared: tuple[Metric, ...]
@@ -56,7 +59,10 @@ def register_metrics(
 def sink_metrics_by_channel(
     spec: AgentSpec, sinks: Iterable[SinkRunner], spark: SparkRunner | None
 ) -> dict[str, list[tuple[str | None, Metrics]]]:
-    """Return the consumer group and the metrics of each sink, by name of its channel."""
+    """Return name of a channel → consumer group and metrics of each sink on that channel.
+
+    The group is None for the default group of the channel. `spark` is the runner of the sinks on Spark, or None.
+    """
     by_channel: dict[str, list[tuple[str | None, Metrics]]] = {}
     for delivery in (member.delivery for runner in sinks for member in runner.members):
         by_channel.setdefault(delivery.spec.channel, []).append((delivery.spec.group, delivery.metrics))

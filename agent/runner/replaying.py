@@ -63,16 +63,19 @@ class PartitionSpan(NamedTuple):
 
     @property
     def remaining(self) -> OffsetRange:
-        """Offsets of the span that are not delivered yet."""
+        """Offsets of the span that are not delivered yet; of size 0 if the replay of the partition is complete."""
         return OffsetRange(self.start.next_offset or 0, self.span.end)
 
     @property
     def final_offset(self) -> int:
-        """Committed offset of a complete replay. A larger one is committed only if brokers have lost records."""
+        """Committed offset of a complete replay: end of the span, or oldest record if retention has removed the span.
+
+        A larger offset is committed only if brokers have lost records.
+        """
         return max(self.span.end, self.oldest)
 
     def describe_loss(self) -> str:
-        """Return the description of known records that retention removed or brokers lost; empty if there are none."""
+        """Return a sentence about records that brokers lost or retention removed; empty if no such loss is known."""
         if self.committed is not None and (end := self.final_offset) < self.committed:
             return (
                 f"partition {self.partition}: this replay has committed offset {self.committed}, and the span ends "
@@ -121,7 +124,10 @@ class Replay:
 
     @property
     def is_begun(self) -> bool:
-        """True if an earlier run has delivered some of the span."""
+        """True if an earlier run has delivered at least one record of the span.
+
+        A group that has only its start is not begun.
+        """
         return any(
             part.committed is not None and (part.remaining != part.span or part.committed != part.span.start)
             for part in self.parts
@@ -129,11 +135,14 @@ class Replay:
 
     @property
     def records(self) -> int:
-        """Number of records that are not delivered yet, including records without events."""
+        """Number of offsets that are not delivered yet, including records without events."""
         return sum(part.remaining.size for part in self.parts)
 
     def events(self) -> dict[int, int]:
-        """Count the events that are not delivered yet, by partition. Reads all of them."""
+        """Return the number of undelivered events by partition, without copies that `agent dlq replay` added.
+
+        Reads all remaining records. Partitions with nothing left are missing. Raises Retry if brokers do not answer.
+        """
         read = self.channel.kafka.read
         return {
             part.partition: sum(len(polled.without_replayed()) for polled in read(part.start, part.remaining))
@@ -142,12 +151,15 @@ class Replay:
         }
 
     def duplicate_risk(self) -> str:
-        """Return the reason why the sink cannot guarantee exactly-once delivery; empty if it can."""
+        """Return the reason why the sink may store duplicates after a kill; empty if it cannot. Raises Retry."""
         sink: Sink[Any] = self.sink.make()
         return sink.duplicate_risk(self.parts[0].start)
 
     def from_beginning(self) -> Replay:
-        """Return this replay reset to the beginning of the span, in a later generation, to redeliver all events."""
+        """Return a copy of this replay that begins with the first record of the span again, in a later generation.
+
+        The run of the copy redelivers all events. The original and the group's offsets do not change.
+        """
         epoch = next_epoch(max(part.start.generation.epoch for part in self.parts))
         parts = tuple(
             part._replace(start=part.start.replace(epoch=epoch).with_offset(part.span.start), committed=None)
@@ -156,7 +168,7 @@ class Replay:
         return replace(self, parts=parts)
 
     def _await_empty_group(self) -> None:
-        """Wait until the group has no members, since offsets can be committed without membership only then.
+        """Block until the replay's group has no members: only then can offsets be committed without membership.
 
         A killed run stays a member until its session times out. Raises Retry after `SESSION_SECONDS`.
         """
@@ -167,10 +179,13 @@ class Replay:
             time.sleep(REPLAY_CHECK_SECONDS)
 
     def run(self, on_progress: Callable[[int], None] = lambda delivered: None) -> Outcome:
-        """Deliver the rest of the span, and block until it is delivered.
+        """Deliver the rest of the span to the sink, block until it is delivered, and return the numbers of events.
 
-        `on_progress` is called about twice a second with the number of delivered events. Raises Retry if the sink
-        cannot deliver, after which another run resumes. Raises FlafkaError if the topic was recreated.
+        `on_progress` is called about twice a second with the number of events that this run has delivered. At the
+        first run, the start offsets are committed for the group before.
+
+        Raises Retry if the sink cannot deliver, after which another run resumes. Raises Hangs if the sink neither
+        delivers nor fails. Raises FlafkaError if the topic was recreated or brokers have lost records of the span.
         """
         if begin := [part.start.with_offset(part.span.start) for part in self.parts if part.committed is None]:
             self._await_empty_group()
@@ -220,7 +235,10 @@ class _SpanChannel(ChannelRunner):
         """Number of records that retention removed before they were taken, by partition."""
 
     def check_truncation_periodically(self) -> None:
-        """Call `check_truncation` once in `TRUNCATION_CHECK_SECONDS`, ignoring brokers that do not answer."""
+        """Call `check_truncation` at most once in `TRUNCATION_CHECK_SECONDS`, ignoring brokers that do not answer.
+
+        Raises FlafkaError as `check_truncation` does.
+        """
         if time.monotonic() < self._next_check:
             return
         self._next_check = time.monotonic() + TRUNCATION_CHECK_SECONDS
@@ -228,9 +246,10 @@ class _SpanChannel(ChannelRunner):
             self.check_truncation()
 
     def check_truncation(self) -> None:
-        """Raise FlafkaError if brokers have lost records of the span.
+        """Raise FlafkaError if a partition ends before the end of its span, as brokers have lost records of the span.
 
         The replay would otherwise wait for new records at the lost offsets, and deliver them as a part of the span.
+        Raises Retry if brokers do not answer.
         """
         ends = self.replay.channel.kafka.end_offsets()
         for part in self.replay.parts:
@@ -244,7 +263,7 @@ class _SpanChannel(ChannelRunner):
                 raise self.error
 
     def check_topic(self, committed: Assignment) -> None:
-        """Raise FlafkaError if the topic was recreated since the replay was planned."""
+        """Raise FlafkaError if this assignment has another topic ID than the plan, as the topic was recreated."""
         part, topic = self.parts.get(committed.partition), committed.topic_partition
         if part is not None and topic.topic_id != part.start.topic_partition.topic_id:
             self.error = FlafkaError(
@@ -254,7 +273,7 @@ class _SpanChannel(ChannelRunner):
             raise self.error
 
     def reader(self, owner: RebalanceListener, *, group: str | None, member: str) -> Reader:
-        """Return a reader of the channel that begins and ends with the span."""
+        """Return a reader of the channel for the replay's group, which takes only records of the span."""
         reader = super().reader(_SpanListener(owner, self), group=group, member=member)
         reader.stop_at({part.partition: part.span.end for part in self.replay.parts})
         return reader
@@ -268,10 +287,11 @@ class _SpanListener:
         self.revoked, self.lost = owner.revoked, owner.lost
 
     def assigned(self, committed: Sequence[Assignment]) -> Sequence[Assignment]:
-        """Return the assignments, with next offsets within the span.
+        """Return the sink's assignments with their offsets moved into the span.
 
-        Skip records that retention has removed, with a warning. Start at the end of what is left where brokers have
-        lost records, and at the beginning of the span where the group was deleted.
+        Records that retention has removed are skipped with a warning, and counted. Where brokers have lost records,
+        delivery starts at the end of the span. Where the group was deleted, it starts at the beginning of the span.
+        Raises the errors of `check_topic` and `check_truncation`.
         """
         begun = []
         for assignment in committed:
@@ -287,6 +307,10 @@ class _SpanListener:
         return starts
 
     def _within(self, start: Assignment, oldest: int) -> Assignment:
+        """Return `start` with its offset moved into the span.
+
+        `oldest` is the offset of the oldest record in the topic.
+        """
         part, offset = self._span.parts.get(start.partition), start.next_offset
         if part is None or offset is None:  # a partition that was added later has no records of the span
             return start
@@ -305,10 +329,11 @@ class _SpanListener:
 
 @contextmanager
 def open_replay(spec: AgentSpec, name: str, start: int, end: int) -> Iterator[Replay]:
-    """Open a sink's channel for the block, and yield the replay of a span of time to that sink.
+    """Open a sink's channel for the block, and yield the planned replay of a span of time to that sink.
 
-    `start` (inclusive) and `end` (exclusive) are milliseconds since the epoch. Raises FlafkaError if the sink cannot
-    be replayed to, and Retry if brokers do not answer.
+    `name` is the name or path of the sink. `start` (inclusive) and `end` (exclusive) are milliseconds since the
+    epoch. Nothing is delivered before `Replay.run`. Raises FlafkaError if the sink is not configured or cannot be
+    replayed to, and Retry if brokers do not answer.
     """
     live = _sink(spec, name)
     channel_spec = spec.channel(live.channel)
@@ -328,6 +353,7 @@ def open_replay(spec: AgentSpec, name: str, start: int, end: int) -> Iterator[Re
 
 
 def _sink(spec: AgentSpec, name: str) -> SinkSpec:
+    """Return the sink with this name or path. Raises FlafkaError if there is none, or if it is a query on Spark."""
     sink = next((sink for sink in spec.sinks if name in (sink.name, sink.path)), None)
     if sink is None:
         raise FlafkaError(f"no sink {name}: there are {', '.join(sink.name for sink in spec.sinks)}")
@@ -347,6 +373,11 @@ def _plan(
     start: int,
     end: int,
 ) -> Replay:
+    """Return the replay, with the span of each partition and the offset at which an earlier run stopped.
+
+    `known` are the live group's assignments before the channel was opened. Raises Retry if the topic was just
+    recreated or has no partitions.
+    """
     group = replay_group(channel.kafka.stream(live.group).group, live.path, start, end)
     cls = Components().get("sink", live.cls.type_name) if issubclass(live.cls, AtLeastOnceSink) else live.cls
     sink = replace(live, cls=cls, group=group, runner="local")

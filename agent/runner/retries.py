@@ -41,7 +41,10 @@ class Backoff:
         self._next = FIRST_WAIT_SECONDS
 
     def next_wait(self, error: BaseException) -> float:
-        """Return the seconds until the next attempt, at least `error.after` of a `Retry`."""
+        """Return the seconds until the next attempt, with 25 % jitter, and double the next wait up to `longest`.
+
+        A Retry with an `after` sets the least number of seconds.
+        """
         seconds = self._next * random.uniform(0.75, 1.25)
         self._next = min(self._next * 2, self._longest)
         return max(seconds, (error.after if isinstance(error, Retry) else None) or 0.0)
@@ -55,6 +58,10 @@ class Retries:
     """
 
     def __init__(self, path: str, *metrics: Metrics, longest: float = LONGEST_WAIT_SECONDS) -> None:
+        """`path` names the log.
+
+        All of `metrics` get the error and the gauges. `longest` is the longest wait in seconds.
+        """
         self.log, self.metrics = logging.getLogger(path), metrics
         self.last: BaseException | None = None
         self.attempt = 0
@@ -71,13 +78,16 @@ class Retries:
         self._next_attempt_time = 0.0
 
     def start_attempt(self) -> None:
-        """Record the start of an attempt, for a component that never reports a success."""
+        """Record the time at which an attempt starts, for a component that never reports a success.
+
+        A failure more than `STEADY_SECONDS` later counts as the first one again.
+        """
         self._began = time.monotonic()
 
     def failed(
         self, error: BaseException, backoff: Backoff | None = None, *, what: str = "", then: str = ""
     ) -> float:
-        """Report a failure in log and metrics, and return the seconds until the next attempt.
+        """Report a failure in log and metrics, and return the seconds until the next attempt. The caller waits.
 
         `backoff` replaces the common one, for callers with several concurrent attempts. For the log, `what` precedes
         the error text, and `then` replaces the announcement of the next attempt.
@@ -124,14 +134,14 @@ class Retries:
         return seconds
 
     def gauges(self) -> dict[str, float]:
-        """Return the gauges that metrics have until the component works again."""
+        """Return the gauges `RETRY`: number of failed attempts, and time of the next one in ms since the epoch."""
         return {"RetryAttempt": self.attempt, "RetryTime": round(self._next_attempt_time * 1000)}
 
     def recovered(self, *, tried: bool = True) -> None:
-        """Record that the component works again.
+        """Record that the component works again: clear error and gauges, and start over with the shortest wait.
 
-        A component that is open and was not `tried` may fail at its first event each time. Its waits still grow, and
-        `check_recovery` reports the recovery once it has not failed for a while.
+        With `tried` False the component has only opened, and may fail at its first event each time. Its waits still
+        grow, and `check_recovery` clears the error once the component has not failed for a while.
         """
         with self._lock:
             self._untried = not tried
@@ -143,12 +153,19 @@ class Retries:
                 self.start_attempt()
 
     def check_recovery(self) -> None:
-        """Report the recovery of an open component that has not failed for a while. Call it about once a second."""
+        """Clear the error of a component that is open, untried, and has not failed for `QUIET_SECONDS`.
+
+        Each relapse doubles this time. Call it about once a second.
+        """
         with self._lock:
             if self._untried and time.monotonic() - self._began > QUIET_SECONDS * 2**self._relapses:
                 self._report_recovery()
 
     def _report_recovery(self) -> None:
+        """Clear the shown error and the gauges in the metrics, and log the recovery; no-op without a shown error.
+
+        An error that the component has set since stays.
+        """
         if not self._shown:
             return
         for metrics in self.metrics:
@@ -160,9 +177,9 @@ class Retries:
 
 
 def log_failure(log: logging.Logger, level: int, sentence: str, error: BaseException) -> None:
-    """Log the reason of a retry at `level`.
+    """Log `sentence` at `level`, with the traceback of `error` and its causes where a person may need it.
 
-    The traceback, with causes, is included if DEBUG is logged, and always for other errors than FlafkaError.
+    The traceback is logged if DEBUG is enabled, and always for errors that are no FlafkaError.
     """
     with_traceback = log.isEnabledFor(logging.DEBUG) or not isinstance(error, FlafkaError)
     exc_info = (type(error), error, plugin_traceback(error)) if with_traceback else None
@@ -170,7 +187,11 @@ def log_failure(log: logging.Logger, level: int, sentence: str, error: BaseExcep
 
 
 def describe_error(error: BaseException) -> str:
-    """Return an error's message for users, with the line of the plugin that raised it, unless it is a FlafkaError."""
+    """Return the text of an error for users.
+
+    For a FlafkaError this is its message. Other errors, and violations of a contract, have the line of the plugin
+    behind it. An error whose own `__str__` fails gives the name of its class.
+    """
     try:
         if isinstance(error, ContractViolation):
             where = plugin_location(error)
@@ -186,13 +207,17 @@ def describe_error(error: BaseException) -> str:
 
 
 def add_brokers(text: str, brokers: Mapping[str, str]) -> str:
-    """Append `--bootstrap-server` to a text that ends with a command `agent group` or `agent topic`."""
+    """Return the text with `--bootstrap-server` appended if it ends with a command `agent group` or `agent topic`.
+
+    `brokers` has the servers by `group` or `topic`. Other texts, and commands without such servers, are returned as
+    they are.
+    """
     match = _KAFKA_COMMAND.search(text)
     servers = brokers.get(match[1]) if match is not None else None
     return f"{text} --bootstrap-server {shlex.quote(servers)}" if servers else text
 
 
 def clear_retry_gauges(metrics: Metrics) -> None:
-    """Remove the gauges of a failing component."""
+    """Remove the gauges `RETRY` from the metrics of a component that works again."""
     for name in RETRY:
         metrics.remove(name)

@@ -34,7 +34,10 @@ class Worker:
         self.thread = threading.Thread(target=self.run, name=path, daemon=True)
 
     def run(self) -> None:
-        """Run `work`, again after each failure, until it returns or `stopping` is set."""
+        """Call `work` until it returns or `stopping` is set, and close the component after each call.
+
+        After an exception, which is reported in log and metrics, wait and call `work` again. Never raises.
+        """
         while not self.stopping.is_set():
             try:
                 self.work()
@@ -46,20 +49,26 @@ class Worker:
             self.stopping.wait(seconds)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread. Raises RuntimeError if the system refuses a thread for 5 s."""
         start_thread(self.thread)
 
     def work(self) -> None:
-        """Open the component and use it until `stopping` is set."""
+        """Open the component and use it until `stopping` is set.
+
+        An exception is a failure, after which `run` calls it again.
+        """
         raise NotImplementedError
 
     def close(self) -> None:
-        """Release the component."""
+        """Close the component. An error is only logged. May be called for a component that is not open."""
         close_component(self.component, self.log)
 
 
 def close_component(component: Component[Any], log: logging.Logger) -> None:
-    """Close a component, and only log a failure, so that others are closed as well."""
+    """Close a component, and log an error as a warning instead of raising it.
+
+    The caller can so close further components.
+    """
     try:
         component.close()
     except ANY_FAILURE as e:

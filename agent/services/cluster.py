@@ -41,7 +41,7 @@ class Cluster(ABC):
     """Seconds between SIGTERM and SIGKILL."""
 
     def __init__(self, directory: Path | str, *, fixed_ports: bool = True) -> None:
-        """With `fixed_ports`, prefer the documented ports at the first start."""
+        """`directory` need not exist. With `fixed_ports`, prefer the documented ports at the first start."""
         self.directory = Path(directory).expanduser().absolute()
         self._fixed_ports = fixed_ports
         self.log_ports: AgentLogPorts | None = None
@@ -62,40 +62,40 @@ class Cluster(ABC):
 
     @abstractmethod
     def default_ports(self) -> Mapping[str, int]:
-        """Return every port of the servers by name, for FLAFKA_INSTANCE=0."""
+        """Return name → port of every port of the servers, for FLAFKA_INSTANCE=0."""
 
     def preferred_ports(self) -> Mapping[str, int]:
-        """Return `default_ports`, shifted by FLAFKA_INSTANCE."""
+        """Return `default_ports`, each plus 100 times FLAFKA_INSTANCE."""
         return {name: port + INSTANCE_STEP * instance_number() for name, port in self.default_ports().items()}
 
     @abstractmethod
     def names(self) -> list[str]:
-        """Return the names of the servers in the order of their start."""
+        """Return the names of the servers on this host in the order of their start."""
 
     @abstractmethod
     def prepare(self, java: Java, lib: Path) -> None:
-        """Write the configuration, and format the storage before the first start."""
+        """Write the configuration, and format the storage before the first start. `lib` has the jars."""
 
     @abstractmethod
     def command(self, name: str, java: Java, lib: Path) -> list[str]:
-        """Return the command line of one server."""
+        """Return the command line of the server `name`. `lib` has the jars."""
 
     @abstractmethod
     def unready_reason(self) -> str | None:
-        """Return why some server is not ready, in words; None if all are."""
+        """Return the reason why some server is not ready, in words; None if all are ready."""
 
     # --- overridden by some kinds of cluster
 
     def variables(self) -> Mapping[str, str]:
-        """Return environment variables with its addresses. Raises `ServiceError` before the first start."""
+        """Return environment variables with the cluster's addresses. Raises ServiceError before the first start."""
         return {f"FLAFKA_{self.service.upper()}": self.address}
 
     def environment(self) -> Mapping[str, str]:
-        """Return the environment variables of the servers; by default of this process."""
+        """Return the environment variables of the servers; by default the ones of this process."""
         return os.environ
 
     def start_blocker(self, name: str) -> str | None:
-        """Return what a server needs before its start, in words; None if nothing."""
+        """Return the condition that a server's start waits for, in words; None if it can start now."""
         return None
 
     def describe_listener(self, port: int) -> str:
@@ -103,15 +103,16 @@ class Cluster(ABC):
         return "another program"
 
     def port_change_hint(self) -> str:
-        """Return how to change the ports of this cluster, in words."""
+        """Return the advice for a change of this cluster's ports, in words."""
         return f'remove "ports" from {self.directory / "cluster.json"}, to choose other ports'
 
     # --- common to all clusters
 
     def start(self, timeout: float = 120) -> Self:
-        """Start the servers that do not run, and wait until all are ready.
+        """Start the servers that do not run, block until all are ready, and return this cluster.
 
-        Raises `ServiceError`. If another program has one of the ports, the servers started by this call are stopped.
+        Raises ServiceError if they are not ready after `timeout` seconds, or if one ends. If another program has one
+        of the ports, the servers started by this call are stopped.
         """
         lib, java = ensure(self.service), find_java()
         with self._exclusive():
@@ -138,13 +139,13 @@ class Cluster(ABC):
         return self
 
     def _checked_unready_reason(self) -> str | None:
-        """Return `unready_reason`, then check the ports: another program may have answered."""
+        """Return `unready_reason`. Raises PortInUse if another program may have answered in place of a server."""
         reason = self.unready_reason()
         self._check_ports()
         return reason
 
     def foreign_listeners(self) -> dict[str, int]:
-        """Return the ports, by name, on which another program than this cluster's servers listens."""
+        """Return name → port of the ports on which another program than this cluster's servers listens."""
         sockets = listeners()
         # A listener on another address does not conflict.
         busy = {name: port for name, port in self.ports.items() if port in sockets and not _is_free(port, self.host)}
@@ -158,10 +159,12 @@ class Cluster(ABC):
         return {name: port for name, port in busy.items() if port in sockets and not sockets[port] & own}
 
     def _check_ports(self) -> None:
+        """Raise PortInUse if another program listens on a port of this cluster."""
         if error := self._port_error():
             raise error
 
     def _port_error(self) -> PortInUse | None:
+        """Return the error for the first port on which another program listens; None if there is none."""
         for name, port in self.foreign_listeners().items():
             return PortInUse(
                 f"port {port}, which this cluster uses for {name}, is taken by {self.describe_listener(port)}\n"
@@ -176,7 +179,7 @@ class Cluster(ABC):
         return self
 
     def stop(self) -> None:
-        """Stop every server. On return, none runs."""
+        """Stop every server, and block until none runs. A server is killed after `grace` seconds."""
         with self._exclusive():
             servers = [self.server(name) for name in self.names()]
             for server in servers:
@@ -185,12 +188,12 @@ class Cluster(ABC):
                 server.stop(self.grace)
 
     def restart(self, name: str, timeout: float = 120) -> None:
-        """Stop one server, then start all servers that do not run."""
+        """Stop one server, start all servers that do not run, and block until all are ready. Raises ServiceError."""
         self.server(name).stop(self.grace)
         self.start(timeout)
 
     def kill(self, name: str, number: signal.Signals = signal.SIGKILL) -> None:
-        """Send a signal to one server; after SIGKILL and SIGTERM, wait for its end."""
+        """Send a signal to one server; after SIGKILL and SIGTERM, wait up to `grace` seconds for its end."""
         self.server(name).signal(number)
         if number in (signal.SIGKILL, signal.SIGTERM):
             self.server(name).wait(self.grace)
@@ -200,7 +203,7 @@ class Cluster(ABC):
         return all(self.server(name).pid for name in self.names())
 
     def server(self, name: str) -> ServerProcess:
-        """Return the process of one server."""
+        """Return the process of one server, which need not run."""
         return ServerProcess(name, self.directory)
 
     @property
@@ -236,7 +239,10 @@ class Cluster(ABC):
 
     @contextlib.contextmanager
     def _exclusive(self) -> Iterator[None]:
-        """Hold the lock of the cluster: only one program at a time may start or stop it."""
+        """Hold the lock of the cluster for the block: only one program at a time may start or stop it.
+
+        Blocks until the lock is free. Raises ServiceError if the directory cannot be written.
+        """
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
             lock = (self.directory / "lock").open("w")
@@ -247,7 +253,10 @@ class Cluster(ABC):
             yield
 
     def _assign_ports(self) -> None:
-        """Choose ports for names without a port."""
+        """Choose and store ports for names without a port.
+
+        Raises ServiceError if servers run whose ports are lost.
+        """
         known = self.state().get("ports", {})
         if not known and (running := [name for name in self.names() if self.server(name).pid]):
             raise ServiceError(
@@ -317,6 +326,7 @@ def site_xml(properties: Mapping[str, str]) -> str:
 
 
 def _is_free(port: int, host: str = HOST) -> bool:
+    """Return True if a server could listen on the port of this address now."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as the servers do
         try:
@@ -327,7 +337,7 @@ def _is_free(port: int, host: str = HOST) -> bool:
 
 
 def is_listening(port: int, host: str = HOST) -> bool:
-    """Return True if a program accepts connections on the port."""
+    """Return True if a program accepts connections on the port within a second."""
     with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1):
         return True
     return False

@@ -58,7 +58,10 @@ class HdfsCluster(Cluster):
     service: ClassVar[str] = "hdfs"
 
     def __init__(self, directory: Path | str, *, datanodes: int | None = None, fixed_ports: bool = True) -> None:
-        """Use this number of DataNodes; None for the previous number, at first 1. Files have up to three replicas."""
+        """`datanodes` is the number of DataNodes; None for the previous number, at first 1.
+
+        Files have up to three replicas.
+        """
         super().__init__(directory, fixed_ports=fixed_ports)
         count = datanodes or self.state().get("datanodes", 1)
         self._datanodes = [f"datanode-{number}" for number in range(1, count + 1)]
@@ -99,7 +102,10 @@ class HdfsCluster(Cluster):
         return ports
 
     def prepare(self, java: Java, lib: Path) -> None:
-        """Write a directory of configuration per server, and format the NameNode."""
+        """Write the configuration of each server, and format the NameNode before the first start.
+
+        Raises ServiceError.
+        """
         self.save_state(datanodes=len(self._datanodes))
         for name in self.names():
             conf = self._conf(name)
@@ -188,7 +194,10 @@ class HdfsCluster(Cluster):
         return java_command(java, [lib / "*", *appenders, self._conf(name)], main, heap_mb=heap, options=options)
 
     def shell(self, arguments: Sequence[str], java: Java, lib: Path) -> list[str]:
-        """Return a command line of `hdfs`: `-ls /` or `dfs -ls /`, `dfsadmin …`, `fsck …`. Raises `ServiceError`."""
+        """Return a command line of `hdfs`: `-ls /` or `dfs -ls /`, `dfsadmin …`, `fsck …`.
+
+        Raises ServiceError for another command.
+        """
         tools = {
             "dfs": "org.apache.hadoop.fs.FsShell",
             "dfsadmin": "org.apache.hadoop.hdfs.tools.DFSAdmin",
@@ -202,7 +211,10 @@ class HdfsCluster(Cluster):
         return [*command, *tool_arguments]
 
     def unready_reason(self) -> str | None:
-        """Return why HDFS is not ready: safe mode must be off, and every DataNode live and registered."""
+        """Return the reason why HDFS is not ready; None if it is ready.
+
+        Safe mode must be off, and every DataNode live and registered.
+        """
         status = self.status()
         if status.state != "Operational":
             return f"the NameNode is {status.state}"
@@ -224,7 +236,7 @@ class HdfsCluster(Cluster):
 
 
 def _jmx(port: int, service: str, name: str) -> dict[str, Any] | None:
-    """Return one JMX bean of a Hadoop server; None if unavailable."""
+    """Return one JMX bean of the Hadoop server at this port; None if it does not answer."""
     try:
         beans = json.loads(fetch_page(HOST, port, f"/jmx?qry=Hadoop:service={service},name={name}")[1])["beans"]
     except (ValueError, KeyError):

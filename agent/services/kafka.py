@@ -116,7 +116,7 @@ class BrokerListeners(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "BrokerListeners":
-        """Parse `host` or `host:port`. Raises `ServiceError`."""
+        """Return the listeners for a text `host` or `host:port`. Raises ServiceError if it is another text."""
         host, _, port = text.strip().partition(":")
         if not host or not (port or str(PORT)).isdecimal():
             raise ServiceError(f"{text!r} is not a host, or host:port")
@@ -142,10 +142,10 @@ class KafkaCluster(Cluster):
         node: int | None = None,
         hosts: Sequence[str] = (),
     ) -> None:
-        """Use `heap_mb` for brokers from their next start; benchmarks use 512.
+        """`heap_mb` is the heap of each broker from its next start on; benchmarks use 512.
 
-        `node` is the broker of this host, and `hosts` are the three hosts as `host` or `host:port`. Both are stored,
-        and later calls must agree. Raises `ServiceError`.
+        `node` is the number of the broker on this host, and `hosts` are the three hosts as `host` or `host:port`.
+        Both are stored, and later calls must agree. Raises ServiceError if they do not.
         """
         super().__init__(directory, fixed_ports=fixed_ports)
         self._heap_mb = heap_mb
@@ -156,6 +156,7 @@ class KafkaCluster(Cluster):
             self.host = self._hosts[self._node].host
 
     def _check_hosts(self, node: int | None, hosts: Sequence[str]) -> None:
+        """Raise ServiceError if node and hosts are not three different hosts, or differ from the stored ones."""
         if node is None:
             return
         if len(set(hosts)) != len(NODES) or node not in NODES:
@@ -173,7 +174,7 @@ class KafkaCluster(Cluster):
 
     @property
     def address(self) -> str:
-        """Bootstrap servers."""
+        """Bootstrap servers as `host:port,…`. Raises ServiceError before the first start."""
         return self.bootstrap_servers
 
     @property
@@ -217,13 +218,14 @@ class KafkaCluster(Cluster):
             self.save_state(cluster_id=self._stored_id() or self._new_id())
 
     def _stored_id(self) -> str | None:
-        """Return the cluster id in the data of this host; None without data."""
+        """Return the cluster ID in the data directories of this host; None without data."""
         for name in self.names():
             with contextlib.suppress(FileNotFoundError), self._storage(name).open("rb") as file:
                 return str(javaproperties.load(file)["cluster.id"])
         return None
 
     def _new_id(self) -> str:
+        """Return a new cluster ID; on three hosts the same one on each."""
         # Hosts that start independently must agree on the id, so it is derived from their names.
         names = repr(sorted(self._hosts.items())).encode()
         identity = hashlib.sha256(names).digest()[:16] if self._hosts else secrets.token_bytes(16)
@@ -232,14 +234,14 @@ class KafkaCluster(Cluster):
 
     @property
     def cluster_id(self) -> str:
-        """Cluster id, which identifies its brokers. Raises `ServiceError` before the first start."""
+        """ID by which the brokers of this cluster are recognized. Raises ServiceError before the first start."""
         try:
             return str(self.state()["cluster_id"])
         except KeyError:
             raise ServiceError(f"no cluster in {self.directory}: it was never started") from None
 
     def foreign_cluster_error(self, cluster_id: str | None) -> str | None:
-        """Return an error message if the id at these addresses is that of another cluster; else None."""
+        """Return an error text if `cluster_id`, of brokers that answer, is not this cluster's; None if it is."""
         if cluster_id == self.cluster_id:
             return None
         return (
@@ -248,7 +250,7 @@ class KafkaCluster(Cluster):
         )
 
     def find_foreign_cluster(self) -> str | None:
-        """Return an error message if another cluster answers at these addresses; else None."""
+        """Return an error text if another cluster answers at this cluster's addresses; None without an answer."""
         view = self._describe()
         return None if view is None else self.foreign_cluster_error(view.cluster_id)
 
@@ -260,13 +262,13 @@ class KafkaCluster(Cluster):
         return f"the Kafka cluster {view.cluster_id}: another user's?"
 
     def port_change_hint(self) -> str:
-        """Return how to change the ports: with three hosts, in their names."""
+        """Return the advice for a change of the ports: with three hosts, other names of the hosts."""
         if self._node is None:
             return super().port_change_hint()
         return "give all three hosts another port and another --dir: --nodes HOST:PORT,HOST:PORT,HOST:PORT"
 
     def prepare(self, java: Java, lib: Path) -> None:
-        """Write a directory of configuration per broker, and format its storage."""
+        """Write the configuration of each broker on this host, and format new storage. Raises ServiceError."""
         endpoints = self._endpoints()
         voters = ",".join(f"{node}@{host}:{port}" for node, (host, _, port) in endpoints.items())
         for node, name in zip(self._nodes(), self.names(), strict=True):
@@ -279,7 +281,7 @@ class KafkaCluster(Cluster):
         self._format(java, lib)
 
     def _format(self, java: Java, lib: Path) -> None:
-        """Format every unformatted storage with the cluster id."""
+        """Format the unformatted storages of this host with the cluster ID. Raises ServiceError."""
         fresh = [name for name in self.names() if not self._storage(name).exists()]
         if running := [name for name in fresh if self.server(name).pid]:
             raise ServiceError(
@@ -312,9 +314,11 @@ class KafkaCluster(Cluster):
         return str(self.directory / "conf" / name / "server.properties")
 
     def unready_reason(self) -> str | None:
-        """Return why the cluster is not ready: every broker must listen and be unfenced, and a controller be active.
+        """Return the reason why the cluster is not ready; None if it is ready.
 
-        On one of three hosts, the only running broker counts as ready: it cannot serve before a second one runs.
+        Every broker must listen and be unfenced, and a controller must be active. On one of three hosts, the only
+        running broker counts as ready: it cannot serve before a second one runs. Raises PortInUse if another cluster
+        answers.
         """
         if self._node is not None:
             running = [node for node, (host, _, port) in self._endpoints().items() if is_listening(port, host)]
@@ -339,7 +343,7 @@ class KafkaCluster(Cluster):
         return "the controllers have not elected a leader" if view.controller is None else None
 
     def status(self) -> KafkaStatus:
-        """Return the status of the cluster within seconds. Raises `ServiceError` before the first start."""
+        """Return the status of the cluster, after at most about 6 s. Raises ServiceError before the first start."""
         servers = {node: self.server(f"broker-{node}") for node in NODES}
         alive = {node for node, server in servers.items() if server.pid or node not in self._nodes()}
         view, deadline = None, time.monotonic() + 6
@@ -368,7 +372,10 @@ class KafkaCluster(Cluster):
         )
 
     def _describe(self) -> "_ClusterDescription | None":
-        """Describe the cluster, or another cluster at its addresses if it does not answer; None if none answers."""
+        """Return the description of this cluster by its brokers; None if no broker answers.
+
+        If only another cluster answers at these addresses, return the description of that one.
+        """
         view = self._describe_at(self.bootstrap_servers)
         if view is None or view.cluster_id == self.cluster_id:
             return view
@@ -376,7 +383,7 @@ class KafkaCluster(Cluster):
         return next((own for own in views if own is not None and own.cluster_id == self.cluster_id), view)
 
     def _describe_at(self, servers: str) -> "_ClusterDescription | None":
-        """Describe the cluster at these bootstrap servers; None if no broker answers."""
+        """Return the description of the cluster at these bootstrap servers; None if no broker answers within 2 s."""
         from kafka import KafkaAdminClient
         from kafka.errors import KafkaError
 

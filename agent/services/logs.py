@@ -34,7 +34,11 @@ class AgentLogPorts:
 
 
 def log4j2_options(name: str, log: Path, settings: Path, agent_ports: AgentLogPorts | None) -> list[str]:
-    """Return options of a JVM with log4j 2. `settings` is a file with `LOG4J2`; an agent's appender is added."""
+    """Return the options of a JVM with log4j 2 that logs into the file `log`, and also to an agent.
+
+    `agent_ports` None leaves the agent out. `settings` is a file with `LOG4J2`. `name` names the application in
+    events.
+    """
     files = [settings]
     options = [f"-Dflafka.log={log}"]
     if agent_ports is not None:
@@ -44,7 +48,10 @@ def log4j2_options(name: str, log: Path, settings: Path, agent_ports: AgentLogPo
 
 
 def log4j1_options(name: str, log: Path, agent_ports: AgentLogPorts | None) -> list[str]:
-    """Return options of a JVM with log4j 1, which logs as its class path says, or only to the agent."""
+    """Return the options of a JVM with log4j 1: it logs to an agent, or as its class path says.
+
+    `agent_ports` None leaves the agent out. `name` names the application in events.
+    """
     options = [f"-Dflafka.log={log}"]
     if agent_ports is not None:
         settings = CONF / "log4j" / "log4j.xml"

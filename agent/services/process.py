@@ -51,7 +51,7 @@ class ServerProcess:
         return None
 
     def start(self, command: list[str], environment: Mapping[str, str] = os.environ) -> None:
-        """Start the server in its own session, so that Ctrl-C and logout do not end it. Idempotent."""
+        """Start the server in its own session, so that Ctrl-C and logout do not end it. No effect if it runs."""
         if self.pid is not None:
             return
         for file in (self.output, self._pid_file):
@@ -75,13 +75,16 @@ class ServerProcess:
         self._pid_file.write_text(json.dumps({"pid": pid, "started": _start_time(pid)}))
 
     def signal(self, number: signal.Signals) -> None:
-        """Send a signal if the server runs."""
+        """Send a signal to the server; no effect if it does not run."""
         if (pid := self.pid) is not None:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, number)
 
     def stop(self, grace: float) -> bool:
-        """Send SIGTERM, and SIGKILL after `grace` seconds. Return False if the server had to be killed."""
+        """Send SIGTERM, and SIGKILL after `grace` seconds, and block until the server has ended.
+
+        Return True if it ended by itself, also if it did not run; False if it had to be killed.
+        """
         self.signal(signal.SIGTERM)
         ended = self.wait(grace)
         if not ended:
@@ -91,7 +94,7 @@ class ServerProcess:
         return ended
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the end of the server. Return False if it still runs after `seconds`."""
+        """Block until the server has ended, and return True; return False if it still runs after `seconds`."""
         deadline = time.monotonic() + seconds
         while self.pid is not None:
             if time.monotonic() > deadline:
@@ -100,15 +103,18 @@ class ServerProcess:
         return True
 
     def sockets(self) -> set[str]:
-        """Return its open files and sockets, as `open_files`. Raises PermissionError for another user's process."""
+        """Return the server's open files and sockets, as `open_files`; empty if it does not run.
+
+        Raises PermissionError for another user's process.
+        """
         return open_files(self.pid)
 
     def last_error(self) -> str:
-        """Return the last error in its log since this object started it; empty if there is none."""
+        """Return the last error in the server's log since this object started it, or in its output; empty if none."""
         return last_error(self.log, self._log_start) or last_error(self.output)
 
     def log_tail(self, lines: int = 8) -> str:
-        """Return the last lines of its log and output, for an error message."""
+        """Return the last `lines` lines of the server's log and output, indented, for an error message."""
         tail: deque[str] = deque(maxlen=lines)
         for file in (self.log, self.output):
             with contextlib.suppress(FileNotFoundError), file.open(errors="replace") as text:
@@ -117,7 +123,7 @@ class ServerProcess:
 
 
 def _inherited() -> list[int]:
-    """Return inherited descriptors other than the standard ones, such as that of a shell's lock."""
+    """Return the inheritable file descriptors above 2, such as the one of a shell's lock."""
     descriptors = []
     for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):  # such as the descriptor of this listing
@@ -141,7 +147,7 @@ def _start_time(pid: int) -> int | None:
 
 
 def open_files(pid: int | None) -> set[str]:
-    """Return the open files of a process, and sockets named as by `listeners`.
+    """Return the paths of a process's open files, and its sockets named as by `listeners`; empty without a process.
 
     Raises PermissionError for another user's process.
     """
@@ -154,7 +160,7 @@ def open_files(pid: int | None) -> set[str]:
 
 
 def listeners(*, udp: bool = False) -> dict[int, set[str]]:
-    """Return by port the sockets of all users that listen for connections, or with `udp` for datagrams."""
+    """Return port → sockets, as `socket:[inode]`, of all users that listen on TCP, or with `udp` on UDP."""
     sockets: dict[int, set[str]] = {}
     protocol, listening = ("udp", "07") if udp else ("tcp", "0A")
     for table in (f"/proc/net/{protocol}", f"/proc/net/{protocol}6"):
@@ -167,9 +173,9 @@ def listeners(*, udp: bool = False) -> dict[int, set[str]]:
 
 
 def await_ready(unready_reason: Callable[[], str | None], servers: Sequence[ServerProcess], seconds: float) -> None:
-    """Wait until `unready_reason` returns None.
+    """Block until `unready_reason` returns None and all servers run.
 
-    Raises `ServiceError` with the end of the log if a server ends, or after `seconds`.
+    Raises ServiceError with the end of the log if a server ends, or after `seconds`.
     """
     deadline = time.monotonic() + seconds
     while True:

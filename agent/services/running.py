@@ -31,7 +31,7 @@ MIN_PAUSE_SECONDS, MAX_PAUSE_SECONDS = 0.002, 0.05
 
 
 def until(condition: Callable[[], Any], what: str = "a condition", seconds: float = WAIT_TIMEOUT_SECONDS) -> None:
-    """Wait until the condition holds. Raises ServiceError after `seconds`."""
+    """Block until the condition is true. Raises ServiceError, with the text `what`, after `seconds`."""
     deadline, pause = time.monotonic() + seconds, MIN_PAUSE_SECONDS
     while not condition():
         if time.monotonic() > deadline:
@@ -41,7 +41,7 @@ def until(condition: Callable[[], Any], what: str = "a condition", seconds: floa
 
 
 def free_ports(count: int) -> list[int]:
-    """Return distinct TCP ports without a listener.
+    """Return `count` distinct TCP ports of the loopback address without a listener.
 
     A JVM takes seconds until it listens. To avoid conflicts meanwhile, the ports are below the range of outgoing
     connections, if known. Processes of one user get different ports in turn. Raises ServiceError if too few are free.
@@ -71,6 +71,7 @@ def free_ports(count: int) -> list[int]:
 
 
 def _any_ports(count: int) -> list[int]:
+    """Return distinct ports that the system chooses."""
     with contextlib.ExitStack() as stack:
         probes = [stack.enter_context(socket.socket()) for _ in range(count)]
         for probe in probes:
@@ -120,13 +121,13 @@ class RunningAgent:
 
     @property
     def log(self) -> str:
-        """Log of this process so far."""
+        """Log of this process so far, without the log of earlier processes in the same file."""
         with self._log.open("rb") as file:
             file.seek(self._log_start)
             return file.read().decode(errors="replace")
 
     def get(self, path: str) -> tuple[int, bytes]:
-        """Return status and body of a page of its HTTP server; `(0, b"")` if unavailable."""
+        """Return status and body of a page of the agent's HTTP server; `(0, b"")` if it does not answer."""
         if self._address is None:
             match = re.search(r"metrics on http://([\d.]+):(\d+)/", self.log)
             if match is None:
@@ -135,15 +136,18 @@ class RunningAgent:
         return fetch_page(*self._address, path)
 
     def metrics(self) -> dict[str, dict[str, str]]:
-        """Return the metrics as in Flume's JSON; empty if the agent does not answer."""
+        """Return component → counter → value as text, as in Flume's JSON; empty if the agent does not answer."""
         return cast("dict[str, dict[str, str]]", json.loads(self.get("/metrics")[1] or b"{}"))
 
     def count(self, component: str, counter: str) -> int:
-        """Return a counter, such as `count("SOURCE.s1", "EventAcceptedCount")`; 0 if missing."""
+        """Return a counter, such as `count("SOURCE.s1", "EventAcceptedCount")`; 0 if it is missing."""
         return int(float(self.metrics().get(component, {}).get(counter, 0)))
 
     def failing(self) -> dict[str, str]:
-        """Return failing components and the reasons, by `/healthz`. Empty only if the agent answers."""
+        """Return component → reason of failing components, by `/healthz`.
+
+        An agent that does not answer counts as failing.
+        """
         status, body = self.get("/healthz")
         if not body:
             return {"agent": "does not answer"}
@@ -152,18 +156,21 @@ class RunningAgent:
         return failing
 
     def degraded(self) -> dict[str, str]:
-        """Return degraded components and the reasons, by `/healthz`."""
+        """Return component → reason of degraded components, by `/healthz`. Raises ValueError without an answer."""
         degraded: dict[str, str] = json.loads(self.get("/healthz")[1])["degraded"]
         return degraded
 
     def port(self, source: str) -> int:
-        """Wait until the source listens; return its port, or the last of several."""
+        """Block until the source listens, by the log, and return its port; the last one of several.
+
+        Raises ServiceError.
+        """
         listening = re.compile(rf"\.{source}: listening on \S+ port (\d+)")
         self.until(lambda: listening.search(self.log), f"source {source} to listen")
         return int(listening.findall(self.log)[-1])
 
     def stacks(self, seconds: float = 5.0) -> str:
-        """Return the stack of each thread, which SIGQUIT logs; incomplete after `seconds`."""
+        """Return the stack of each thread, which SIGQUIT logs; perhaps incomplete after `seconds`."""
         before = len(self.log)
         self.process.send_signal(signal.SIGQUIT)
         with contextlib.suppress(ServiceError):
@@ -173,7 +180,10 @@ class RunningAgent:
     # --- waiting and stopping
 
     def until(self, condition: Callable[[], Any], what: str, seconds: float = WAIT_TIMEOUT_SECONDS) -> None:
-        """Wait like `until`. Raises ServiceError, with the end of the log, also if the agent ends before."""
+        """Block until the condition is true.
+
+        Raises ServiceError, with the end of the log, after `seconds`, or if the agent ends before.
+        """
         holds = False  # evaluated once: the condition may hold only for a moment
 
         def holds_or_ended() -> bool:
@@ -190,22 +200,23 @@ class RunningAgent:
             raise self._error(f"the agent ended with {self.process.poll()} before {what}")
 
     def wait_until_healthy(self) -> None:
-        """Wait until no component fails."""
+        """Block until no component fails. Raises ServiceError."""
         self.until(lambda: not self.failing(), "the agent to be healthy")
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Send a signal, wait for the end of the process, and return its exit code."""
+        """Send a signal, block until the process has ended, and return its exit code. Raises ServiceError."""
         self.process.send_signal(number)
         return self.wait_for_exit()
 
     def wait_for_exit(self, seconds: float = WAIT_TIMEOUT_SECONDS) -> int:
-        """Wait for the end of the process, and return its exit code."""
+        """Block until the process has ended, and return its exit code. Raises ServiceError after `seconds`."""
         try:
             return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             raise self._error("the agent did not end") from None
 
     def _error(self, text: str) -> ServiceError:
+        """Return the error with this text, the failing components, the end of the log, and all stacks."""
         log, health, stacks = self.log[-4000:], "", ""
         if self.process.poll() is None:
             if failing := self.failing():

@@ -42,7 +42,7 @@ class SolrCluster(Cluster):
         return {SOLR: 18983}
 
     def prepare(self, java: Java, lib: Path) -> None:
-        """Create Solr's home, with the core `events`."""
+        """Write the configuration, and create the core `events` before the first start."""
         home = self.directory / "data"
         for folder in (home, self.directory / "conf", self.server(SOLR).log.parent):
             folder.mkdir(parents=True, exist_ok=True)
@@ -74,8 +74,9 @@ class SolrCluster(Cluster):
         return [*command, str(conf / "jetty.xml")]
 
     def unready_reason(self) -> str | None:
-        """Return why Solr is not ready: every core must be open and have replayed its transaction log.
+        """Return the reason why Solr is not ready; None if it is ready.
 
+        Raises ServiceError if a core cannot be opened. Every core must be open and have replayed its transaction log.
         A core answers during the replay. If it is stopped then, the remaining updates are lost.
         """
         status = self._get("admin/cores?action=STATUS&indexInfo=false")
@@ -93,7 +94,7 @@ class SolrCluster(Cluster):
         return None
 
     def _get(self, path: str) -> dict[str, Any] | None:
-        """Return the JSON of a page; None if unavailable."""
+        """Return the JSON of a page; None if no JSON comes within 30 s."""
         try:
             result: dict[str, Any] = json.loads(fetch_page(HOST, self.ports[SOLR], f"/solr/{path}", 30)[1])
         except ValueError:

@@ -75,13 +75,16 @@ class SparkCluster(Cluster):
         return bare_python(self.directory)
 
     def stop(self) -> None:
-        """Stop the workers before the master, which would otherwise wait for them after its next start."""
+        """Stop the workers before the master: it would otherwise wait for them after its next start."""
         for worker in WORKERS:
             self.kill(worker, signal.SIGTERM)
         super().stop()
 
     def start_blocker(self, name: str) -> str | None:
-        """Return that the master must listen: a worker without master retries only after 5 to 15 s."""
+        """Return a text for a worker while the master does not listen; None if a start may proceed.
+
+        A worker without a master would retry only after 5 to 15 s.
+        """
         return None if name == MASTER or is_listening(self.ports[MASTER]) else "the master does not listen"
 
     def environment(self) -> Mapping[str, str]:
@@ -131,7 +134,10 @@ class SparkCluster(Cluster):
         return command
 
     def unready_reason(self) -> str | None:
-        """Return why Spark is not ready: the master must accept applications, and every worker be registered."""
+        """Return the reason why Spark is not ready; None if it is ready.
+
+        The master must accept applications, and every worker be registered.
+        """
         status = fetch_master_status(HOST, self.ports[f"{MASTER}-ui"])
         if status is None:
             return "the master does not answer yet"

@@ -33,7 +33,7 @@ class YarnCluster(Cluster):
     grace: ClassVar[float] = 6.0
 
     def __init__(self, directory: Path | str, hdfs: HdfsCluster, *, fixed_ports: bool = True) -> None:
-        """Use `hdfs`, which must run, for the files of applications."""
+        """`hdfs` has the files of applications, and must run whenever this cluster runs."""
         super().__init__(directory, fixed_ports=fixed_ports)
         self.hdfs = hdfs
 
@@ -44,7 +44,7 @@ class YarnCluster(Cluster):
 
     @property
     def conf(self) -> Path:
-        """Directory of clients for HADOOP_CONF_DIR."""
+        """Directory with the configuration of clients, for HADOOP_CONF_DIR."""
         return self.directory / "conf" / "client"
 
     @property
@@ -71,13 +71,19 @@ class YarnCluster(Cluster):
         }
 
     def prepare(self, java: Java, lib: Path) -> None:
-        """Write directories of configuration for servers and clients, and create the containers' Java and Python."""
+        """Write the configuration of servers and clients, and create the containers' Java and Python.
+
+        Raises ServiceError.
+        """
         self.configure()
         make_bare_java(self.directory, java)
         make_bare_python(self.directory)
 
     def configure(self) -> None:
-        """Write the directories of configuration. Raises `ServiceError`."""
+        """Write the configuration of servers and clients.
+
+        Raises ServiceError for a directory with a space in its name.
+        """
         if " " in str(self.directory):
             raise ServiceError(
                 f"YARN cannot run containers in a directory with a space in its name: {self.directory}"
@@ -170,13 +176,19 @@ class YarnCluster(Cluster):
         return java_command(java, path, main, heap_mb=HEAP_MB, options=options)
 
     def start_blocker(self, name: str) -> str | None:
-        """Return that the ResourceManager must listen: a NodeManager ends without it."""
+        """Return a text for the NodeManager while the ResourceManager does not listen.
+
+        None if a start may proceed. A NodeManager ends without a ResourceManager.
+        """
         if name == RESOURCEMANAGER or self.ports["tracker"] in listeners():
             return None
         return "the ResourceManager does not listen yet"
 
     def unready_reason(self) -> str | None:
-        """Return why YARN is not ready: the ResourceManager must answer, and the NodeManager be registered."""
+        """Return the reason why YARN is not ready; None if it is ready.
+
+        The ResourceManager must answer, and the NodeManager be registered.
+        """
         page = self.fetch("nodes")
         if page is None:
             return "the ResourceManager does not answer yet"
@@ -187,7 +199,7 @@ class YarnCluster(Cluster):
         return None if ready and status == 200 else "the NodeManager is not registered yet"
 
     def fetch(self, path: str) -> dict[str, Any] | None:
-        """Return the JSON at a path of the ResourceManager's REST interface; None if unavailable."""
+        """Return the JSON at `path` below `/ws/v1/cluster/` of the ResourceManager; None if no JSON comes."""
         try:
             page: dict[str, Any] = json.loads(
                 fetch_page(HOST, self.ports["resourcemanager-web"], f"/ws/v1/cluster/{path}")[1]

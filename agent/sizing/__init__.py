@@ -59,7 +59,7 @@ class Requirement(NamedTuple):
 
 
 def read_costs(file: Path = COSTS) -> Mapping[str, Any]:
-    """Read a file of costs. Raise `FlafkaError` if it is unreadable or not TOML."""
+    """Return the tables of a TOML file of costs. Raises FlafkaError if it cannot be read or parsed."""
     try:
         with file.open("rb") as opened:
             return tomllib.load(opened)
@@ -69,7 +69,7 @@ def read_costs(file: Path = COSTS) -> Mapping[str, Any]:
 
 
 def requirements(load: Load, cost: Mapping[str, Any]) -> Iterator[Requirement]:
-    """Yield the resources that a load requires. Raise `FlafkaError` if the costs are incomplete."""
+    """Yield the resources that a load requires, each with its formula. Raises FlafkaError if a cost is missing."""
     try:
         yield from _requirements(load, cost)
     except KeyError as e:

@@ -56,7 +56,7 @@ class Application:
     """Number of containers in use; -1 if unknown."""
 
     def end_reason(self) -> str:
-        """Return why the application has ended, in a sentence."""
+        """Return a sentence on the end of the application: its final state, its diagnostics and its page."""
         state = self.final_status if self.final_status != "UNDEFINED" else self.state
         diagnostics = f": {self.diagnostics}" if self.diagnostics else ""
         return f"the YARN application {self.id} has ended as {state}{diagnostics}; {self.tracking}"
@@ -66,14 +66,14 @@ class YarnClient:
     """Client of the ResourceManager, in Spark's JVM, for applications with an agent's tag."""
 
     def __init__(self, jvm: Any, tag: str) -> None:
-        """Use a JVM with Hadoop's configuration on its class path."""
+        """Start a client in a JVM with Hadoop's configuration on its class path."""
         self._jvm, self.tag = jvm, tag
         self._client = jvm.org.apache.hadoop.yarn.client.api.YarnClient.createYarnClient()
         self._client.init(jvm.org.apache.hadoop.yarn.conf.YarnConfiguration())
         self._client.start()
 
     def applications(self) -> list[Application]:
-        """Return the applications with the tag, running or ended, the latest last."""
+        """Return the applications with the tag, running or ended, in the order of their IDs: the latest last."""
         request = self._jvm.org.apache.hadoop.yarn.api.protocolrecords.GetApplicationsRequest.newInstance()
         tags = self._jvm.java.util.HashSet()
         tags.add(self.tag)
@@ -84,7 +84,7 @@ class YarnClient:
         )
 
     def kill(self, id: str) -> None:
-        """Kill an application."""
+        """Ask the ResourceManager to kill the application with this ID. Returns before it has ended."""
         self._client.killApplication(self._jvm.org.apache.hadoop.yarn.api.records.ApplicationId.fromString(id))
 
     def nodes(self) -> int:
@@ -92,7 +92,7 @@ class YarnClient:
         return int(self._client.getYarnClusterMetrics().getNumNodeManagers())
 
     def queue_usage(self, queue: str) -> str:
-        """Return the used capacity of a queue, such as `100 %`; empty if unknown."""
+        """Return the used capacity of a queue, such as `100 %`; empty if it is not known."""
         with suppress(Exception):  # py4j raises many types, and the value is optional
             if (info := self._client.getQueueInfo(queue)) is not None:
                 return f"{100 * info.getCurrentCapacity():.0f} %"
@@ -113,13 +113,13 @@ def _application(report: Any) -> Application:
 
 
 def shorten_diagnostics(diagnostics: str) -> str:
-    """Return the ResourceManager's diagnostics in one line, without timestamp, truncated."""
+    """Return the ResourceManager's diagnostics in one line, without timestamp, of at most 400 characters and `…`."""
     text = " ".join(_TIMESTAMP.sub("", diagnostics.strip()).split())
     return text if len(text) <= MAX_DIAGNOSTICS_CHARACTERS else f"{text[:MAX_DIAGNOSTICS_CHARACTERS]}…"
 
 
 def application_tag(agent: str, configuration: str) -> str:
-    """Return the tag of applications of this agent, with this configuration, user and host."""
+    """Return the tag of an agent's applications: equal for one agent, configuration, state directory and host."""
     host = socket.gethostname()
     identity = "\0".join((agent, configuration, host, str(state_directory().absolute())))
     name = re.sub(r"[^a-z0-9.-]", "-", f"{agent}-{host}".lower())[:60]  # YARN converts tags to lower case
@@ -127,9 +127,10 @@ def application_tag(agent: str, configuration: str) -> str:
 
 
 def lock_tag(tag: str) -> None:
-    """Lock the tag until the end of this process, so that no other driver ends its application as an orphan.
+    """Lock the tag on this host until the end of this process.
 
-    Raises `Retry` if another process of this host holds the lock.
+    Another driver of the agent then cannot end this application as an orphan. Raises Retry if another process holds
+    the lock. Does not wait.
     """
     file = state_directory() / f"{tag}.lock"
     file.parent.mkdir(parents=True, exist_ok=True)
@@ -148,7 +149,7 @@ class YarnApplication:
     def __init__(
         self, tag: str, report: Callable[[str], None], show: Callable[[Mapping[str, str]], None] = lambda _: None
     ) -> None:
-        """Call `report` with the reason of a wait, and `show` with the application's id and the URL of its page."""
+        """`report` is called with the reason of a wait, `show` with the application's ID and the URL of its page."""
         self.tag, self._report, self._show = tag, report, show
         self.yarn: YarnClient | None = None
         self._earlier_ids: set[str] = set()
@@ -156,7 +157,7 @@ class YarnApplication:
         """Latest report of the application; None before its submission."""
 
     def settings(self, own: Mapping[str, str]) -> dict[str, str]:
-        """Return Spark's properties of the application; `own` are the user's."""
+        """Return Spark's properties of the application: the user's properties `own`, with the agent's tag added."""
         tags = ",".join(filter(None, (self.tag, own.get("spark.yarn.tags"))))
         # A lost ApplicationMaster ends the application, and a new driver submits another one.
         return {"spark.yarn.maxAppAttempts": "1", **own, "spark.yarn.tags": tags}
@@ -164,9 +165,10 @@ class YarnApplication:
     def prepare(
         self, jvm: Any, conf: Mapping[str, str], archives: Iterable[tuple[Path, str]], jars: Iterable[Path]
     ) -> dict[str, str]:
-        """End earlier applications of this agent, upload missing files to HDFS, and return properties that name them.
+        """End earlier applications of this agent, upload missing files, and return the properties that name them.
 
-        `archives` are files and the names of their unpacked directories on executors. Raises `Retry`.
+        `archives` are files and the names of their unpacked directories on executors. Blocks until earlier
+        applications have ended. Raises Retry, also if another driver of this agent runs on this host.
         """
         lock_tag(self.tag)
         self.yarn = YarnClient(jvm, self.tag)
@@ -188,6 +190,7 @@ class YarnApplication:
         return {name: value for name, value in properties.items() if value}
 
     def _end_orphans(self, yarn: YarnClient) -> None:
+        """Kill applications that earlier drivers left, and block until they have ended. Raises Retry after 60 s."""
         deadline = time.monotonic() + APPLICATION_END_SECONDS
         killed: set[str] = set()
         while orphans := [orphan for orphan in yarn.applications() if orphan.state not in FINAL_STATES]:
@@ -203,7 +206,7 @@ class YarnApplication:
 
     @contextmanager
     def submitting(self) -> Iterator[None]:
-        """Report what the application waits for while Spark submits it."""
+        """Report the reasons for which the application waits, during the block in which Spark submits it."""
         done = threading.Event()
         threading.Thread(target=self._watch, args=(done,), name="yarn", daemon=True).start()
         try:
@@ -213,7 +216,10 @@ class YarnApplication:
         self.refresh()
 
     def refresh(self) -> Application | None:
-        """Return the current report of this driver's application; None before its submission."""
+        """Ask for the report of this driver's application, and return it; None before its submission.
+
+        A new page is passed to `show`.
+        """
         assert self.yarn is not None
         previous = self.application
         for application in self.yarn.applications():
@@ -224,6 +230,7 @@ class YarnApplication:
         return self.application
 
     def _watch(self, done: threading.Event) -> None:
+        """Report reasons of waits until `done` is set, each text once."""
         since, reported = time.monotonic(), ""
         while not done.wait(APPLICATION_CHECK_SECONDS):
             with suppress(Exception):  # py4j raises many types; the start of the session reports errors
@@ -240,11 +247,15 @@ class YarnApplication:
                         self._report(f"{text}; {current.tracking}")
 
     def _node_shortage(self) -> str:
+        """Return `no NodeManager runs; `, or an empty text if one runs."""
         assert self.yarn is not None
         return "" if self.yarn.nodes() else "no NodeManager runs; "
 
     def executor_shortage(self, needed: str) -> str | None:
-        """Return why a running application has no executor, in a sentence; None while one starts."""
+        """Return a sentence on the lack of executors of a running application; None while one starts or runs.
+
+        `needed` describes the container that is needed.
+        """
         current = self.refresh()
         if current is None or self.yarn is None or current.state != "RUNNING":
             return None
@@ -258,7 +269,10 @@ class YarnApplication:
         )
 
     def end_reason(self) -> str | None:
-        """Return why the application has ended, in a sentence; None if it runs, or without an answer in time."""
+        """Return a sentence on the end of the application. Waits up to 10 s for that end.
+
+        None if it runs, was not submitted, or YARN does not answer in time.
+        """
         reasons: list[str] = []
 
         def wait_for_end() -> None:
@@ -275,7 +289,7 @@ class YarnApplication:
         return reasons[0] if reasons else None
 
     def end(self) -> None:
-        """End the application, if there is one."""
+        """Kill the application, if there is one. Best-effort, for at most 10 s."""
 
         def kill() -> None:  # optional: without its driver, the application ends later
             current = self.refresh()
@@ -286,7 +300,7 @@ class YarnApplication:
 
 
 def _call_with_timeout(function: Callable[[], None]) -> None:
-    """Call a function on a thread, and abandon the thread after `LAST_RESPONSE_SECONDS`."""
+    """Call a function on a thread, ignore its errors, and abandon the thread after `LAST_RESPONSE_SECONDS`."""
 
     def run() -> None:
         with suppress(Exception):  # py4j raises many types, also if the JVM has ended

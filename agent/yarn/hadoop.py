@@ -23,11 +23,14 @@ class YarnConfiguration:
     properties: Mapping[str, str]
 
     def get(self, name: str, default: str = "") -> str:
-        """Return the value of a property with its references resolved."""
+        """Return the value of a property with its `${…}` references resolved; `default` if it is not set."""
         return resolve_property(self.properties, name, default)
 
     def resource_managers(self) -> list[tuple[str, int]]:
-        """Return host and port of each ResourceManager for clients; one of several is active."""
+        """Return host and port of each ResourceManager for clients.
+
+        One of several is active; which one is not known here.
+        """
         return [_host_and_port(self._address("address", id, 8032), 8032) for id in self._ids()]
 
     def pages(self) -> list[str]:
@@ -48,9 +51,10 @@ class YarnConfiguration:
 
 
 def hadoop_configuration() -> YarnConfiguration:
-    """Read the configuration in HADOOP_CONF_DIR and YARN_CONF_DIR. Raises FlafkaError if it is missing.
+    """Return the configuration in HADOOP_CONF_DIR and YARN_CONF_DIR.
 
-    Later files override earlier ones; the first directory overrides the second.
+    hdfs-site.xml overrides core-site.xml, and yarn-site.xml overrides both. The first directory overrides the second.
+    Raises FlafkaError if it is missing or invalid.
     """
     by_variable = {name: Path(os.environ[name]) for name in VARIABLES if os.environ.get(name)}
     if not by_variable:

@@ -43,7 +43,11 @@ _FORMAT_ERRORS = KeyError, TypeError, AttributeError, ValueError
 
 
 def yarn_problems(options: AgentOptions) -> Iterator[str]:
-    """Query the ResourceManager, and yield problems that would prevent the agent's application from running."""
+    """Ask the ResourceManager, and yield problems that would prevent the agent's application from running.
+
+    A ConnectivityWarning is yielded for a state that may pass, and for pages that are not YARN's. Python is tried in
+    a container.
+    """
     try:
         yield from _yarn_problems(options)
     except _FORMAT_ERRORS as e:
@@ -51,6 +55,7 @@ def yarn_problems(options: AgentOptions) -> Iterator[str]:
 
 
 def _yarn_problems(options: AgentOptions) -> Iterator[str]:
+    """Yield the problems. Raises `_FORMAT_ERRORS` for pages that are not YARN's."""
     try:
         hadoop = hadoop_configuration()
         own_address("ResourceManager of YARN answers", hadoop.resource_managers())
@@ -86,7 +91,7 @@ def _yarn_problems(options: AgentOptions) -> Iterator[str]:
 
 
 def describe_yarn() -> str:
-    """Return version and size, such as `YARN 3.4.3 with 2 NodeManagers and 8,192 MB`; empty if unknown."""
+    """Return version and size, such as `YARN 3.4.3 with 2 NodeManagers and 8,192 MB`; empty without an answer."""
     try:
         info, page = _active(hadoop_configuration())
         response = _fetch(f"{page}/ws/v1/cluster/metrics")[0] if info is not None else None
@@ -100,6 +105,7 @@ def describe_yarn() -> str:
 
 
 def _queue_problems(page: str, name: str) -> Iterator[str]:
+    """Yield a problem if the queue does not exist, is stopped, or is full."""
     scheduler = _fetch(f"{page}/ws/v1/cluster/scheduler")[0]
     if scheduler is None:
         return
@@ -118,14 +124,14 @@ def _queue_problems(page: str, name: str) -> Iterator[str]:
 
 
 def _queues(info: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield all descendants of a queue of the capacity scheduler."""
+    """Yield all descendants of a queue of the capacity scheduler, each before its own descendants."""
     for queue in _list(info, "queues", "queue"):
         yield queue
         yield from _queues(queue)
 
 
 def _python_problems(page: str, queue: str, python: str) -> Iterator[str]:
-    """Run this Python in one container of the smallest size, and yield problems with its version."""
+    """Run the command `python` in one small container of the queue, and yield a problem if its version differs."""
     version = "{}, {}".format(*sys.version_info)
     test = f"import sys; sys.exit(0 if sys.version_info[:2] == ({version}) else {OTHER_PYTHON_EXIT_CODE})"
     code, diagnostics = _run(page, queue, f"{shlex.quote(python)} -c {shlex.quote(test)}")
@@ -139,7 +145,10 @@ def _python_problems(page: str, queue: str, python: str) -> Iterator[str]:
 
 
 def _run(page: str, queue: str, command: str) -> tuple[int | None, str]:
-    """Run a command in its own container. Return the exit code, or None after a timeout, and diagnostics."""
+    """Run a command in a container of its own, for up to 20 s. Return its exit code and diagnostics.
+
+    The exit code is None after a timeout or without an answer.
+    """
     user = f"user.name={urllib.parse.quote(getpass.getuser())}"
     new, reason = _fetch(f"{page}/ws/v1/cluster/apps/new-application?{user}", {})
     if new is None:
@@ -173,6 +182,7 @@ def _run(page: str, queue: str, command: str) -> tuple[int | None, str]:
 
 
 def _size_problems(conf: Mapping[str, str], nodes: list[dict[str, Any]]) -> Iterator[str]:
+    """Yield a problem if no node has room for an executor or an ApplicationMaster of the configured size."""
     largest = max(node["usedMemoryMB"] + node["availMemoryMB"] for node in nodes)
     cores = max(node["usedVirtualCores"] + node["availableVirtualCores"] for node in nodes)
     sizes = {
@@ -202,13 +212,13 @@ def _size_problems(conf: Mapping[str, str], nodes: list[dict[str, Any]]) -> Iter
 
 
 def megabytes(text: str) -> int:
-    """Return a size of Spark, such as `2g` or `512m`, in MB; MB is the default unit. Return 0 if malformed."""
+    """Return a size of Spark, such as `2g` or `512m`, in MB, the default unit; 0 if it is malformed."""
     match = re.fullmatch(r"(\d+)\s*([kmgt])?b?", text.strip().lower())
     return int(int(match[1]) * _UNITS[match[2] or "m"]) if match else 0
 
 
 def _active(hadoop: YarnConfiguration) -> tuple[dict[str, Any] | None, str]:
-    """Return the info of the active ResourceManager and its page; else None and the reason.
+    """Return the info of the active ResourceManager and the URL of its pages; None and the reason without one.
 
     A standby ResourceManager answers only this request.
     """
@@ -226,7 +236,10 @@ def _active(hadoop: YarnConfiguration) -> tuple[dict[str, Any] | None, str]:
 
 
 def _fetch(address: str, body: object = None, method: str | None = None) -> tuple[dict[str, Any] | None, str]:
-    """Return the JSON at an address, to which `body` is sent if given; else None and the reason."""
+    """Return the JSON object at an address and an empty text; None and the reason if none comes.
+
+    `body` is sent as JSON if it is given, by default with POST. No proxy is used.
+    """
     page = "/".join(address.split("/")[:3])
     headers = {"Accept": "application/json", "Content-Type": "application/json"}
     data = None if body is None else json.dumps(body).encode()
@@ -245,7 +258,7 @@ def _fetch(address: str, body: object = None, method: str | None = None) -> tupl
 
 
 def _read(response: http.client.HTTPResponse) -> bytes:
-    """Return a response. Raises OSError after `RESPONSE_SECONDS`, or above `MAX_RESPONSE_BYTES`."""
+    """Return the body of a response. Raises OSError after `RESPONSE_SECONDS`, or above `MAX_RESPONSE_BYTES`."""
     deadline, read = time.monotonic() + RESPONSE_SECONDS, bytearray()
     while piece := response.read1(1 << 16):
         read += piece
@@ -255,7 +268,7 @@ def _read(response: http.client.HTTPResponse) -> bytes:
 
 
 def _list(document: Mapping[str, Any], outer: str, inner: str) -> list[dict[str, Any]]:
-    """Return the list `inner` of the object `outer`. YARN leaves both out, or null, if empty."""
+    """Return the list `inner` of the object `outer`; empty if YARN leaves out one of them."""
     return list((document.get(outer) or {}).get(inner) or [])
 
 

@@ -31,7 +31,7 @@ class UploadedFiles:
     """Files on the default file system of Hadoop's configuration, with names derived from their content."""
 
     def __init__(self, jvm: Any, conf: Mapping[str, str]) -> None:
-        """Connect with Spark's properties. Raises `Retry` if the file system does not answer."""
+        """Connect with Spark's properties `conf`, and delete expired drafts. Raises Retry without an answer."""
         self._jvm = jvm
         configuration = jvm.org.apache.hadoop.yarn.conf.YarnConfiguration()
         for name, value in conf.items():
@@ -53,6 +53,7 @@ class UploadedFiles:
         return self._jvm.org.apache.hadoop.fs.Path(self._directory, name)
 
     def _delete_expired_drafts(self) -> None:
+        """Delete incomplete uploads that are older than `DRAFT_EXPIRY_SECONDS`."""
         if not self._files.exists(self._directory):
             return
         for status in self._files.listStatus(self._directory):
@@ -61,7 +62,10 @@ class UploadedFiles:
                 self._files.delete(status.getPath(), False)
 
     def find(self, name: str, size: int | None = None) -> str | None:
-        """Return the URI of the file of this name and size in bytes; None if missing. Raises `Retry`."""
+        """Return the URI of the uploaded file of this name, and of this size in bytes unless that is None.
+
+        None if there is no such file. Raises Retry.
+        """
         with _java_errors("cannot read the cluster's file system"):
             path = self._path(name)
             if not self._files.exists(path):
@@ -70,7 +74,7 @@ class UploadedFiles:
             return str(path.toString()) if is_complete else None
 
     def upload(self, file: Path) -> str:
-        """Upload a file unless it exists there, and return its URI. Raises `Retry`.
+        """Upload a file unless one of its name and size exists there, and return its URI. Raises Retry.
 
         Atomic, also with several writers. An incomplete upload of a killed process is deleted after
         `DRAFT_EXPIRY_SECONDS`.
@@ -100,7 +104,7 @@ class UploadedFiles:
 
 @contextmanager
 def _java_errors(message: str) -> Iterator[None]:
-    """Convert an exception of Java into Retry with a message."""
+    """Convert an exception of Java in the block into Retry with this message."""
     try:
         yield
     except Exception as e:
@@ -125,7 +129,10 @@ def jars_bytes() -> int:
 
 
 def upload_jars(files: UploadedFiles) -> tuple[str, int]:
-    """Upload the archive of this Spark's jars unless it exists. Return its URI and the uploaded bytes."""
+    """Upload the archive of this Spark's jars, and return its URI and the uploaded bytes; 0 bytes if it exists.
+
+    Raises Retry.
+    """
     if uri := files.find(jars_archive_name()):
         return uri, 0
     directory = cache_directory() / "spark"
@@ -139,24 +146,30 @@ def upload_jars(files: UploadedFiles) -> tuple[str, int]:
 
 
 def record_jars_upload(hadoop: YarnConfiguration, conf: Mapping[str, str], uri: str) -> None:
-    """Record on this host that this Spark's jars are uploaded, for `agent check`, which does not connect."""
+    """Write a record on this host that this Spark's jars are uploaded at `uri`, for `agent check`."""
     file = _upload_record(hadoop, conf)
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(f"{uri}\n")
 
 
 def are_jars_uploaded(hadoop: YarnConfiguration, conf: Mapping[str, str]) -> bool:
-    """Return True if this host has a record of the upload of this Spark's jars."""
+    """Return True if this host has a record of the upload of this Spark's jars to this cluster. Does not connect."""
     return _upload_record(hadoop, conf).exists()
 
 
 def default_file_system(hadoop: YarnConfiguration, conf: Mapping[str, str]) -> str:
-    """Return the default file system, such as `hdfs://namenode:8020`; by default Hadoop's, the local one."""
+    """Return the default file system, such as `hdfs://namenode:8020`; Spark's property wins over Hadoop's.
+
+    Without both, return `file:///`, the local one.
+    """
     return conf.get("spark.hadoop.fs.defaultFS") or hadoop.get("fs.defaultFS") or "file:///"
 
 
 def file_problems(conf: Mapping[str, str]) -> Iterator[str]:
-    """Yield problems of the locations of files for executors on YARN, without a connection."""
+    """Yield warnings about the locations of files for executors on YARN, without a connection.
+
+    Empty without a configuration of Hadoop, which is reported elsewhere.
+    """
     try:
         hadoop = hadoop_configuration()
     except FlafkaError:

@@ -50,22 +50,22 @@ class Row:
 
     @property
     def ours(self) -> float:
-        """Median of Flafka."""
+        """Median of Flafka's results."""
         return statistics.median(ours for ours, _ in self.runs)
 
     @property
     def peer(self) -> float | None:
-        """Median of the peer."""
+        """Median of the peer's results; None without a peer."""
         return statistics.median(self.peers) if self.peers else None
 
     @property
     def peers(self) -> list[float]:
-        """Results of the peer in each round."""
+        """Results of the peer by round; empty without a peer."""
         return [peer for _, peer in self.runs if peer is not None]
 
     @property
     def ratio(self) -> float | None:
-        """Median of the rounds' ratios, Flafka divided by the peer.
+        """Median of the rounds' ratios, Flafka divided by the peer; None without a peer.
 
         A larger one is better for rates, a smaller one for seconds, microseconds and bytes.
         """
@@ -129,16 +129,19 @@ class Bench:
     # --- services for benchmarks
 
     def events(self, usual: int, smoke: int) -> int:
-        """Return the number of events of a run: `--events`, or else `usual` or `smoke`."""
+        """Return the number of events of a run: `--events` if given, or else `smoke` in a smoke run and `usual`."""
         return self._events or (smoke if self.smoke else usual)
 
     def directory(self, name: str) -> Path:
-        """Create an empty directory."""
+        """Create a new, empty directory whose name begins with `name`; return its path."""
         return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self.home))
 
     @property
     def kafka(self) -> KafkaCluster:
-        """Three brokers with replication 3, min ISR 2 and 512 MB of heap; warmed up but for smoke runs."""
+        """Three brokers with replication 3, min ISR 2 and 512 MB of heap, started on first use.
+
+        New brokers are warmed up, except for smoke runs.
+        """
         new = KafkaCluster not in self._servers
         cluster = self._server(KafkaCluster, heap_mb=512)
         if new and not self.smoke:
@@ -153,25 +156,26 @@ class Bench:
 
     @property
     def hdfs(self) -> HdfsCluster:
-        """HDFS with a NameNode and a DataNode."""
+        """HDFS with a NameNode and a DataNode, started on first use."""
         return self._server(HdfsCluster)
 
     @property
     def hbase(self) -> HBaseCluster:
-        """HBase and its Thrift server."""
+        """HBase and its Thrift server, started on first use."""
         return self._server(HBaseCluster)
 
     @property
     def solr(self) -> SolrCluster:
-        """Solr server."""
+        """Solr server, started on first use."""
         return self._server(SolrCluster)
 
     @property
     def spark(self) -> SparkCluster:
-        """Spark master and two workers with one core each."""
+        """Spark master and two workers with one core each, started on first use."""
         return self._server(SparkCluster)
 
     def _server(self, kind: type[C], **arguments: Any) -> C:
+        """Return the server of this kind, which is started by the first call and stopped at the end of the run."""
         if kind not in self._servers:
             cluster = kind(self.home / kind.service, fixed_ports=False, **arguments)
             self._servers[kind] = self._open.enter_context(cluster)
@@ -192,7 +196,8 @@ class Bench:
         """Run all contestants in rounds; add and return a row for each unit and each peer that measures it.
 
         Every round begins with another contestant, as the first one finds idle brokers. `warm_up_rounds` rounds
-        before them do not count; a smoke run has none. A measure that `--only` excludes is not run.
+        before the first do not count; a smoke run has none. A peer that raises PeerMissing is skipped. A measure
+        whose name does not contain the text of `--only` is not run: the list is empty.
         """
         if self._only not in measure:
             return []
@@ -226,7 +231,7 @@ class Bench:
         return rows
 
     def skip(self, peer: str, reason: str) -> None:
-        """Record that a peer is missing."""
+        """Record and print that a peer is missing, and why."""
         self.skipped[peer] = reason
         self.log_progress(f"{peer} is skipped: {reason}")
 
@@ -236,7 +241,10 @@ class Bench:
 
 
 def _rows(measure: str, results: Mapping[str, Sequence[Figures]]) -> list[Row]:
-    """Return the rows of the rounds that all contestants completed."""
+    """Return the rows of the rounds that all contestants completed: one for each unit and peer.
+
+    A unit that no peer measures has a row without a peer.
+    """
     complete = min(map(len, results.values()))
     if not complete:
         return []
@@ -253,5 +261,5 @@ def _rows(measure: str, results: Mapping[str, Sequence[Figures]]) -> list[Row]:
 
 @contextlib.contextmanager
 def without_setup(run: Callable[[], Figures]) -> Iterator[Callable[[], Figures]]:
-    """Return a contestant that needs no start and no stop."""
+    """Return `run` as a contestant, which needs no start and no stop."""
     yield run

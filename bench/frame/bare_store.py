@@ -46,6 +46,7 @@ def main() -> None:
 
 
 def _calls(consumer: Consumer, bodies: list[bytes], count: int) -> Iterator[list[bytes]]:
+    """Yield `count` bodies in lists of `CALL_EVENTS`, beginning with `bodies`; the last list may be shorter."""
     seen = len(bodies)
     while seen < count:
         number = min(CALL_EVENTS - len(bodies), count - seen)
@@ -60,6 +61,7 @@ def _calls(consumer: Consumer, bodies: list[bytes], count: int) -> Iterator[list
 
 
 def _hbase(calls: Iterator[list[bytes]], address: str, table: str) -> None:
+    """Put the bodies as rows of a table, `MAX_CALLS` calls at a time, through the Thrift server at `address`."""
     host, _, port = address.partition(":")
     pool = happybase.ConnectionPool(MAX_CALLS, host=host, port=int(port), timeout=60_000)
 
@@ -72,6 +74,7 @@ def _hbase(calls: Iterator[list[bytes]], address: str, table: str) -> None:
 
 
 def _solr(calls: Iterator[list[bytes]], url: str) -> None:
+    """Add the bodies as documents of a Solr collection, one call at a time."""
     session = requests.Session()
     session.trust_env = False
     solr = pysolr.Solr(url, timeout=60, session=session, always_commit=False)
@@ -81,6 +84,7 @@ def _solr(calls: Iterator[list[bytes]], url: str) -> None:
 
 
 def _put_concurrently(put: Callable[[list[bytes]], None], calls: Iterator[list[bytes]], max_calls: int) -> None:
+    """Run `put` for each list on `max_calls` threads, and wait for all; raise the error of a call."""
     with ThreadPoolExecutor(max_calls) as threads:
         in_flight: set[Future[None]] = set()
         for bodies in calls:
@@ -94,6 +98,7 @@ def _put_concurrently(put: Callable[[list[bytes]], None], calls: Iterator[list[b
 
 
 def _cpu_seconds() -> float:
+    """Return user and system time of this process so far, in seconds."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 

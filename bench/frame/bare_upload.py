@@ -50,6 +50,7 @@ def main() -> None:
 
 
 def _file(bodies: list[bytes], form: str) -> bytes:
+    """Return the content of a file: lines for `text`, or else Parquet with a column `body`."""
     if form == "text":
         return b"\n".join([*bodies, b""])
     file = io.BytesIO()
@@ -58,6 +59,7 @@ def _file(bodies: list[bytes], form: str) -> bytes:
 
 
 def _upload(webhdfs: str, path: str, data: bytes) -> None:
+    """Create a file on HDFS with this content. Raises requests.HTTPError on failure."""
     redirect = requests.put(
         f"http://{webhdfs}/webhdfs/v1{path}?op=CREATE&user.name=flafka", allow_redirects=False, timeout=60
     )
@@ -65,6 +67,7 @@ def _upload(webhdfs: str, path: str, data: bytes) -> None:
 
 
 def _cpu_seconds() -> float:
+    """Return user and system time of this process so far, in seconds."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 

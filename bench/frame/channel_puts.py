@@ -57,7 +57,10 @@ def main() -> None:
 
 
 def make_batch(start: int, count: int, size: int) -> Batch:
-    """Return a batch of `count` events of `size` bytes, numbered from `start` on."""
+    """Return a batch of `count` events: `size` bytes of random capitals that end with nine digits of a number.
+
+    The numbers begin with `start`.
+    """
     characters = np.random.default_rng(start).integers(65, 91, (count, size), np.uint8)
     numbers = np.arange(start, start + count)
     for digit in range(9):
@@ -68,7 +71,10 @@ def make_batch(start: int, count: int, size: int) -> Batch:
 
 
 def latencies(put_times: list[tuple[float, int]]) -> dict[str, float]:
-    """Return the latencies of events, each of which takes as long as its batch."""
+    """Return average, percentiles and maximum of the latency of events, in milliseconds.
+
+    `put_times` has the milliseconds and the number of events of each batch; an event takes as long as its batch.
+    """
     times, events = (np.array(column, float) for column in zip(*sorted(put_times), strict=True))
     cumulative_share = np.cumsum(events) / events.sum()
     by_percentile = {
@@ -78,6 +84,7 @@ def latencies(put_times: list[tuple[float, int]]) -> dict[str, float]:
 
 
 def _cpu_seconds() -> float:
+    """Return user and system time of this process so far, in seconds."""
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return usage.ru_utime + usage.ru_stime
 

@@ -67,7 +67,10 @@ class StoredEvents:
         return pa.array(self._bodies, pa.binary())
 
     def topic(self, kind: str, events: int | None = None) -> Topic:
-        """Return the topic of a format, with the first `events` events."""
+        """Return the topic of a format, with the first `events` events, or all if None.
+
+        The first call fills the topic; later calls return it as it is.
+        """
         if kind not in self._filled:
             self._filled[kind] = Topic(self.servers, f"stored-{kind}-{self.events}", PARTITIONS)
             bodies = self._bodies[:events]
@@ -78,6 +81,7 @@ class StoredEvents:
         return self._filled[kind]
 
     def _channel(self, name: str, kind: str, bodies: list[bytes]) -> None:
+        """Fill a topic through the Kafka channel in one of its formats."""
         options = {"kafka.bootstrap.servers": self.servers, "kafka.topic": name, "format": kind}
         config, problems = CHANNEL.config_class.parse(options)
         assert config is not None, problems
@@ -88,13 +92,17 @@ class StoredEvents:
         channel.close()
 
     def _plain(self, name: str, bodies: list[bytes]) -> None:
+        """Fill a topic with one record per body."""
         producer = Producer({"bootstrap.servers": self.servers, "compression.type": "lz4", "linger.ms": 50})
         for start in range(0, len(bodies), 10_000):
             producer.produce_batch(name, [{"value": body} for body in bodies[start : start + 10_000]])
             producer.flush()
 
     def check(self, hdfs: HdfsReader, root: str, form: str, *, masked: bool, events: int | None = None) -> None:
-        """Verify that the files below a directory hold every event exactly once."""
+        """Assert that the files below a directory on HDFS hold the first `events` events, or all, exactly once.
+
+        `form` is a key of `FORMS`; `masked`: addresses are masked. Hidden files do not count.
+        """
         files = [hdfs.read(path) for path in hdfs.walk(root) if "/_" not in path and "/." not in path]
         if form == "text":
             bodies = pa.array(b"".join(files).splitlines(), pa.binary())
@@ -108,7 +116,10 @@ class StoredEvents:
 
 @contextlib.contextmanager
 def peak_memory(pid: int) -> Iterator[list[float]]:
-    """Yield the peak of the resident sets of a process and its descendants, in MB, sampled five times a second."""
+    """Yield a list whose only element is the peak so far of the resident sets of a process and its descendants.
+
+    The peak is in MB, and sampled five times a second.
+    """
     is_over, peak = threading.Event(), [resident_bytes(pid) / 1e6]
 
     def watch() -> None:
@@ -133,14 +144,15 @@ class DrainResult(NamedTuple):
 
     @property
     def figures(self) -> Figures:
-        """Figures by unit."""
+        """Events/s, and µs of CPU per event, by unit."""
         return {RATE: self.events / self.seconds, CPU: self.cpu / self.events * 1e6}
 
 
 def drain(home: Path, text: str, events: int, delivered: Callable[[], bool] = lambda: False) -> DrainResult:
-    """Run an agent with the sink `k` until all events are `delivered`, or committed.
+    """Run an agent in draining mode; return the time until `delivered` returns True or the agent ends.
 
-    The measurement starts when its monitoring answers. Events whose delivery began before do not count.
+    `text` is its configuration, with the sink `k`. The measurement starts when its monitoring answers. Events whose
+    delivery began before do not count. Raises AssertionError if the agent fails.
     """
     file = configuration(home, text)
     with RunningAgent(home, file, "--drain", "-c", str(file)) as agent:
@@ -157,7 +169,7 @@ def drain(home: Path, text: str, events: int, delivered: Callable[[], bool] = la
 
 
 def configuration(home: Path, text: str) -> Path:
-    """Write the configuration file of an agent and return its path."""
+    """Write a configuration to `agent.conf` in the directory `home`, and return its path."""
     file = home / "agent.conf"
     file.write_text(text)
     return file

@@ -83,15 +83,18 @@ class Topic:
             consumer.close()
 
     def records(self) -> int:
-        """Return the number of records that are not read yet."""
+        """Return the number of records that `read` has not yielded yet."""
         return sum(self.ends().values()) - sum(self._seen.values())
 
     def total_records(self) -> int:
-        """Return the number of all records."""
+        """Return the sum of the high watermarks of all partitions: the number of records of a new topic."""
         return sum(self.ends().values())
 
     def read(self) -> Iterator[Message]:
-        """Yield the records that are not read yet, partition by partition."""
+        """Yield the records that were not read before, up to the present ends, partition by partition, by offset.
+
+        Raises AssertionError if a partition cannot be read to its end within 10 s a call.
+        """
         settings = {"bootstrap.servers": self.servers, "group.id": "bench", "enable.auto.commit": False}
         consumer = Consumer({**settings, "fetch.message.max.bytes": 1 << 22, "queued.max.messages.kbytes": 1 << 17})
         try:
@@ -110,18 +113,19 @@ class Topic:
             consumer.close()
 
     def decoded(self, messages: Sequence[Message]) -> pa.Array:
-        """Return the bodies of these records, in any format."""
+        """Return the bodies of the events in these records, in any format of the channel."""
         return pa.concat_arrays([batch.bodies for batch in self._batches(iter(messages))])
 
     def values(self) -> pa.Array:
-        """Return the values of the records that are not read yet."""
+        """Return the values of the records that were not read before."""
         return pa.array([message.value() for message in self.read()], pa.binary())
 
     def batches(self) -> Iterator[Batch]:
-        """Yield the batches of the records that are not read yet, of Flafka's or Flume's Kafka channel."""
+        """Yield the batches of the records that were not read before, of Flafka's or Flume's Kafka channel."""
         return self._batches(self.read())
 
     def _batches(self, all: Iterator[Message]) -> Iterator[Batch]:
+        """Yield the batches that the channel decodes from records; raise AssertionError for undecodable records."""
         for partition, messages in itertools.groupby(all, lambda message: message.partition() or 0):
             assignment = Assignment(partitions.TopicPartition("", self.name, "", partition), "", Generation())
             records = (_record(message) for message in messages)
@@ -130,7 +134,7 @@ class Topic:
                 yield taken.batch
 
     def bodies(self, headers: Callable[[Batch], None] = lambda batch: None) -> pa.Array:
-        """Return the bodies of `batches`. `headers` verifies the headers of each batch."""
+        """Return the bodies of the records that were not read before. `headers` verifies each batch."""
         chunks = []
         for batch in self.batches():
             headers(batch)
@@ -139,28 +143,37 @@ class Topic:
 
 
 def _record(message: Message) -> Record:
+    """Return a record as the channel decodes it: with offset, value and headers of the message."""
     headers: Any = message.headers() or []
     return Record(message.offset() or 0, 0, None, message.value(), headers)
 
 
 def assert_equal_bodies(actual: pa.Array, expected: pa.Array, what: str) -> None:
-    """Assert that both arrays hold the same texts. `expected` is in the order of the last nine digits, a number."""
+    """Assert that both arrays hold the same texts, each as often; `actual` in any order.
+
+    Each text ends with a number of nine digits, by which `expected` is sorted. `what` begins the error text.
+    """
     assert len(actual) == len(expected), f"{what}: {len(actual):,} events of {len(expected):,}"
     numbers = pc.binary_slice(actual, -9).cast(pa.string()).cast(pa.int64())
     assert actual.take(pc.sort_indices(numbers)).equals(expected.cast(actual.type)), f"{what}: contents differ"
 
 
 def numbered_texts(pattern: bytes, events: int) -> list[bytes]:
-    """Return texts with consecutive numbers from 0 on."""
+    """Return `events` texts: the pattern with the numbers from 0 on."""
     return [pattern % number for number in range(events)]
 
 
 def bare_producer(topic: Topic, lines: Path, expected: pa.Array, *settings: str) -> Callable[[], Figures]:
-    """Return a run of confluent-kafka in its own process: one record per line, with the channel's guarantees."""
+    """Return a function that runs confluent-kafka in its own process and returns rate and CPU time.
+
+    That process sends one record per line of the file `lines`, with the channel's guarantees and these further
+    `settings`. The stored values must equal `expected`, in any order.
+    """
     return partial(_produce, topic, lines, expected, settings)
 
 
 def _produce(topic: Topic, lines: Path, expected: pa.Array, settings: Sequence[str]) -> Figures:
+    """Run `bare_producer.py` once, verify the stored values, and return events/s and µs of CPU per event."""
     events = len(expected)
     command = [sys.executable, "-m", "bench.frame.bare_producer", topic.servers, topic.name, str(lines), str(events)]
     answer = json.loads(subprocess.run([*command, *settings], check=True, capture_output=True).stdout)

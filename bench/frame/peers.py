@@ -56,7 +56,10 @@ log {{ source(s); destination(d_kafka); flags(flow-control); }};
 
 @contextlib.contextmanager
 def rsyslog(home: Path, servers: str, topic: str, *, input: str, template: str) -> Iterator[int]:
-    """Run rsyslogd with one input, of the ruleset `to-kafka`, and omkafka; yield its PID. Raises `PeerMissing`."""
+    """Run rsyslogd with one input, of the ruleset `to-kafka`, and omkafka; yield its PID, and stop it at the end.
+
+    Raises `PeerMissing` if rsyslog or its module for Kafka is not available.
+    """
     packages = ("rsyslog", "rsyslog-kafka", "libestr0", "libfastjson4", "liblognorm5", "librdkafka1")
     daemon, environment = _program("rsyslogd", *packages)
     modules = next(iter(daemon.parents[2].rglob("rsyslog/omkafka.so")), Path("/usr/lib/x86_64-linux-gnu/rsyslog/x"))
@@ -73,7 +76,10 @@ def rsyslog(home: Path, servers: str, topic: str, *, input: str, template: str) 
 
 @contextlib.contextmanager
 def syslog_ng(home: Path, servers: str, topic: str, *, source: str, template: str) -> Iterator[int]:
-    """Run syslog-ng with the source `s` and its Kafka destination; yield its PID. Raises `PeerMissing`."""
+    """Run syslog-ng with the source `s` and its Kafka destination; yield its PID, and stop it at the end.
+
+    Raises `PeerMissing` if syslog-ng or its module for Kafka is not available.
+    """
     packages = ("syslog-ng-core", "syslog-ng-mod-rdkafka", "libivykis0", "libnet1", "libpcre3", "libwrap0")
     daemon, environment = _program("syslog-ng", *packages, "librdkafka1")
     modules = next(iter(daemon.parents[2].rglob("syslog-ng/*/libkafka.so")), None)
@@ -98,7 +104,10 @@ def syslog_ng(home: Path, servers: str, topic: str, *, source: str, template: st
 
 @contextlib.contextmanager
 def flume(home: Path, configuration: str, *jars: str, options: Sequence[str] = ()) -> Iterator[int]:
-    """Run Flume's agent `a1` with 512 MiB of heap and default JIT settings; yield its PID. Raises `PeerMissing`."""
+    """Run Flume's agent `a1` with 512 MiB of heap and default JIT settings; yield its PID, and stop it at the end.
+
+    Raises `PeerMissing` if Flume or Java is not available, ServiceError with the end of its log if it fails.
+    """
     conf = home / "flume.conf"
     conf.write_text(configuration)
     try:
@@ -114,6 +123,7 @@ def flume(home: Path, configuration: str, *jars: str, options: Sequence[str] = (
 
 
 def _program(name: str, *packages: str) -> tuple[Path, dict[str, str]]:
+    """Return the path of a program from Debian packages, and its environment. Raises `PeerMissing` without it."""
     try:
         return debian.fetched(name, *packages)
     except (debian.Missing, subprocess.TimeoutExpired) as reason:

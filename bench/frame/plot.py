@@ -59,6 +59,7 @@ def _bars(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str, list[float]
 
 
 def _bar(top: float, name: str, values: Sequence[float], maximum: float) -> str:
+    """Return a bar of the median, with a line for the range and the median as text, at the height `top`."""
     room = WIDTH - LABEL - 90
     middle = statistics.median(values)
     left, right = (LABEL + room * value / maximum for value in (min(values), max(values)))
@@ -73,10 +74,12 @@ def _bar(top: float, name: str, values: Sequence[float], maximum: float) -> str:
 
 
 def _text(x: float, y: float, text: str, attributes: str = "") -> str:
+    """Return a text element of SVG."""
     return f"<text x='{x:g}' y='{y:.1f}' {attributes}>{escape(text)}</text>"
 
 
 def _lines(text: str, width: int) -> list[str]:
+    """Return a text in lines of at most about `width` characters, broken at blanks."""
     lines = [""]
     for word in text.split():
         if len(lines[-1]) + len(word) >= width:

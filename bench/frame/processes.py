@@ -41,7 +41,10 @@ def _process_tree(root: int) -> list[list[str]]:
 def run_program(
     command: Sequence[str | Path], log: Path, environment: Mapping[str, str] | None = None
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a program until the end of the block, with its output in a file; then stop it by SIGTERM."""
+    """Run a program until the end of the block, with its output appended to `log`; yield its process.
+
+    At the end, stop it by SIGTERM, after 60 s or an error by SIGKILL. Raises AssertionError if it has ended before.
+    """
     with log.open("ab") as output:
         process = subprocess.Popen(
             list(map(str, command)), env={**os.environ, **(environment or {})}, stdout=output, stderr=output
@@ -57,6 +60,6 @@ def run_program(
 
 
 def wait_for_listener(port: int) -> None:
-    """Wait until a process listens on this TCP port of this machine."""
+    """Block until a process listens on this TCP port of this machine by IPv4."""
     table = Path("/proc/net/tcp")
     until(lambda: any(f":{port:04X} 00000000:0000 0A" in line for line in table.read_text().splitlines()), str(port))

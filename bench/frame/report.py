@@ -26,7 +26,7 @@ JARS = {"kafka": "kafka-clients", "hdfs": "hadoop-hdfs", "flume": "flume-ng-core
 
 
 def as_json(bench: Bench) -> dict[str, Any]:
-    """Return the result for `--json`."""
+    """Return the result for `--json`: name of the benchmark, machine, and rows."""
     return {"name": bench.name, "machine": machine(), "rows": [row.as_json() for row in bench.rows]}
 
 
@@ -59,7 +59,10 @@ def describe_machine(machine: Mapping[str, Any]) -> str:
 
 
 def print_table(result: Mapping[str, Any], skipped: Mapping[str, str]) -> None:
-    """Print a table of medians, half of the range in percent of the median, and ratios to the peer."""
+    """Print a table of medians, half of the range in percent of the median, and ratios to the peer.
+
+    Lines for the missing peers and the machine follow. `skipped` maps a missing peer to the reason.
+    """
     table = Table(box=None, pad_edge=False, title=result["name"], title_justify="left", title_style="bold")
     for heading in ("measure", "unit", "ours", "peer", "peer is", "ratio"):
         right = heading in ("ours", "peer", "ratio")
@@ -87,7 +90,7 @@ def print_table(result: Mapping[str, Any], skipped: Mapping[str, str]) -> None:
 
 
 def median_and_spread(values: Sequence[float]) -> str:
-    """Return the median, and half of the range in percent of it."""
+    """Return the median, and half of the range in percent of the median: `689 k ±3%`; "" without values."""
     if not values:
         return ""
     middle = statistics.median(values)
@@ -96,7 +99,7 @@ def median_and_spread(values: Sequence[float]) -> str:
 
 
 def short_number(number: float) -> str:
-    """Return a number with three significant digits: `689 k`, `1.61`."""
+    """Return a number with three significant digits and the suffix k, M or G from 1,000 on: `689 k`, `1.61`."""
     for size, suffix in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
         if abs(number) >= size * 0.9995:
             return f"{float(f'{number / size:.3g}'):g}{suffix}"

@@ -16,7 +16,10 @@ PICTURES = ROOT / "docs" / "pictures"
 
 
 def keep_result(result: Mapping[str, Any]) -> None:
-    """Write a result and its picture. Kept rows of other measures stay if the machine is the same."""
+    """Write a result to `RESULTS` and its picture to `PICTURES`.
+
+    Earlier rows of other measures stay if machine and versions are the same.
+    """
     RESULTS.mkdir(exist_ok=True)
     file = RESULTS / f"{result['name']}.json"
     before: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"machine": None}
@@ -31,7 +34,7 @@ def keep_result(result: Mapping[str, Any]) -> None:
 
 
 def load_results() -> list[dict[str, Any]]:
-    """Return all kept results, by name."""
+    """Return all kept results, sorted by name."""
     return [json.loads(path.read_text()) for path in sorted(RESULTS.glob("*.json"))]
 
 
@@ -52,7 +55,7 @@ def table_rows(results: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
 
 
 def machines(results: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    """Yield the benchmarks of each machine, and the machine."""
+    """Yield for each machine the names of its benchmarks, separated by commas, and its description."""
     names_by_machine: dict[str, list[str]] = {}
     for result in results:
         names_by_machine.setdefault(describe_machine(result["machine"]), []).append(f"`{result['name']}`")

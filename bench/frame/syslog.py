@@ -68,10 +68,11 @@ class Lines:
         self.lines = pa.array(lines)
 
     def fewer(self, share: int) -> Lines:
-        """Return a `share`-th as many lines, for slow peers."""
+        """Return a new file with a `share`-th of the lines, at least one, for slow peers."""
         return Lines(self._bench, max(1, self.events // share), self._fillings)
 
     def _numbered(self, pattern: bytes, first: bytes) -> list[bytes]:
+        """Return a text for each event from a pattern: with `first`, a filling and the event's number."""
         patterns = [pattern % (first, filling) for filling in self._fillings]
         return [patterns[number % len(patterns)] % number for number in range(self.events)]
 
@@ -86,7 +87,10 @@ class Lines:
         return pa.array(self._numbered(BODY, b"10.1.2.3"))
 
     def send(self, clients: Sequence[socket.socket], at_once: int = 100) -> None:
-        """Send the lines over these connections, round-robin if several, up to `at_once` lines at a time."""
+        """Send all lines over these connections, each line once.
+
+        Several connections take turns of up to `at_once` lines.
+        """
         if len(clients) == 1:
             with self.path.open("rb") as file:
                 clients[0].sendfile(file)
@@ -99,7 +103,10 @@ class Lines:
 
 @contextlib.contextmanager
 def connect(port: int, pid: int, connections: int) -> Iterator[list[socket.socket]]:
-    """Open connections to a process, and wait until it has accepted all and is idle."""
+    """Open connections to a port of this machine; yield the sockets, and close them at the end.
+
+    With several connections, wait until the process `pid` has accepted them: it uses no CPU time for 0.1 s.
+    """
     with contextlib.ExitStack() as stack:
         clients = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(connections)]
         if connections > 1:
@@ -108,6 +115,7 @@ def connect(port: int, pid: int, connections: int) -> Iterator[list[socket.socke
 
 
 def _cpu_seconds_later(pid: int) -> float:
+    """Return the CPU time of a process, in seconds, 0.1 s from now."""
     time.sleep(0.1)
     return cpu_seconds(pid)
 
@@ -126,7 +134,10 @@ class Receiver:
     sent: int = 0
 
     def take(self, lines: Lines, connections: int = 1, at_once: int = 100, *, read: bool = True) -> Figures:
-        """Send lines, and return rate and CPU time until all are stored. `read` verifies their contents."""
+        """Send lines and wait until all are stored; return events/s, and µs of CPU per event of program and brokers.
+
+        With `read`, assert that the stored contents are as expected.
+        """
         self.sent += lines.events
         with connect(self.port, self.pid, connections) as clients:
             brokers, cpu, started = self.bench.broker_cpu(), cpu_seconds(self.pid), time.perf_counter()
@@ -151,7 +162,10 @@ def syslog_contestant(
 
 @contextlib.contextmanager
 def ours(bench: Bench, topic: Topic, *options: str) -> Iterator[Receiver]:
-    """Yield an agent that parses and masks, with the channel `kafka`. `options`: more lines of its configuration."""
+    """Yield an agent that parses and masks syslog, with the channel `kafka`; stop it at the end.
+
+    `options`: more lines of its configuration.
+    """
 
     def headers(batch: Batch) -> None:
         assert batch.header("host").unique().to_pylist() == ["web-1"]
@@ -208,4 +222,5 @@ def by_flume(bench: Bench, topic: Topic, extra_lines: str = "") -> Iterator[Rece
 
 
 def _line_receiver(bench: Bench, port: int, pid: int, topic: Topic) -> Receiver:
+    """Return a receiver that stores each complete line as one record."""
     return Receiver(bench, port, pid, topic.total_records, topic.values, lambda lines: lines.lines, topic.name)

@@ -19,7 +19,10 @@ SMALL_BYTES, LARGE_BYTES = 100, 150_000
 
 
 def warm_up(servers: str, seconds: float = WARM_UP_SECONDS) -> None:
-    """Write and read both kinds of records for this time, with many requests, as contestants do."""
+    """Write and read small and large records for `seconds`, with many requests, as contestants do. Blocking.
+
+    The topic `warming` is created before and deleted afterwards.
+    """
     admin = AdminClient({"bootstrap.servers": servers})
     admin.create_topics([NewTopic(TOPIC, 6, 3, config={"min.insync.replicas": "2"})])[TOPIC].result(60)
     producer = Producer({"bootstrap.servers": servers, "enable.idempotence": True, "compression.type": "lz4"})

@@ -21,18 +21,18 @@ _FLUME = re.compile(r"log-\d+")
 
 
 def flume_logs(directories: Sequence[Path]) -> list[Path]:
-    """Return the log files of Flume's file channel in these directories. Raise OSError."""
+    """Return the log files of Flume's file channel in these directories, sorted by path. Raises OSError."""
     paths = (path for directory in directories if directory.is_dir() for path in directory.iterdir())
     return sorted(path for path in paths if _FLUME.fullmatch(path.name))
 
 
 def load_markers(directories: Sequence[Path]) -> list[Path]:
-    """Return the marker files of a killed load."""
+    """Return the marker files in these directories of a load that was killed; empty if there is none."""
     return [path for directory in directories if (path := directory / MARKER).exists()]
 
 
 def import_error(directories: Sequence[Path], channel: str) -> str:
-    """Return the error if a channel must not open before an import from Flume; else an empty text. Raise OSError."""
+    """Return the error if a channel must not open before an import from Flume; else an empty text. Raises OSError."""
     files = [*flume_logs(directories), *load_markers(directories)]
     if not files:
         return ""
@@ -59,7 +59,10 @@ class BulkLoad:
         self._is_complete = False
 
     def resume(self) -> None:
-        """Delete the entries of an incomplete load. To be called before the log is opened. Raise OSError."""
+        """Read the marker of a killed load, and delete the entries of an incomplete one.
+
+        To be called before the log is opened. Raises OSError.
+        """
         markers = load_markers(self._directories)
         if not markers:
             return
@@ -69,7 +72,10 @@ class BulkLoad:
             delete_from(self._directories, marker["first"])
 
     def run(self, log: Log, append: Callable[[Batch], None]) -> None:
-        """Append the batches. Raise OSError, and the errors of `append`, `batches` and `on_complete`."""
+        """Append the batches unless an earlier load is complete, call `on_complete`, and delete the marker.
+
+        Raises OSError, and the errors of `append`, `batches` and `on_complete`.
+        """
         if not self._is_complete or self.first is None:
             batches = self._batches()
             self.first = log.begin_segment()
@@ -84,5 +90,6 @@ class BulkLoad:
             sync_directory(marker.parent)
 
     def _write_marker(self, first: int, *, complete: bool) -> None:
+        """Replace the marker, durably. Raises OSError."""
         text = json.dumps({"first": first, "complete": complete})
         os.close(replace_file(self._directories[0] / MARKER, text.encode()))

@@ -134,14 +134,18 @@ class FileChannel(Channel[FileChannelConfig]):
     # --- life
 
     def open(self) -> None:
-        """Lock the directories and read their files.
+        """Lock the directories, read their files, and begin a new run.
 
-        Raise Retry. Raise FlafkaError if a file is missing, or if there are files of Flume.
+        Raises Retry if a directory is in use or cannot be used. Raises FlafkaError if a file is missing or of another
+        version, or if there are files of Flume.
         """
         self._open_log(None)
 
     def load(self, batches: Callable[[], Iterator[Batch]] | None, finished: Callable[[int], None]) -> bool:
-        """Store batches while no agent uses the channel; see `Channel.load`."""
+        """Store batches while no agent uses the channel; see `Channel.load`.
+
+        If `batches` is None, only a load that was killed is finished. Returns False if there was none.
+        """
         if batches is None and not load_markers(self._directories):
             return False
         try:
@@ -151,6 +155,10 @@ class FileChannel(Channel[FileChannelConfig]):
         return True
 
     def _open_log(self, load: BulkLoad | None) -> None:
+        """Open the channel, and run `load` before the first put; None for an open without a load.
+
+        Raises as `open`.
+        """
         config = self.config
         self._loss_messages.clear()
         self.metrics.degradation = self._degraded
@@ -199,14 +207,21 @@ class FileChannel(Channel[FileChannelConfig]):
         return self.config.checkpoints / FILE_NAME
 
     def _existing_directories(self) -> list[Path]:
+        """Return the data directories that exist."""
         return [directory for directory in self._directories if directory.is_dir()]
 
     def _missing_segments(self, checkpoint: Checkpoint) -> dict[str, int | None]:
-        """Return the segments of the checkpoint that are not in the directories. Raise OSError."""
+        """Return the segments with undelivered events that are in the checkpoint and not in the directories.
+
+        The values are numbers of undelivered events, None if unknown. Raises OSError.
+        """
         return checkpoint.missing({path.name for _, _, path in segment_files(self._existing_directories())})
 
     def _recover(self, checkpoint: Checkpoint) -> None:
-        """Find the undelivered entries, and report lost ones."""
+        """Find committed offsets, undelivered entries and free partitions, and report losses.
+
+        Raises FlafkaError if a file was restored after its partition was used again.
+        """
         self._checkpoint, self._undelivered = checkpoint, UndeliveredEntries()
         self._committed, self._runs, self._run_ends = {}, {}, {}
         undelivered: Counter[str] = Counter()
@@ -244,14 +259,17 @@ class FileChannel(Channel[FileChannelConfig]):
         return committed is not None and committed.topic_partition.topic_id == topic_id
 
     def _delivered_end(self, run: str) -> int:
-        """Return the smallest committed offset of an earlier run; 0 if there is none."""
+        """Return the smallest committed offset among the partitions of an earlier run; 0 if there is none."""
         of_run = (committed for partition, committed in self._committed.items() if self._runs[partition] == run)
         return min((committed.next_offset or 0 for committed in of_run), default=0)
 
     def _report_losses(
         self, checkpoint: Checkpoint, undelivered: Mapping[str, int], gaps: Mapping[Segment, int]
     ) -> None:
-        """Report stored events that the disk has lost."""
+        """Report stored events that the disk has lost, and warn if the directory was copied or restored.
+
+        `undelivered` counts the events found, by file name; `gaps` counts the missing entries, by segment.
+        """
         known = {Path(path).name: events for path, events in checkpoint.files.items() if events is not None}
         for path, events in checkpoint.files.items():
             if events is not None and (lost := events - undelivered[Path(path).name]) > 0:
@@ -276,7 +294,7 @@ class FileChannel(Channel[FileChannelConfig]):
         checkpoint.inode = inode
 
     def _report_loss(self, path: str, events: int, message: str) -> None:
-        """Count lost events, and report them in the log and in the health."""
+        """Count lost events, report them in the log and in the health, and keep the file for an operator."""
         self.metrics.add("EventLostCount", events)
         self.log.error("%s", message)
         self._loss_messages.append(message)
@@ -285,7 +303,10 @@ class FileChannel(Channel[FileChannelConfig]):
                 segment.damaged = True  # so that an operator can inspect it
 
     def _write_checkpoint(self, committed: Mapping[int, Assignment], oldest: int, *, clean: bool = False) -> None:
-        """Write the checkpoint; `oldest` is the number of the first undelivered entry. Raise OSError."""
+        """Write the checkpoint; `oldest` is the number of the first undelivered entry.
+
+        With `clean`, it has the counts of undelivered events, by which the next open finds losses. Raises OSError.
+        """
         checkpoint = self._checkpoint
         if segments := self._log.needed_segments(oldest):
             checkpoint.files = {str(segment.path.absolute()): None for segment in segments}
@@ -302,7 +323,7 @@ class FileChannel(Channel[FileChannelConfig]):
         write_checkpoint(self._checkpoint_path, checkpoint)
 
     def _count_undelivered(self, segments: Sequence[Segment]) -> Counter[str]:
-        """Return the number of undelivered events, by path of the segment."""
+        """Return the number of undelivered events by path, where `segments` are in the order of their entries."""
         firsts = [segment.first for segment in segments]
         counts: Counter[str] = Counter()
         with self._changed:
@@ -311,7 +332,7 @@ class FileChannel(Channel[FileChannelConfig]):
         return counts
 
     def close(self) -> None:
-        """Write the checkpoint of a clean stop, and release the directories."""
+        """Write the checkpoint of a clean stop if the channel is open, and release the directories."""
         self.metrics.set("Open", 0)
         try:
             self._log.close(clean=self._is_open and self._end_run())
@@ -321,7 +342,10 @@ class FileChannel(Channel[FileChannelConfig]):
                 self._locks.pop().release()
 
     def _end_run(self) -> bool:
-        """Write the checkpoint of a clean stop. Return False if the disk fails."""
+        """Sync all entries and write the checkpoint of a clean stop.
+
+        Return False, with a warning, if the disk fails.
+        """
         with self._committing:
             try:
                 self._log.end_run()
@@ -334,11 +358,14 @@ class FileChannel(Channel[FileChannelConfig]):
             return True
 
     def exclusive_resources(self) -> Mapping[Path, str]:
-        """Return the directories."""
+        """Return the option that names each directory of the channel, by directory."""
         return {self.config.checkpoints: "checkpointDir"} | dict.fromkeys(self._directories, "dataDirs")
 
     def check_connectivity(self) -> Iterator[str]:
-        """Yield problems of the directories: permissions, locks, free space, missing files."""
+        """Yield problems of the directories: permissions, locks, free space, missing files, files of Flume.
+
+        Files are not checked while an agent has the channel open.
+        """
         for directory in self.exclusive_resources():
             if not is_writable(directory):
                 yield f"cannot write into {directory}"
@@ -355,7 +382,10 @@ class FileChannel(Channel[FileChannelConfig]):
             yield from map(str, self._opening_errors())
 
     def _opening_errors(self) -> Iterator[FlafkaError]:
-        """Yield the errors for which the channel cannot open until an operator resolves them."""
+        """Yield the errors for which the channel cannot open until an operator resolves them.
+
+        These are missing segments, differing ids, files of Flume, and files of another version. Raises OSError.
+        """
         try:
             if missing := self._missing_segments(read_checkpoint(self._checkpoint_path, self.log)):
                 yield FlafkaError(self._missing_error(missing))
@@ -366,14 +396,15 @@ class FileChannel(Channel[FileChannelConfig]):
             yield e
 
     def _missing_error(self, missing: Mapping[str, int | None]) -> str:
+        """Return the error about these missing segments, with the remedies."""
         return missing_error(missing, self.name, self.config.checkpoints, self._directories)
 
     def reset(self, agreed: Callable[[list[tuple[str, str]]], None], *, earliest: bool) -> None:
         """Accept the loss of missing files, and abandon the commit logs; see `reset_checkpoint`.
 
-        The channel must not be open. `agreed` gets the changes, and raises to prevent them. Raise Retry if an agent
-        uses the channel. Raise FlafkaError if there is no checkpoint, or if a missing file is outside of dataDirs.
-        Raise OSError.
+        The channel must not be open. `agreed` gets the changes as pairs of a subject and a clause, and raises to
+        prevent them. Raises Retry if an agent uses the channel. Raises FlafkaError if there is no checkpoint, or if a
+        missing file is outside of dataDirs. Raises OSError.
         """
         lock = DirectoryLock(self.config.checkpoints, self.name)
         try:
@@ -398,8 +429,9 @@ class FileChannel(Channel[FileChannelConfig]):
     def describe(self) -> Iterator[tuple[str, int | None, int | None, int | None, int | None, int | None, str]]:
         """Yield a row for each partition: prefix of event ids, number, offset, end, undelivered entries, epoch, "".
 
-        Errors of the whole channel come first: rows without a partition, with the error as last value. The channel
-        may be open.
+        `end` is the number after the last entry, and the epoch 0 is None. Errors of the whole channel come first:
+        rows without a partition, with the error as last value. The channel may be open. Raises OSError, and
+        FlafkaError for a file of another version.
         """
         checkpoint = read_checkpoint(self._checkpoint_path, self.log)
         if not any(map(DirectoryLock.holder, self.exclusive_resources())):
@@ -424,14 +456,14 @@ class FileChannel(Channel[FileChannelConfig]):
         return FlumeDirectories(self.config.checkpoints, self.config.backup, tuple(self._directories))
 
     def _append(self, batch: Batch) -> None:
-        """Store a batch of a load. Raise Retry and OSError."""
+        """Store a batch of a load as one entry. Raises Retry if a disk lacks space, and OSError."""
         if error := self._space_error():
             raise Retry(error)
         written = self._log.append(self._first_partition, int(time.time() * 1000), len(batch), batch.to_ipc())
         self._undelivered.add(self._first_partition, written.number, len(batch))
 
     def _read_ids(self) -> dict[Path, str]:
-        """Return the id in each data directory. Raise FlafkaError if they differ, and OSError."""
+        """Return the id in each data directory that has one. Raises FlafkaError if they differ, and OSError."""
         ids = {
             directory: file.read_text() for directory in self._directories if (file := directory / ID_FILE).exists()
         }
@@ -443,7 +475,7 @@ class FileChannel(Channel[FileChannelConfig]):
         return ids
 
     def _read_or_create_id(self) -> str:
-        """Return the id of the channel, and write it to directories without one. Raise as `_read_ids`."""
+        """Return the id of the channel, and write it to directories without one. Raises as `_read_ids`."""
         ids = self._read_ids()
         id = next(iter(ids.values()), uuid.uuid4().hex)
         for directory in self._directories:
@@ -454,11 +486,16 @@ class FileChannel(Channel[FileChannelConfig]):
     # --- sources
 
     def put(self, batch: Batch) -> None:
-        """Put events, and return when they are on the disk. Block while there is no space."""
+        """Put events, and return when they are on the disk. Raises as `put_in_order`."""
         self.put_in_order(batch, lambda: None)
 
     def put_in_order(self, batch: Batch, enqueued: Callable[[], None]) -> None:
-        """Put events, and call `enqueued` once the last entry is written. Concurrent puts share one sync."""
+        """Put events, and return when they are on the disk. Call `enqueued` once the last entry is written.
+
+        A large batch becomes several entries; after a failure, the first ones may be stored. Blocks while there is no
+        space. Raises Retry if the agent stops meanwhile, and Unwritable if the disk fails. Concurrent puts share one
+        sync.
+        """
         config = self.config
         self.metrics.add("EventPutAttemptCount", len(batch))
         parts = [p for p in batch.split(min(config.transaction_capacity, config.capacity), MAX_ENTRY_BYTES) if len(p)]
@@ -466,6 +503,7 @@ class FileChannel(Channel[FileChannelConfig]):
             self._put(part, enqueued if number == len(parts) else lambda: None)
 
     def _put(self, part: Batch, enqueued: Callable[[], None]) -> None:
+        """Put one entry; an empty channel accepts it whatever its size. Calls and raises as `put_in_order`."""
         payload = part.to_ipc()
         try:
             with self._changed:
@@ -494,6 +532,7 @@ class FileChannel(Channel[FileChannelConfig]):
         self.metrics.add("EventPutSuccessCount", len(part))
 
     def _has_room(self, events: int) -> bool:
+        """Return True if the untaken events leave room for `events` more, and all disks have space."""
         untaken = self._undelivered.untaken
         if untaken and untaken + events > self.config.capacity:
             return False
@@ -506,25 +545,31 @@ class FileChannel(Channel[FileChannelConfig]):
         return not error
 
     def _space_error(self) -> str:
-        """Return the error about a directory without space for events; empty if all have space."""
+        """Return the error about a directory with less free space than minimumRequiredSpace, else an empty text.
+
+        Raises OSError.
+        """
         for directory in self._directories:
             if free_bytes(directory) < self.config.minimum_required_space:
                 return f"{directory} has less free space than minimumRequiredSpace, and no event can be stored"
         return ""
 
     def _degraded(self) -> str:
-        """Return the reason for a loss of function, as `Metrics.degradation`; also before the first put."""
+        """Return the reason for a loss of function, as `Metrics.degradation`.
+
+        It is a lack of disk space, and the last three losses; empty if there are none.
+        """
         error = ""
         with contextlib.suppress(OSError):  # a missing disk fails the puts, which report it
             error = self._space_error() if self._is_open and not self.metrics.last_error else ""
         return "; ".join(filter(None, (error, *self._loss_messages[-3:])))
 
     def needs_commit(self) -> bool:
-        """Return True if sources wait for space that taken events occupy."""
+        """Return True if sources wait for space on a disk, and a reader has taken events that are not committed."""
         return self._is_short_of_space and bool(self._undelivered.taken)
 
     def count_taken(self, reader: FileReader, partition: int, end: int, events: int) -> None:
-        """Count events that a reader has taken, and set its cursor of the partition to `end`."""
+        """Add events that a reader has taken to the count, and set its cursor of the partition to entry `end`."""
         with self._changed:
             reader.cursors[partition] = end
             self._undelivered.taken += events
@@ -532,14 +577,14 @@ class FileChannel(Channel[FileChannelConfig]):
             self._changed.notify_all()
 
     def recount_taken(self) -> None:
-        """Count the taken events after a reader has moved its cursor, or left."""
+        """Count the taken events again after a reader has moved its cursor, or left."""
         with self._changed:
             self._undelivered.recount_taken(self._cursors())
             self._set_gauges()
             self._changed.notify_all()
 
     def _cursors(self) -> dict[int, int]:
-        """Return the next entry of the reader of each partition, by partition."""
+        """Return, by partition, the number of the next entry that its reader takes."""
         return {partition: number for reader in self._readers for partition, number in dict(reader.cursors).items()}
 
     def _set_gauges(self) -> None:
@@ -549,14 +594,17 @@ class FileChannel(Channel[FileChannelConfig]):
     # --- sinks
 
     def reader(self, owner: RebalanceListener, *, group: str | None, member: str) -> Reader:
-        """Return a new reader. All readers of the channel compete for its events."""
+        """Return a new reader. All readers of the channel compete for its events; `group` has no effect."""
         reader = FileReader(self, self._log, owner, member)
         with self._changed:
             self._readers = sorted([*self._readers, reader], key=lambda reader: reader.member)
         return reader
 
     def find_event(self, id: EventId, groups: Collection[str | None]) -> EventLocation | None:
-        """Return the location of an event; None if no run of the channel has this id prefix. Raise Retry."""
+        """Return the location of an event; None if no run of the channel has this id prefix.
+
+        Needs no open channel, and changes nothing. Raises Retry.
+        """
         config = self.config
         try:
             id_files = (directory / ID_FILE for directory in self._directories)
@@ -577,12 +625,16 @@ class FileChannel(Channel[FileChannelConfig]):
             raise Retry(f"{e.filename or config.data_dirs}: {e.strerror}") from e
 
     def _initial_assignment(self, topic_id: str, epoch: int, partition: int) -> Assignment:
-        """Return the assignment of a partition without a committed offset."""
+        """Return the assignment of a partition without a committed offset: it begins at entry 0."""
         topic_partition = TopicPartition("file", self.name, topic_id, partition)
         return Assignment(topic_partition, self.name, Generation(epoch), 0)
 
     def partitions(self, reader: FileReader) -> set[int]:
-        """Return the partitions of this reader, and reserve for it those that no other reader has."""
+        """Return the partitions of this reader, and reserve each of them that is free.
+
+        A partition is free if no other reader has reserved it. Partition n belongs to reader n modulo the number of
+        readers, in the order of their names.
+        """
         with self._changed:
             readers = self._readers
             run_partitions = range(self._first_partition, self._first_partition + len(readers))
@@ -592,13 +644,13 @@ class FileChannel(Channel[FileChannelConfig]):
             return own
 
     def leave(self, reader: FileReader) -> None:
-        """Remove a reader, which must not take any more."""
+        """Remove a reader, which must not take any more; its partitions go to the remaining readers."""
         with self._changed:
             self._readers = [other for other in self._readers if other is not reader]
             self.recount_taken()
 
     def committed(self, partition: int) -> Assignment:
-        """Return the committed offset of a partition; 0 if it has none."""
+        """Return the committed offset of a partition, as an assignment; it is 0 if the partition has none."""
         initial = self._initial_assignment(self.topic_id(partition), self._checkpoint.epoch, partition)
         return self._committed.get(partition, initial)
 
@@ -607,14 +659,17 @@ class FileChannel(Channel[FileChannelConfig]):
         return self._checkpoint.topic_id(self.id, self._runs.get(partition, self._log.run))
 
     def is_of_this_run(self, partition: int) -> bool:
-        """Return True if no other process can have put or taken entries of this partition."""
+        """Return True if no earlier run has entries of this partition.
+
+        Then no other process can have put or taken entries of it, unless this process was cloned.
+        """
         return partition not in self._runs
 
     def rename_run(self) -> None:
         """Give the events of this run new ids, as another copy of this process has delivered under the present ids.
 
-        Two processes have the same run if a virtual machine is cloned, or reset to a snapshot, with its memory. Raise
-        Retry.
+        Two processes have the same run if a virtual machine is cloned, or reset to a snapshot, with its memory.
+        Raises Retry if the checkpoint cannot be written.
         """
         with self._committing:
             self._checkpoint.renamed[self._log.run] = uuid.uuid4().hex[:12]
@@ -633,7 +688,10 @@ class FileChannel(Channel[FileChannelConfig]):
             self._commit(self._committed, {})
 
     def commit(self, delivered: Collection[Assignment]) -> None:
-        """Commit offsets, and delete the files without undelivered events. Raise Retry."""
+        """Commit offsets, and delete the files without undelivered events.
+
+        A file that cannot be deleted is left to the next commit. Raises Retry if the checkpoint cannot be written.
+        """
         ends = {assignment.partition: assignment.next_offset or 0 for assignment in delivered}
         with self._committing:
             for assignment in delivered:
@@ -652,6 +710,7 @@ class FileChannel(Channel[FileChannelConfig]):
             self._commit({**self._committed, **new}, ends)
 
     def _commit(self, committed: dict[int, Assignment], ends: Mapping[int, int]) -> None:
+        """Write `committed` as the checkpoint, and remove the entries before `ends`, by partition. Raises Retry."""
         with self._changed:
             oldest = self._undelivered.oldest(self._log.stored, ends)
         try:
@@ -673,7 +732,10 @@ class FileChannel(Channel[FileChannelConfig]):
             self.warn_rate_limited("drop", "%s cannot be deleted: %s", e.filename, e.strerror)
 
     def count_lost(self, path: Path, first: int, end: int) -> None:
-        """Count the entries from `first` to `end`, exclusive, as lost."""
+        """Remove the entries from `first` to `end`, exclusive, which a reader could not read.
+
+        If they had events, these are reported as lost, with the path of the segment.
+        """
         with self._changed:
             events = self._undelivered.remove_lost(first, end, self._cursors())
             self._set_gauges()
@@ -682,13 +744,16 @@ class FileChannel(Channel[FileChannelConfig]):
 
 
 def _committed_or_initial(initial: Assignment, committed: Mapping[int, Assignment]) -> Assignment:
-    """Return the committed offset of the partition; `initial` if there is none, or one of another run."""
+    """Return the committed offset of the partition; `initial` if it has none, or the offset of another run."""
     assignment = committed.get(initial.partition, initial)
     return assignment if assignment.topic_partition.topic_id == initial.topic_partition.topic_id else initial
 
 
 def _count_by_segment(missing: range, segments: Sequence[Segment]) -> Counter[Segment]:
-    """Return the count of missing numbers by segment, from its first number to that of the next segment."""
+    """Return, by segment, the count of the missing entry numbers that it should have.
+
+    A segment should have the numbers from its first one up to the first one of the next segment, exclusive.
+    """
     counts: Counter[Segment] = Counter()
     ends = [*(segment.first for segment in segments[1:]), missing.stop]
     for segment, end in zip(segments, ends, strict=True):

@@ -55,12 +55,15 @@ class Checkpoint:
         return f"{channel}.{self.renamed.get(run, run)}"
 
     def missing(self, present: Collection[str]) -> dict[str, int | None]:
-        """Return the `files` with undelivered events whose names are not in `present`."""
+        """Return the `files` with undelivered events, or an unknown number, whose names are not in `present`."""
         return {path: events for path, events in self.files.items() if events != 0 and Path(path).name not in present}
 
 
 def misplaced_error(missing: Mapping[str, int | None]) -> str:
-    """Return the error about missing segments that exist outside of dataDirs; empty if there are none."""
+    """Return the error about missing segments that still exist outside of dataDirs; empty if there are none.
+
+    `missing` are absolute paths with the number of their undelivered events.
+    """
     present = [path for path in missing if os.path.exists(path)]  # noqa: PTH110 - Path.exists raises PermissionError
     if not present:
         return ""
@@ -77,7 +80,10 @@ def misplaced_error(missing: Mapping[str, int | None]) -> str:
 def missing_error(
     missing: Mapping[str, int | None], name: str, checkpoints: Path, directories: Sequence[Path]
 ) -> str:
-    """Return the error about missing segments of a channel, with the remedies."""
+    """Return the error about missing segments of the channel `name`, with the remedies.
+
+    If some of them exist elsewhere, it is that of `misplaced_error`.
+    """
     if error := misplaced_error(missing):
         return error
     configured = {directory.absolute() for directory in directories}
@@ -94,7 +100,7 @@ def missing_error(
 
 
 def reset_command(name: str, checkpoints: Path, directories: Sequence[Path]) -> str:
-    """Return the command that accepts the loss of missing segments of a channel."""
+    """Return the command that accepts the loss of missing segments of the channel `name`."""
     data_dirs = ",".join(str(directory.absolute()) for directory in directories)
     return (
         f"agent group reset {shlex.quote(name)} --checkpoint-dir {shlex.quote(str(checkpoints.absolute()))} "
@@ -105,7 +111,7 @@ def reset_command(name: str, checkpoints: Path, directories: Sequence[Path]) -> 
 def read_checkpoint(path: Path, log: logging.Logger) -> Checkpoint:
     """Return the checkpoint; an empty one if the file does not exist, or is damaged, which is logged.
 
-    Raise OSError, and FlafkaError for a checkpoint of another version.
+    Raises OSError, and FlafkaError for a checkpoint of another version.
     """
     try:
         content = path.read_bytes()
@@ -129,7 +135,7 @@ def version_error(path: Path, kind: str, version: object) -> FlafkaError:
 
 
 def write_checkpoint(path: Path, checkpoint: Checkpoint) -> None:
-    """Replace the checkpoint, and return when it is durable. Raise OSError."""
+    """Replace the checkpoint, and return when it is durable. Raises OSError."""
     content = {
         field.name: getattr(checkpoint, field.name)
         for field in dataclasses.fields(checkpoint)
@@ -145,8 +151,9 @@ def reset_checkpoint(
 ) -> None:
     """Write the checkpoint with a new fencing epoch for every partition, and without the missing segments.
 
-    The commit logs of the sinks are abandoned: each sink begins a new one at its configured location. With
-    `earliest`, all events in the files are redelivered. Raise OSError.
+    `missing` are accepted as lost. The commit logs of the sinks are abandoned: each sink begins a new one at its
+    configured location. With `earliest`, all events in the files are redelivered; otherwise committed offsets stay.
+    Raises OSError.
     """
     checkpoint.accepted |= missing
     checkpoint.files = {file: events for file, events in checkpoint.files.items() if file not in missing}
@@ -162,6 +169,7 @@ def reset_checkpoint(
 
 
 def _encode_position(committed: Assignment) -> dict[str, Any]:
+    """Return a committed offset as JSON of the checkpoint."""
     topic_partition, generation = committed.topic_partition, committed.generation
     return {
         "cluster_id": topic_partition.cluster,
@@ -177,6 +185,7 @@ def _encode_position(committed: Assignment) -> dict[str, Any]:
 
 
 def _decode_positions(lines: list[dict[str, Any]]) -> dict[int, Assignment]:
+    """Return committed offsets by partition, from JSON of the checkpoint."""
     return {
         line["partition"]: Assignment(
             TopicPartition(line["cluster_id"], line["topic"], line["topic_id"], line["partition"]),

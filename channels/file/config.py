@@ -92,7 +92,7 @@ class FileChannelConfig(BoundedConfig):
 
     @property
     def directories(self) -> list[Path]:
-        """Data directories."""
+        """Data directories, in the order of dataDirs."""
         return [Path(name.strip()).expanduser() for name in self.data_dirs.split(",") if name.strip()]
 
     @property

@@ -21,7 +21,7 @@ class DirectoryLock:
     """Name of the channel with the lock, by directory: POSIX locks do not exclude the same process."""
 
     def __init__(self, directory: Path, name: str) -> None:
-        """Lock the directory. Raise Retry if another channel or process has the lock, and OSError."""
+        """Lock the directory. Raises Retry if another channel or process has the lock, and OSError."""
         self._directory = directory.resolve()
         if (other := self._holders.get(self._directory)) is not None:
             raise Retry(
@@ -53,7 +53,10 @@ class DirectoryLock:
 
     @classmethod
     def holder(cls, directory: Path) -> str:
-        """Return a description of the process with the lock; empty if there is none, or if it is this one."""
+        """Return a description of the process with the lock; empty if there is none, or if it is this one.
+
+        Raises OSError if the lock file cannot be opened.
+        """
         if directory.resolve() in cls._holders or not (directory / LOCK_FILE).exists():
             return ""
         with (directory / LOCK_FILE).open("a") as file:
@@ -65,6 +68,7 @@ class DirectoryLock:
 
 
 def _process_hint(directory: Path) -> str:
+    """Return the end of an error: the id of a live process from the lock file, or a hint at Flume; else empty."""
     # Flume writes no process id. The id from a killed agent may be stale.
     pid = (directory / LOCK_FILE).read_text().strip()
     if pid.isdigit() and Path("/proc", pid).exists():

@@ -101,7 +101,7 @@ class Segment:
         return (entry, content[_HEADER.size :]) if zlib.crc32(content[_CHECKSUM_END:]) == checksum else None
 
     def find_entry(self, offset: int) -> int | None:
-        """Return the offset of the first valid entry from `offset` on; None if there is none."""
+        """Return the byte offset of the first valid entry from byte `offset` on; None if there is none."""
         while offset < self.size:
             if self.read(offset) is not None:
                 return offset
@@ -110,7 +110,7 @@ class Segment:
         return None
 
     def torn_bytes(self, offset: int) -> int:
-        """Return the number of bytes from `offset` to the last one that is not zero."""
+        """Return the number of bytes from `offset` through the last one that is not zero; 0 if all are zero."""
         end = offset
         for start in range(offset, self.size, _SCAN_BYTES):
             if content := os.pread(self.descriptor, _SCAN_BYTES, start).rstrip(b"\0"):
@@ -118,7 +118,7 @@ class Segment:
         return end - offset
 
     def truncate(self) -> None:
-        """Truncate the file after the last entry. Raise OSError."""
+        """Truncate the file after the last entry, without the preallocated zeros. Raises OSError."""
         os.ftruncate(self.descriptor, self.size)
         self.allocated = self.size
 
@@ -131,7 +131,10 @@ class Segment:
             raise FileNotFoundError(errno.ENOENT, message, str(self.path))
 
     def preallocate(self, length: int, limit: int) -> None:
-        """Extend the file by zeros before an entry of that length; `limit` is the maximum size of a segment."""
+        """Extend the file by zeros before an entry of that length, if it is small and the zeros do not suffice.
+
+        `limit` is the maximum size of a segment, in bytes. Best-effort: no error on a full disk.
+        """
         if self.size + length <= self.allocated or length > _MAX_PREALLOCATED_ENTRY_BYTES:
             return
         zeros = min(PREALLOCATED_BYTES, limit - self.size)
@@ -154,9 +157,10 @@ class Log:
     def __init__(
         self, directories: Sequence[Path], segment_bytes: int, run: str = "", *, synced: bool = True
     ) -> None:
-        """Alternate segments over these directories; `run` is the id of this run.
+        """Create a closed log, whose segments alternate over these directories; `run` is the id of this run.
 
-        Without `synced`, an entry counts as stored once it is written, and a power failure may lose it.
+        A segment is closed at `segment_bytes`. Without `synced`, an entry counts as stored once it is written, and a
+        power failure may lose it.
         """
         self.directories, self.segment_bytes, self.run, self._synced = directories, segment_bytes, run, synced
         self.segments: list[Segment] = []
@@ -178,7 +182,8 @@ class Log:
     def open(self) -> Iterator[str]:
         """Open the segments, and cut off the torn end of the newest one: yield a message about that.
 
-        Raise OSError, and FlafkaError for a segment of another version. `begin_run` must follow.
+        Raises OSError, and FlafkaError for a segment of another version. The iterator has to be exhausted;
+        `begin_run` must follow.
         """
         self.segments = [Segment(path, first, run) for first, run, path in segment_files(self.directories)]
         for segment in self.segments:
@@ -196,7 +201,10 @@ class Log:
         self.segments = [s for s in self.segments if s.size or s.first < latest[s.run]]
 
     def _truncate_torn_end(self, newest: Segment) -> Iterator[str]:
-        """Truncate the newest segment after its last valid entry, and continue the numbers from there."""
+        """Truncate the newest segment after its last valid entry, and continue the numbers from there.
+
+        Yields a message if bytes of an incomplete entry follow, which are moved into another file. Raises OSError.
+        """
         number, end = newest.first, 0
         offset = newest.find_entry(0)
         while offset is not None and (header := newest.header(offset)) is not None:
@@ -215,18 +223,21 @@ class Log:
         self.end = self.stored = max(self.end, number)
 
     def begin_run(self, number: int) -> None:
-        """Begin the first segment of this run, with entry `number` or a later one. Raise OSError."""
+        """Begin the first segment of this run, with the entry after the last one, or `number` if that is greater.
+
+        Raises OSError.
+        """
         with self._changed:
             self.end = self.stored = max(number, self.end)
             self._begin_segment(self.end)
 
     def remove_empty(self) -> None:
-        """Delete the files in `empty`. Raise OSError."""
+        """Delete the files in `empty`. Raises OSError."""
         while self.empty:
             self.empty.pop().unlink(missing_ok=True)
 
     def end_run(self) -> None:
-        """Refuse further entries, and return when all are on the disk. Raise OSError."""
+        """Refuse further entries, and return when all entries of this run are on the disk. Raises OSError."""
         with self._changed:
             while self._syncing:
                 self._changed.wait()
@@ -238,7 +249,10 @@ class Log:
             self._ended = True
 
     def close(self, *, clean: bool = False) -> None:
-        """Close the files. After a `clean` end of the run, delete the newest segment if it is empty."""
+        """Refuse further entries, and close the files.
+
+        After a `clean` end, delete the newest segment if it is empty.
+        """
         with self._changed:
             self._end_segment()
             self._ended = True
@@ -247,12 +261,14 @@ class Log:
             self.segments = []
 
     def _end_segment(self) -> None:
+        """Cut off the preallocated zeros of the newest segment, best-effort."""
         for segment in self.segments[-1:]:
             if segment.allocated > segment.size:
                 with contextlib.suppress(OSError):  # zeros after the entries are harmless
                     segment.truncate()
 
     def _begin_segment(self, number: int) -> None:
+        """Create the segment that begins with entry `number`, in the next directory. Raises OSError."""
         directory = self.directories[len(self.segments) % len(self.directories)]
         path = directory / f"flafka-{number:020d}-{self.run}.log"
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o640))
@@ -262,7 +278,10 @@ class Log:
         self._stored_bytes = 0
 
     def begin_segment(self) -> int:
-        """Begin a segment with the next entry, and return the number of that entry. Raise OSError."""
+        """Begin a segment with the next entry, unless the newest one is empty; return the number of that entry.
+
+        Raises OSError.
+        """
         with self._changed:
             if self.segments[-1].size:
                 self._sync_newest()
@@ -272,7 +291,11 @@ class Log:
     # --- writing
 
     def append(self, partition: int, arrival: int, events: int, payload: Any) -> UnsyncedEntry:
-        """Write an entry, which is stored once `sync` has returned. Raise OSError."""
+        """Write an entry, which is stored once `sync` has returned for the result.
+
+        `arrival` is in milliseconds since the epoch, and `events` the number of events in the payload. A full segment
+        is synced before, and the next one begun. Raises OSError, also after `end_run`.
+        """
         with self._changed:
             if self._ended:
                 raise OSError(errno.ESHUTDOWN, "the channel is closed")
@@ -301,9 +324,9 @@ class Log:
             return UnsyncedEntry(self.end - 1, self._failures)
 
     def sync(self, written: UnsyncedEntry) -> None:
-        """Return when the entry is on the disk. Concurrent calls share one sync.
+        """Return when the entry is on the disk, or written if the log is not synced. Concurrent calls share one sync.
 
-        Raise OSError if the disk fails: then neither this entry nor any later one is in the log.
+        Raises OSError if the disk fails: then neither this entry nor any later one is in the log.
         """
         with self._changed:
             while self.stored <= written.number or self._failures != written.failures:
@@ -334,7 +357,7 @@ class Log:
     def sync_from(self, number: int) -> None:
         """Return when all segments that begin with entry `number` or later are on the disk, even without `synced`.
 
-        Raise OSError. For the thread that opens the log.
+        Raises OSError. For the thread that opens the log.
         """
         for segment in self.segments:
             if segment.first >= number:
@@ -342,6 +365,7 @@ class Log:
         self.stored, self._stored_bytes = self.end, self.segments[-1].size
 
     def _sync_newest(self) -> None:
+        """Return when all entries are on the disk, or roll them back and raise OSError."""
         while self._syncing:
             self._changed.wait()
         if self.stored < self.end:
@@ -355,7 +379,10 @@ class Log:
             self._changed.notify_all()
 
     def _roll_back(self) -> None:
-        """Roll back the entries since the last successful sync: after a failure, their state on disk is unknown."""
+        """Remove the entries since the last successful sync: after a failure, their state on disk is unknown.
+
+        Waiting calls of `sync` then raise OSError.
+        """
         segment = self.segments[-1]
         segment.size, self.end = self._stored_bytes, self.stored
         with contextlib.suppress(OSError):  # otherwise, the next entries overwrite them
@@ -374,9 +401,10 @@ class Log:
             return Cursor(next((s for s in reversed(self.segments) if s.first <= number), self.segments[0]))
 
     def read(self, cursor: Cursor) -> tuple[Entry, memoryview] | None:
-        """Return the entry at the cursor with its payload, and advance the cursor. None after the last stored entry.
+        """Return the entry at the cursor with its payload, and advance the cursor. None behind the last stored entry.
 
-        Damage is skipped: then the number of the entry, or of the cursor at the end, has a gap.
+        Damage is skipped: then the number of the returned entry, or of the cursor if None is returned, is not the
+        expected one.
         """
         while True:
             with self._changed:
@@ -391,7 +419,7 @@ class Log:
             self._skip_damage(cursor, following)
 
     def _skip_damage(self, cursor: Cursor, following: Segment | None) -> None:
-        """Move the cursor to the next valid entry, to the next segment, or to the end."""
+        """Move the cursor to the next valid entry of its segment, else to `following`, else to the end."""
         segment = cursor.segment
         offset = segment.find_entry(cursor.offset + 1)
         if offset is not None and (entry := segment.header(offset)) is not None:
@@ -403,14 +431,14 @@ class Log:
                 cursor.offset, cursor.number = self._stored_bytes, self.stored
 
     def wait(self, cursor: Cursor, timeout: float) -> None:
-        """Return when there is an entry at the cursor, or after `timeout` seconds."""
+        """Return when a stored entry is at the cursor, or after `timeout` seconds."""
         with self._changed:
             self._changed.wait_for(lambda: self.stored > cursor.number, timeout)
 
     def entries(self) -> Iterator[tuple[Segment, Entry]]:
         """Yield the headers of all entries, oldest first, with their segments. For the thread that opens the log.
 
-        To save time, a checksum is verified only after a gap in the numbers.
+        To save time, a checksum is verified only after a gap in the numbers. Damaged entries are left out.
         """
         for segment in self.segments:
             offset: int | None = 0
@@ -431,7 +459,10 @@ class Log:
             return self.segments[first:]
 
     def delete_before(self, number: int) -> None:
-        """Delete the segments whose entries all have smaller numbers; rename damaged ones. Raise OSError."""
+        """Delete the segments whose entries all have numbers smaller than `number`; rename damaged ones.
+
+        The newest segment stays. Raises OSError.
+        """
         with self._changed:
             while len(self.segments) > 1 and self.segments[1].first <= number:
                 path = self.segments[0].path
@@ -444,7 +475,10 @@ class Log:
 
 
 def _save_torn_bytes(segment: Segment, start: int, count: int) -> str:
-    """Copy these bytes into a separate file. Return a clause about the outcome for the log."""
+    """Copy `count` bytes from offset `start` into a separate file.
+
+    Return a clause about the outcome for the log.
+    """
     path = segment.path.with_name(f"{segment.path.name}.{start}{DAMAGED_SUFFIX}")
     try:
         with path.open("wb") as file:
@@ -459,7 +493,7 @@ def _save_torn_bytes(segment: Segment, start: int, count: int) -> str:
 
 
 def delete_from(directories: Sequence[Path], number: int) -> None:
-    """Delete the segments that begin with entry `number` or later. The log must not be open. Raise OSError."""
+    """Delete the segments that begin with entry `number` or later. The log must not be open. Raises OSError."""
     for first, _, path in segment_files(directories):
         if first >= number:
             path.unlink()
@@ -468,12 +502,13 @@ def delete_from(directories: Sequence[Path], number: int) -> None:
 
 
 def segment_files(directories: Sequence[Path]) -> list[tuple[int, str, Path]]:
-    """Return first number, run and path of each segment, in the order of their entries. Raise OSError."""
+    """Return first number, run and path of each segment, in the order of their entries. Raises OSError."""
     paths = (path for directory in directories for path in directory.iterdir())
     return sorted((int(match[1]), match[2], path) for path in paths if (match := _FILE_NAME.fullmatch(path.name)))
 
 
 def _write(descriptor: int, parts: Sequence[Any], offset: int) -> None:
+    """Write all parts at an offset, one behind the other. Raises OSError."""
     written = os.pwritev(descriptor, parts, offset)
     size = sum(map(len, parts))
     while written < size:  # the disk is nearly full, or the entry is very large

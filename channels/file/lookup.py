@@ -22,7 +22,10 @@ from flafka.plugins import (
 def find_event(
     directories: Sequence[Path], run: str, id: EventId, committed: Assignment, groups: Collection[str | None]
 ) -> EventLocation:
-    """Return the location of an event of a run, given the committed offset of its partition. Raise OSError."""
+    """Return the location of an event of a run, given the committed offset of its partition.
+
+    An event that is not found has the reason in `missing`. `groups` all get the offset `committed`. Raises OSError.
+    """
     path, polled = _read_entry(directories, run, id, committed)
     location: dict[str, str | int] = {"file": str(path) if path is not None else "", "entry": id.offset}
     if polled is not None:
@@ -38,6 +41,10 @@ def find_event(
 def _read_entry(
     directories: Sequence[Path], run: str, id: EventId, committed: Assignment
 ) -> tuple[Path | None, PolledBatch | None]:
+    """Return the path of the segment that should have the event's entry, and the decoded entry.
+
+    Both are None if no segment can have it, and the second if the segment lacks it. Raises OSError.
+    """
     for first, segment_run, path in reversed(segment_files([d for d in directories if d.is_dir()])):
         if first > id.offset or segment_run != run:
             continue
@@ -52,6 +59,7 @@ def _read_entry(
 
 
 def _decode(id: EventId, committed: Assignment, arrival: int, payload: bytes) -> PolledBatch:
+    """Return an entry as a batch with ids; one that cannot be decoded is in `undecodable`."""
     offsets = OffsetRange(id.offset, id.offset + 1)
     try:
         batch = Batch.from_ipc(payload)

@@ -33,25 +33,25 @@ class GroupCoordinator(Protocol):
     metrics: Metrics
 
     def partitions(self, reader: FileReader) -> set[int]:
-        """Return the partitions of this reader, and reserve for it those that no other reader has."""
+        """Return the partitions of this reader, and reserve each of them that no other reader has reserved."""
 
     def leave(self, reader: FileReader) -> None:
         """Remove a reader."""
 
     def committed(self, partition: int) -> Assignment:
-        """Return the committed offset of a partition; 0 if it has none."""
+        """Return the committed offset of a partition, as an assignment; it is 0 if the partition has none."""
 
     def commit(self, delivered: Collection[Assignment]) -> None:
-        """Commit offsets. Raise Retry."""
+        """Commit offsets, and delete the files without undelivered events. Raises Retry."""
 
     def count_taken(self, reader: FileReader, partition: int, end: int, events: int) -> None:
-        """Count events that a reader has taken, and set its cursor of the partition to `end`."""
+        """Add events that a reader has taken to the count, and set its cursor of the partition to entry `end`."""
 
     def recount_taken(self) -> None:
-        """Count the taken events after a reader has moved its cursor."""
+        """Count the taken events again after a reader has moved its cursor."""
 
     def count_lost(self, path: Path, first: int, end: int) -> None:
-        """Count the entries from `first` to `end`, exclusive, as lost."""
+        """Remove the entries from `first` to `end`, exclusive, and report their events as lost."""
 
     def topic_id(self, partition: int) -> str:
         """Return `TopicPartition.topic_id` of a partition."""
@@ -60,10 +60,10 @@ class GroupCoordinator(Protocol):
         """Return True if no other process can have put or taken entries of this partition."""
 
     def rename_run(self) -> None:
-        """Give the events of this run new ids. Raise Retry."""
+        """Give the events of this run new ids. Raises Retry."""
 
     def needs_commit(self) -> bool:
-        """Return True if sources wait for space that taken events occupy."""
+        """Return True if sources wait for space on a disk, and a reader has taken events that are not committed."""
 
 
 class FileReader(Reader):
@@ -84,7 +84,11 @@ class FileReader(Reader):
         """Entry that was read, and does not fit into the previous batch."""
 
     def take(self, timeout: float) -> PolledBatch | None:
-        """Return the next entries of one partition; see `Reader`. Raise Retry if events have got new ids."""
+        """Return the next entries of one partition, or None after `timeout` seconds without any.
+
+        Entries are merged up to `MERGE_EVENTS` or `MERGE_BYTES`. Raises Retry if events have got new ids, and the
+        exceptions of the listener.
+        """
         self._check_ids(self._assignments.values())
         self._rebalance()
         entries: list[tuple[Entry, memoryview]] = []
@@ -103,7 +107,10 @@ class FileReader(Reader):
         return self._decode(entries)
 
     def _next(self) -> tuple[Entry, memoryview] | None:
-        """Return the next untaken entry of the assigned partitions."""
+        """Return the next untaken entry of the assigned partitions; None if there is none.
+
+        Lost entries are reported.
+        """
         if (entry := self._pushed_back) is not None:
             self._pushed_back = None
             return entry
@@ -127,6 +134,10 @@ class FileReader(Reader):
             raise Retry("events of the channel have got new ids: the sink restarts from the committed offset")
 
     def _decode(self, entries: list[tuple[Entry, memoryview]]) -> PolledBatch:
+        """Return the entries of one partition as a batch, and count them as taken.
+
+        Undecodable ones are listed in it.
+        """
         partition, start, end = entries[0][0].partition, entries[0][0].number, entries[-1][0].number + 1
         assignment = self._assignments[partition]
         topic, prefix = assignment.topic, assignment.id_prefix
@@ -148,7 +159,7 @@ class FileReader(Reader):
         return PolledBatch(assignment, OffsetRange(start, end), Batch.concat(batches), tuple(undecodable))
 
     def _rebalance(self) -> None:
-        """Begin with newly assigned partitions, and give up revoked ones."""
+        """Give up revoked partitions, and begin with newly assigned ones. Raises Retry, and as the listener."""
         own = self._coordinator.partitions(self)
         if revoked := self.cursors.keys() - own:
             self._listener.revoked(set(revoked))
@@ -165,7 +176,10 @@ class FileReader(Reader):
             self.rewind(starts)
 
     def commit(self, delivered: Collection[Assignment]) -> None:
-        """Commit offsets; see `Reader`. Raise Retry if events have got new ids meanwhile."""
+        """Commit offsets of assigned partitions, and ignore any other partition.
+
+        Raises Retry if the checkpoint cannot be written, or if events have got new ids meanwhile.
+        """
         own = [assignment for assignment in delivered if assignment.partition in self.cursors]
         self._check_ids(own)
         self._assignments.update({assignment.partition: assignment for assignment in own})
@@ -175,7 +189,10 @@ class FileReader(Reader):
             self._batch_bounds[partition] = {b for b in self._batch_bounds.get(partition, ()) if b >= end}
 
     def rewind(self, starts: Collection[Assignment]) -> None:
-        """Move the cursor; see `Reader`. Raise Retry if another copy of this process wrote to the commit log."""
+        """Take from the next offset of each of these assignments on, and store them as the assignments.
+
+        Raises Retry if an offset shows that another copy of this process wrote to the sink's commit log.
+        """
         for start in starts:
             offset, committed = start.next_offset or 0, self._coordinator.committed(start.partition)
             # The end of a commit log is the end of a taken batch, unless another process has committed to it.
@@ -191,6 +208,10 @@ class FileReader(Reader):
         self._coordinator.recount_taken()
 
     def _is_foreign(self, start: Assignment, is_unexpected: bool) -> bool:
+        """Return True if another copy of this process must have delivered entries of this run.
+
+        That is so for an unexpected offset of a partition of this run, unless the offset is 0.
+        """
         return is_unexpected and self._coordinator.is_of_this_run(start.partition) and bool(start.next_offset)
 
     def _rename_run(self) -> None:
@@ -199,10 +220,10 @@ class FileReader(Reader):
         raise Retry("events of the channel have got new ids: the sink restarts from the committed offset")
 
     def needs_commit(self) -> bool:
-        """Return True if taken events occupy space that sources wait for."""
+        """Return True if sources wait for space on a disk that taken events occupy."""
         return self._coordinator.needs_commit()
 
     def close(self) -> None:
-        """Leave the channel, without a commit."""
+        """Leave the channel, without a commit: other readers get the uncommitted events."""
         self._coordinator.leave(self)
         self.cursors.clear()

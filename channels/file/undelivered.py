@@ -39,13 +39,13 @@ class UndeliveredEntries:
         return entry
 
     def remove(self, partition: int, entry: EntrySummary) -> None:
-        """Remove an entry that the disk has not stored."""
+        """Remove the entry that `add` has returned, because the disk has not stored it."""
         # By identity: another entry may have the same number by now.
         self._entries[partition] = deque(other for other in self._entries[partition] if other is not entry)
         self.events -= entry[1]
 
     def recount_taken(self, cursors: Mapping[int, int]) -> None:
-        """Count the taken events after a reader has moved its cursor."""
+        """Set `taken` to the number of events in entries before the cursors."""
         self.taken = sum(
             events
             for partition, entries in self._entries.items()
@@ -54,11 +54,14 @@ class UndeliveredEntries:
         )
 
     def remove_delivered(self, partition: int, end: int, cursors: Mapping[int, int]) -> int:
-        """Remove the entries of a partition before `end`; return the number of their events."""
+        """Remove the entries of a partition before number `end`; return the number of their events."""
         return self._remove_before(end, partition, self._entries.get(partition, deque()), cursors)
 
     def remove_lost(self, first: int, end: int, cursors: Mapping[int, int]) -> int:
-        """Remove entries of all partitions from `first` to `end`, exclusive; return the number of their events."""
+        """Remove the entries of all partitions from number `first` to `end`, exclusive.
+
+        Return the number of their events.
+        """
         events = 0
         for partition, entries in self._entries.items():
             lost = deque(entry for entry in entries if first <= entry[0] < end)
@@ -67,7 +70,10 @@ class UndeliveredEntries:
         return events
 
     def oldest(self, default: int, ends: Mapping[int, int]) -> int:
-        """Return the smallest entry number not before the end of its partition in `ends`; else `default`."""
+        """Return the smallest number of an entry that stays undelivered once `ends` are committed; else `default`.
+
+        `ends` are committed offsets by partition; a partition without one counts from 0.
+        """
         numbers = [
             next((number for number, _ in entries if number >= ends.get(partition, 0)), default)
             for partition, entries in self._entries.items()
@@ -75,13 +81,14 @@ class UndeliveredEntries:
         return min(numbers, default=default)
 
     def entries(self) -> Iterator[EntrySummary]:
-        """Yield all entries, partition by partition."""
+        """Yield all entries, partition by partition, and in each by ascending number."""
         for entries in self._entries.values():
             yield from entries
 
     def _remove_before(
         self, end: int, partition: int, entries: deque[EntrySummary], cursors: Mapping[int, int]
     ) -> int:
+        """Remove the entries before `end` from a deque of the partition; return the number of their events."""
         removed, cursor = 0, cursors.get(partition, 0)
         while entries and entries[0][0] < end:
             number, events = entries.popleft()

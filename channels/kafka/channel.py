@@ -97,9 +97,10 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         return self.config.format == "arrow"
 
     def open(self) -> None:
-        """Create the topic if it is missing, and start the producer. Raises Unreachable while brokers do not answer.
+        """Create the topic if it is missing, and start the producer.
 
-        Raises FlafkaError for a compacted topic and for brokers that are too old.
+        Raises Unreachable while brokers do not answer, and Retry if they refuse. Raises FlafkaError for a compacted
+        topic, for brokers that are too old, and without configured brokers.
         """
         config = self.config
         if not config.bootstrap_servers:
@@ -141,7 +142,10 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             self.kafka.attach(self.kafka.cluster, None)
 
     def check_connectivity(self) -> Iterator[str]:
-        """Yield errors about missing brokers, and warnings about an unsafe topic."""
+        """Yield errors about missing brokers, rights and a compacted topic, and warnings about an unsafe topic.
+
+        A missing topic is no error if there are enough brokers to create it.
+        """
         config = self.config
         if not config.bootstrap_servers:
             yield NO_BROKERS
@@ -174,7 +178,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
 
     @property
     def refusal(self) -> str:
-        """Reason why brokers refuse this client's login; empty while they do not."""
+        """Reason why brokers refuse this client's login; empty while they do not, and while the channel is closed."""
         return self._producer.refusal if self._producer is not None else ""
 
     def _is_writable(self) -> bool:
@@ -195,22 +199,30 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             return True
 
     def _request_limits(self) -> Limits:
-        """Request the topic's limits. Raises KafkaException or TimeoutError."""
+        """Return the topic's limits, requested from the brokers now. Raises KafkaException or TimeoutError."""
         return TopicAdmin(new_admin(CHANNEL, self._client(self.config.producer)), self).limits()
 
     def put(self, batch: Batch) -> None:
-        """Return once every in-sync replica has the batch. Raises Retry, and Rejected for rows that no record can
-        hold."""
+        """Return once every in-sync replica has the batch.
+
+        Raises Retry, and Rejected for rows that no record can hold.
+        """
         self.put_in_order(batch, lambda: None)
 
     def put_in_order(self, batch: Batch, enqueued: Callable[[], None]) -> None:
-        """Put the batch, in the order of the client's queue, which sends to each partition in order."""
+        """Put the batch, in the order of the client's queue, which sends to each partition in order.
+
+        `enqueued` is called once all records are in the queue. Raises as `put`.
+        """
         if self._producer is None:
             raise Retry(f"channel {self.name} is not connected")
         self._producer.put(batch, enqueued)
 
     def reader(self, owner: RebalanceListener, *, group: str | None, member: str) -> Reader:
-        """Return a consumer of the topic, a static member of its group."""
+        """Return a consumer of the topic, a static member of its group.
+
+        Raises Retry while the channel is not open.
+        """
         config = self.config
         name = f"{member}.{config.topic}"
 
@@ -231,30 +243,37 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         return KafkaReader(properties, assignment, owner, self.metrics, self.decode, topic_ids, self.log, join_anew)
 
     def find_event(self, id: EventId, groups: Collection[str | None]) -> EventLocation | None:
-        """Return the state of the event, by its present record in the topic."""
+        """Return the state of the event, by its present record in the topic; None if its id is not of this topic."""
         return self.kafka.find_event(id, groups)
 
     def decode(self, records: Iterator[Record], assignment: Assignment) -> PolledBatch | None:
-        """Return the next records of the topic, in any of its formats."""
+        """Return the next records of the topic, in any of its formats; None if there are no more."""
         return decode(records, assignment, parse_as_flume_event=self.config.parse_as_flume_event)
 
     def redelivery(self, lost: Event | Record, id: EventId, arrival: int, group: str) -> Record:
-        """Return the event in a record of its own, in the channel's format; other groups skip it."""
+        """Return a record of the event or undecodable record, which only this group reads.
+
+        An event has the channel's format. The record has that id, and that time of arrival in milliseconds.
+        """
         record = lost if isinstance(lost, Record) else encode_event(lost, self.config.format)
         return address_to_group(record, id, arrival, group)
 
     def _client(self, properties: Mapping[str, str]) -> dict[str, Any]:
+        """Return librdkafka's properties of a client of the channel, with the configured `properties`.
+
+        Raises Retry.
+        """
         return {**self.config.client(self.name), **client_properties(properties)}
 
 
 class TopicAdmin:
-    """Requests of one admin client about the topic. Each call raises KafkaException, and TimeoutError."""
+    """Requests of one admin client about the topic. Each method raises KafkaException, and TimeoutError."""
 
     def __init__(self, admin: AdminClient, channel: KafkaBackedChannel[KafkaChannelConfig]) -> None:
         self._admin, self._channel, self._config = admin, channel, channel.config
 
     def create(self) -> None:
-        """Create the topic as configured, unless it exists. Raises Retry if there are too few brokers."""
+        """Create the topic as configured, unless it exists. Raises Retry if there are fewer brokers than replicas."""
         config, channel = self._config, self._channel
         settings = {
             "max.message.bytes": str(MAX_RECORD_BYTES),
@@ -274,12 +293,15 @@ class TopicAdmin:
             ) from e
 
     def description(self) -> Any:
-        """Return the partitions of the topic and their replicas."""
+        """Return librdkafka's description of the topic: its id, partitions and replicas."""
         topic = self._config.topic
         return self._request(lambda: self._admin.describe_topics(TopicCollection([topic]))[topic])
 
     def refuse_old_brokers(self, topics: Iterable[str]) -> None:
-        """Raise FlafkaError if the brokers, which have these topics, are too old for the channel."""
+        """Raise FlafkaError if the brokers are too old for the channel, by the description of one of these topics.
+
+        Without any topic, nothing is known, and nothing raised.
+        """
         names = sorted(topics, key=lambda name: name != self._config.topic)  # any topic, if the own one is missing
         if names:
             required_topic_id(
@@ -287,7 +309,10 @@ class TopicAdmin:
             )
 
     def exists(self) -> bool:
-        """Return False if the brokers report that there is no such topic. Blocks for up to `EXISTS_SECONDS`."""
+        """Return False if the brokers report that there is no such topic, else True.
+
+        Blocks for up to `EXISTS_SECONDS`.
+        """
         topic = self._config.topic
         futures = self._admin.describe_topics(TopicCollection([topic]), request_timeout=EXISTS_SECONDS)
         try:
@@ -347,7 +372,10 @@ class TopicAdmin:
         return all(sum(is_up[node.host, node.port] for node in partition.isr) >= required for partition in partitions)
 
     def weaknesses(self, description: Any) -> Iterator[str]:
-        """Yield a sentence for each setting that may cause a loss of events or a pause."""
+        """Yield a sentence for each setting of the topic that may cause a loss of events or a pause.
+
+        `description` is the result of `description()`.
+        """
         topic = self._config.topic
         replicas = min((len(p.replicas) for p in description.partitions), default=0)
         if replicas < 3:

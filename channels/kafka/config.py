@@ -74,7 +74,10 @@ class KafkaChannelConfig(ProducerConfig, ConsumerConfig, OverflowConfig):
 
     @classmethod
     def for_type(cls, written_type: str) -> type[Config]:
-        """Return the options. Flume's class name has Flume's format by default, and requires brokers."""
+        """Return the class of options.
+
+        For Flume's class name, it has Flume's format by default, and requires brokers.
+        """
         return FlumeKafkaChannelConfig if "." in written_type else cls
 
     @cross_field_validator("format", "parse_as_flume_event")
@@ -112,7 +115,7 @@ class KafkaChannelConfig(ProducerConfig, ConsumerConfig, OverflowConfig):
         return super().producer_properties({**timeout, **client})
 
     def produced_topics(self) -> list[str]:
-        """Return the topic of the channel."""
+        """Return the topic of the channel as a list."""
         return [self.topic]
 
 

@@ -97,7 +97,10 @@ class KafkaReader(ConsumerThread, Reader):
         self.start()
 
     def take(self, timeout: float) -> PolledBatch | None:
-        """Return the next records of one partition, small ones joined; None after `timeout` seconds without any."""
+        """Return the next records of one partition, small ones joined; None after `timeout` seconds without any.
+
+        Calls the owner about rebalances. Raises the error that has ended the polling.
+        """
         with self.changed:
             self.changed.wait_for(lambda: self._owner_calls or self._fetched.has_confirmed or self.error, timeout)
         if self.error is not None:
@@ -127,6 +130,7 @@ class KafkaReader(ConsumerThread, Reader):
             raise Retry(f"group {self._assignment.group}: committing offsets failed: {self.explain(e)}") from e
 
     def _commit(self, delivered: Collection[Assignment]) -> None:
+        """Commit offsets, on the polling thread. Raises KafkaException, also for the error of one partition."""
         offsets = [
             TopicPartition(
                 assignment.topic,
@@ -142,20 +146,29 @@ class KafkaReader(ConsumerThread, Reader):
                 raise KafkaException(committed.error)
 
     def rewind(self, starts: Collection[Assignment]) -> None:
-        """Drop fetched records of these partitions, and request seeks by the polling thread."""
+        """Drop fetched records of these partitions, and continue at the next offset of each assignment.
+
+        The polling thread seeks before its next poll.
+        """
         self._metrics.add("RollbackCount")
         self._fetched.rewind(starts)
 
     def stop_at(self, ends: Mapping[int, int]) -> None:
-        """Pause each partition at its end, and partitions without one."""
+        """Hand out only records before these ends, and pause each partition there.
+
+        Partitions without an end are paused at once.
+        """
         self._fetched.stop_at(ends)
 
     def membership(self) -> Any:
-        """Return the group metadata for a transaction, which fences its offsets. Raises Retry if membership is
-        lost."""
+        """Return the group metadata for a transaction, which fences its offsets.
+
+        Raises Retry if membership is lost, or after `POLLING_THREAD_SECONDS`.
+        """
         return self._call_on_polling_thread(self._membership)
 
     def _membership(self) -> Any:
+        """Return the group metadata, on the polling thread. Raises Retry if the member id has changed."""
         metadata = self.consumer.consumer_group_metadata()
         # After the loss of membership, brokers accept the client's metadata like that of an administrator.
         if self.consumer.memberid() != self._member:
@@ -178,7 +191,7 @@ class KafkaReader(ConsumerThread, Reader):
         self.subscribe([self._assignment.topic])
 
     def before_poll(self) -> None:
-        """Make the owner's calls, requests to the brokers, and seeks."""
+        """Make the calls that wait for this thread, requests to the brokers, and seeks."""
         self._request_topic_id()
         self._check_unassigned()
         self._cache_ends()
@@ -197,7 +210,7 @@ class KafkaReader(ConsumerThread, Reader):
                 self._ends[partition] = high
 
     def on_stop(self) -> None:
-        """Make the owner's waiting calls."""
+        """Make the calls that still wait for this thread."""
         self._polling_calls.run()
 
     def waiting_bytes(self) -> int:
@@ -205,7 +218,10 @@ class KafkaReader(ConsumerThread, Reader):
         return self._fetched.bytes
 
     def on_messages(self, messages: Sequence[Message]) -> None:
-        """Buffer records until the topic's id is confirmed."""
+        """Buffer records until the topic's id is confirmed, and pause partitions at the ends of `stop_at`.
+
+        Raises as `_on_error` for an error of the client.
+        """
         failed: list[tuple[Message, KafkaError]] = []
         finished = set[int]()
         with self.changed:
@@ -221,7 +237,10 @@ class KafkaReader(ConsumerThread, Reader):
             self._on_error(message, error)
 
     def _request_topic_id(self) -> None:
-        """Request the topic's id, once for all records fetched since the latest request."""
+        """Request the topic's id if it is due: soon after records were fetched, else every `TOPIC_ID_SECONDS`.
+
+        One request confirms all records fetched before it.
+        """
         wait = CONFIRM_SECONDS if self._fetched.has_unconfirmed else TOPIC_ID_SECONDS
         topic_id = self._assignment.topic_partition.topic_id
         if self._id_requested or not topic_id or time.monotonic() - self._id_requested_at < wait:
@@ -231,8 +250,10 @@ class KafkaReader(ConsumerThread, Reader):
         self._topic_ids.request(self._on_topic_id)
 
     def _on_topic_id(self, topic_id: str | None) -> None:
-        """Confirm fetched records with the topic's id, on a thread of the client's. None is no answer: records
-        wait."""
+        """Confirm fetched records with the topic's id, on a thread of the client's.
+
+        None is no answer: records wait. An empty or another id ends the polling with an error.
+        """
         if topic_id in (None, self._assignment.topic_partition.topic_id):
             self._fetched.finish_confirmation(confirmed=topic_id is not None)
         elif topic_id == "":
@@ -243,6 +264,7 @@ class KafkaReader(ConsumerThread, Reader):
         self._id_requested = False
 
     def _check_unassigned(self) -> None:
+        """Raise Retry, to join under another instance id, if partitions stay without a member."""
         if self._assignment.topic_partition.topic_id and (unassigned := self._unassigned.persistent()):
             self._join_anew()
             group, topic = self._assignment.group, self._assignment.topic
@@ -263,6 +285,7 @@ class KafkaReader(ConsumerThread, Reader):
         return Retry(recreated_error(self._assignment, lost, unknown))
 
     def _on_error(self, message: Message, error: KafkaError) -> None:
+        """Log an error of the client, or raise it as Retry or FlafkaError if the reader cannot continue."""
         assignment = self._assignment
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             if self._topic_ids.get() != assignment.topic_partition.topic_id:
@@ -285,8 +308,7 @@ class KafkaReader(ConsumerThread, Reader):
         self._log.warning("group %s: %s", assignment.group, error.str())
 
     def _unless_recreated(self, error: FlafkaError) -> FlafkaError:
-        """Return the error; after a recreation of the topic, its error instead, as no record of the new one is
-        lost."""
+        """Return the error, or that of a recreated topic if it was recreated: no record of the new topic is lost."""
         is_same = self._topic_ids.get() == self._assignment.topic_partition.topic_id
         return error if is_same else self._recreated_error()
 
@@ -322,6 +344,7 @@ class KafkaReader(ConsumerThread, Reader):
         return committed.offset >= end.offset
 
     def _apply_seeks(self) -> None:
+        """Seek as requested, and resume the partitions that `stop_at` had paused at their ends."""
         seeks = self._fetched.take_seeks()
         for partition, offset in seeks.items():
             self.consumer.seek(TopicPartition(self._assignment.topic, partition, offset))
@@ -330,7 +353,11 @@ class KafkaReader(ConsumerThread, Reader):
             self.consumer.resume([TopicPartition(self._assignment.topic, partition) for partition in resumed])
 
     def assigned(self, partitions: list[TopicPartition]) -> Sequence[TopicPartition]:
-        """Have the owner take over the partitions; return its start offsets."""
+        """Have the owner take over the partitions; return the offsets at which they start.
+
+        Commits changed offsets and generations first. Raises Retry if the owner is busy for `REBALANCE_SECONDS`, or
+        if the topic was recreated. Raises FlafkaError for a loss of records.
+        """
         # Not by this consumer's `list_topics`: called within a callback, it makes the next callback of the same
         # `poll` abort the process, because the Python binding assumes that this thread no longer polls.
         topic_id = self._topic_ids.get()
@@ -392,7 +419,10 @@ class KafkaReader(ConsumerThread, Reader):
         return watermarks(self.consumer, TopicPartition(self._assignment.topic, partition), REQUEST_SECONDS)
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
-        """Have the owner deliver the taken records of the partitions."""
+        """Have the owner deliver the taken records of the partitions, then drop all that was fetched.
+
+        Waits for up to `REBALANCE_SECONDS`.
+        """
         numbers = {tp.partition for tp in partitions}
         self._call_owner(lambda: self._owner.revoked(numbers))
         self._fetched.remove(numbers)
@@ -450,7 +480,7 @@ class FetchBuffer:
         self._until: Mapping[int, int] | None = None
 
     def add(self, starts: Collection[Assignment]) -> None:
-        """Add newly assigned partitions."""
+        """Add newly assigned partitions, each with its start."""
         with self._changed:
             for start in starts:
                 partition, offset = start.partition, start.next_offset or 0
@@ -468,7 +498,10 @@ class FetchBuffer:
                     by_partition.pop(partition, None)
 
     def rewind(self, starts: Collection[Assignment]) -> None:
-        """Drop the waiting records of these partitions, and request a seek to the start of each."""
+        """Drop the waiting records of these partitions, and request a seek to the start of each.
+
+        Partitions that are not assigned are ignored.
+        """
         with self._changed:
             owned = {
                 assignment.partition: assignment for assignment in starts if assignment.partition in self.assignments
@@ -487,15 +520,18 @@ class FetchBuffer:
         return seeks
 
     def stop_at(self, ends: Mapping[int, int]) -> None:
-        """Keep no records from these offsets on, and none of other partitions."""
+        """Keep no records from these offsets on, by partition, and no records of partitions without an offset."""
         self._until = dict(ends)
 
     def bounded(self, partitions: Collection[int]) -> Collection[int]:
-        """Return the subset of partitions with an end of `stop_at`."""
+        """Return the partitions among these that have an end of `stop_at`."""
         return partitions & (self._until or {}).keys()
 
     def add_message(self, message: Message) -> bool:
-        """Add a record, or the end of a partition. Return False for a record after the end of `stop_at`."""
+        """Append a record, or note the end of a partition. Return False for a record after the end of `stop_at`.
+
+        Records of other partitions, and records before a pending seek, are dropped.
+        """
         partition, offset = cast("int", message.partition()), cast("int", message.offset())
         with self._changed:
             # Records fetched before a pending seek have later offsets: handing them out would skip events.
@@ -520,7 +556,10 @@ class FetchBuffer:
         return bool(self._unconfirmed)
 
     def start_confirmation(self) -> None:
-        """Start a request for the topic's id, after the end of the former one."""
+        """Let the unconfirmed records wait for the request for the topic's id that starts now.
+
+        The former request must have ended.
+        """
         with self._changed:
             self._confirming, self._unconfirmed = self._unconfirmed, []
 
@@ -541,7 +580,10 @@ class FetchBuffer:
         return any(self._confirmed.values())
 
     def take_records(self) -> tuple[Assignment, Iterator[Record]] | None:
-        """Return a lazy iterator over the records of the next partition, in turn; None if no record is confirmed."""
+        """Return the next partition's assignment, and a lazy iterator over its confirmed records.
+
+        Partitions take turns. None if no record is confirmed.
+        """
         with self._changed:
             partition = next((p for p, queue in self._confirmed.items() if queue), None)
             if partition is None:
@@ -551,6 +593,7 @@ class FetchBuffer:
             return self.assignments[partition], self._records(queue)
 
     def _records(self, queue: deque[Message]) -> Iterator[Record]:
+        """Yield the records of a queue, each removed from it, and subtract their size at the end."""
         size = 0
         try:
             for message in _drain_queue(queue):
@@ -567,6 +610,7 @@ class FetchBuffer:
                 self.bytes -= size
 
     def _drop_waiting(self, partition: int) -> None:
+        """Drop all waiting records of a partition."""
         self.bytes -= sum(map(memory_bytes, _drain_queue(self._confirmed.get(partition, deque()))))
         for waiting in (self._confirming, self._unconfirmed):
             dropped = [message for message in waiting if message.partition() == partition]
@@ -605,7 +649,7 @@ def _is_changed(one: Assignment, other: Assignment) -> bool:
 
 
 def _drain_queue(queue: deque[Message]) -> Iterator[Message]:
-    """Yield the messages of a queue, each removed from it. Of two threads, each gets other messages."""
+    """Yield the messages of a queue, each removed from it. Two threads never get the same message."""
     with suppress(IndexError):
         while True:
             yield queue.popleft()
@@ -631,7 +675,10 @@ class UnassignedPartitions:
         return self._latest
 
     def persistent(self) -> frozenset[int]:
-        """Return the partitions without a member at two requests in a row; none until the next request is due."""
+        """Return the partitions without a member at two requests in a row.
+
+        The result is empty until the next request is due.
+        """
         if time.monotonic() < self._next_request:
             return frozenset()
         before = self._latest

@@ -165,7 +165,7 @@ class ChannelProducer:
             self._refusal, self._refused_at = describe_login_error(refusal, self._properties), time.monotonic()
 
     def close(self) -> None:
-        """Stop, and purge unacknowledged records."""
+        """Stop the polling thread, and purge unacknowledged records, whose puts raise Retry."""
         self._closed.set()
         self._polling_thread.join(CLIENT_CLOSE_SECONDS)
         for producer in (self._producer, *(other for other, _ in self._other_producers)):
@@ -174,10 +174,10 @@ class ChannelProducer:
                 producer.flush(1)
 
     def put(self, batch: Batch, enqueued: Callable[[], None]) -> None:
-        """Return once every in-sync replica has the batch. Raises Retry, and Rejected for rows that no record can
-        hold.
+        """Return once every in-sync replica has the batch.
 
-        `enqueued` is called once the records of later puts are certain to follow this batch.
+        `enqueued` is called once the records of later puts are certain to follow this batch. Raises Retry, and
+        Rejected for rows that no record can hold, once all others are stored.
         """
         self.metrics.add("EventPutAttemptCount", len(batch))
         delivery = DeliveryReports(self._producer, len(batch))
@@ -230,7 +230,10 @@ class ChannelProducer:
         return rejected
 
     def _send_separately(self, batch: Batch, failed: DeliveryReports, rejected: dict[int, str]) -> DeliveryReports:
-        """Produce the failed records, one in each request; add finally refused rows to `rejected`."""
+        """Produce the failed records, one in each request, and return their delivery.
+
+        Its `failed` are the records to be sent once more. Rows that are refused finally are added to `rejected`.
+        """
         rows = sorted(row for rows_of_record, _ in failed.failed for row in rows_of_record)
         mask = np.zeros(len(batch), bool)
         mask[rows] = True
@@ -260,17 +263,20 @@ class ChannelProducer:
         return delivery
 
     def _rejection_reason(self, batch: Batch, row: int, error: KafkaError) -> str:
+        """Return the sentence about an event that brokers refuse in a record of its own."""
         size = len(batch.bodies[row].as_py())
         if error.code() in _TOO_LARGE:
             return f"with its headers, {self._too_large_reason(size)}"
         return f"topic {self._config.topic} accepts no such record: {error.str()}"
 
     def _error_of(self, error: KafkaError, delivery: DeliveryReports) -> Retry:
+        """Return the exception for a failed record of this put, also if its client was replaced."""
         if error.code() in (KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT):
             return self._abandoned_error(delivery)
         return self._retry_of(error)
 
     def _retry_of(self, error: KafkaError) -> Retry:
+        """Return the exception for an error of the client. If the topic was deleted, this also reports the outage."""
         if error.code() in _NO_TOPIC and not self._topic_exists():
             text = DELETED.format(self._config.topic, self._config.bootstrap_servers)
             with self._lock:
@@ -313,7 +319,8 @@ class ChannelProducer:
     def _new_producer(self, overrides: Mapping[str, Any] = MappingProxyType({})) -> Producer:
         """Return a producer whose requests are no larger than the topic's largest record: brokers refuse larger ones.
 
-        Raises Retry if the client cannot be made, such as for lack of threads.
+        `overrides` win over the configured properties. Raises Retry if the client cannot be made, such as for lack of
+        threads.
         """
         configured = int(parse_number(self._properties.get("batch.size")) or BATCH_BYTES)
         size = min(configured, self._limits.record_bytes)
@@ -323,7 +330,10 @@ class ChannelProducer:
             raise Retry(f"channel {self.name}: {self._explain(e)}") from e
 
     def _produce_batches(self, batch: Batch, rows: Sequence[int], delivery: DeliveryReports) -> dict[int, str]:
-        """Produce records of many events each, in the format `arrow`."""
+        """Produce records of many events each, in the format `arrow`; return rejected rows with reasons.
+
+        `rows` are the row numbers of `batch` in the put. Raises Retry.
+        """
         rejected: dict[int, str] = {}
         config = self._config
         if time.monotonic() - self._batch_limit_set_at > REDUCED_SIZE_SECONDS:
@@ -354,7 +364,10 @@ class ChannelProducer:
         self._batch_limit, self._batch_limit_set_at = size, time.monotonic()
 
     def _produce_events(self, batch: Batch, rows: Sequence[int], delivery: DeliveryReports) -> dict[int, str]:
-        """Produce records of one event each."""
+        """Produce records of one event each; return rejected rows with reasons.
+
+        Parameters as of `_produce_batches`.
+        """
         config = self._config
         values: list[bytes] = (flumeevent.encode(batch) if config.format == "flume" else batch.bodies).to_pylist()
         keys = header_values(batch, KEY)
@@ -383,6 +396,7 @@ class ChannelProducer:
         return {rows[index]: reason for index, reason in rejected.items()}
 
     def _count_partitions(self) -> int:
+        """Return the number of partitions by the brokers. Raises KafkaException."""
         topic = self._config.topic
         return len(self._producer.list_topics(topic, timeout=CONNECTIVITY_SECONDS).topics[topic].partitions)
 
@@ -391,6 +405,10 @@ class ChannelProducer:
         return f"an event of {size:,} bytes is larger than a record of the channel may be ({limit:,})"
 
     def _wait_for_reports(self, delivery: DeliveryReports) -> None:
+        """Return once all records are reported, stored or not. Replaces a stalled client.
+
+        Raises Retry if the agent stops, or if the client was closed or replaced and does not report.
+        """
         started, reported, is_waiting = time.monotonic(), 0, False
         replaced = 0.0
         try:
@@ -419,18 +437,24 @@ class ChannelProducer:
                 self._change_waiting_puts(-1)
 
     def _abandoned_error(self, delivery: DeliveryReports) -> Retry:
+        """Return the exception of a put whose client was closed or replaced."""
         action = "closed" if self._closed.is_set() else "replaced"
         return Retry(f"channel {self.name}: its client was {action} while {delivery.events} events waited")
 
     def _deletion_error(self) -> str:
-        """Return a sentence if puts wait because the topic was deleted. Sends one request in each outage."""
+        """Return a sentence if puts wait because the topic was deleted, else an empty text.
+
+        Sends one request in each outage.
+        """
         if self._outage_since or self._topic_exists():
             return ""
         return DELETED.format(self._config.topic, self._config.bootstrap_servers)
 
     def _change_waiting_puts(self, change: int, text: str = "") -> None:
-        """Change the number of waiting puts; report the first one of an outage, with `text` if the reason is
-        known."""
+        """Add `change` to the number of waiting puts; report the first one of an outage.
+
+        `text` is the report; if empty, it names the latest refusal or the lack of brokers.
+        """
         with self._lock:
             self._waiting_puts += change
             if change > 0 and not self._outage_since:
@@ -465,7 +489,10 @@ class ChannelProducer:
         rows: Sequence[int],
         delivery: DeliveryReports,
     ) -> None:
-        """Produce one record, with these rows of the put. Blocks while the client's queue is full."""
+        """Produce one record, with these rows of the put. Blocks while the client's queue is full.
+
+        A record that the client refuses counts as failed. Raises Retry if the client was replaced or the agent stops.
+        """
         delivery.expect(1)
         topic, report, waiting_since = self._config.topic, delivery.callback(rows), 0.0
         while True:
@@ -487,7 +514,10 @@ class ChannelProducer:
                 raise self._retry_of(e.args[0]) from e
 
     def _produce_messages(self, messages: list[dict[str, Any]], partition: int, delivery: DeliveryReports) -> None:
-        """Produce several records in one call, which supports no record headers. Blocks while the queue is full."""
+        """Produce several records in one call, which supports no record headers. Blocks while the queue is full.
+
+        Failures are as of `_produce`.
+        """
         waiting_since = 0.0
         while messages:
             self._raise_if_replaced(delivery)
@@ -528,11 +558,16 @@ class ChannelProducer:
         return producer is self._producer or any(producer is other for other, _ in self._other_producers)
 
     def _wait_for_space(self, delivery: DeliveryReports, waiting_since: float) -> None:
+        """Wait a moment while the client's queue is full, and replace a stalled client.
+
+        Raises Retry if the agent stops.
+        """
         if self.stopping.wait(0.005):
             raise Retry(f"channel {self.name} is full and the agent is stopping")
         self._replace_if_stalled(delivery, waiting_since)
 
     def _poll_producers(self) -> None:
+        """Poll all producers for delivery reports until `close`, and drop replaced ones that are idle."""
         while not self._closed.is_set():
             with contextlib.suppress(*FATAL_EXCEPTIONS):  # delivery reports fail, and the put replaces the producer
                 self._producer.poll(0.02 if self._other_producers else 0.2)
@@ -543,7 +578,10 @@ class ChannelProducer:
                     self._drop_producer(producer, None)
 
     def _drop_producer(self, producer: Producer, until: float | None) -> None:
-        """Drop one of the other producers once it is idle, from the time `until` on; None drops it at once."""
+        """Drop a producer other than the current one.
+
+        It is dropped once it is idle, from the time `until` (`time.monotonic`) on; None drops it at once.
+        """
         with self._lock:
             self._other_producers = tuple(
                 (other, until if other is producer and until is not None else former)
@@ -552,11 +590,15 @@ class ChannelProducer:
             )
 
     def _replace_if_fatal(self, used: Producer, error: KafkaException) -> None:
+        """Replace a producer that can no longer be used after this error."""
         if is_fatal(error):
             self._replace(used)
 
     def _replace_if_stalled(self, delivery: DeliveryReports, waiting_since: float) -> None:
-        """Replace a stalled client. Records that were stored without an acknowledgement are duplicated then."""
+        """Replace a client that has stalled, by `StallDetector.stalled_seconds`, unless reports have come meanwhile.
+
+        Records that were stored without an acknowledgement are duplicated then.
+        """
         reported = delivery.reported
         if (seconds := self._stall_detector.stalled_seconds(waiting_since)) and delivery.reported == reported:
             self.log.warning(
@@ -570,6 +612,7 @@ class ChannelProducer:
             self._replace(delivery.producer)
 
     def _replace(self, old: Producer) -> None:
+        """Replace a producer by a new one, unless it was replaced already or the channel is closed. Raises Retry."""
         # After a fatal error an idempotent producer refuses all work for ever, and all its puts fail. One of them
         # makes the new producer, which others may already use.
         with self._lock:
@@ -635,9 +678,10 @@ class Partitions:
         self._next_refresh = 0.0
 
     def assign(self, batch: Batch) -> tuple[dict[int, Sequence[int]], dict[int, str]]:
-        """Return the rows by partition, and the reason by row that names a missing partition.
+        """Return the rows by partition, and the reason for each row that names a missing partition.
 
-        Raises Retry if the brokers do not return the present number of partitions.
+        Rows without the header are in the default partition. Raises Retry if the brokers do not return the present
+        number of partitions.
         """
         config, default = self._config, self.default
         texts = header_values(batch, config.partition_id_header) if config.partition_id_header else []
@@ -662,7 +706,10 @@ class Partitions:
         return dict(chosen), unknown
 
     def _refresh_count(self) -> None:
-        """Request the number of partitions, at intervals, as partitions may be added while the channel is open."""
+        """Request the number of partitions, as partitions may be added while the channel is open.
+
+        Does nothing within `MISSING_PARTITION_SECONDS` of the last request. Raises Retry.
+        """
         with self._lock:
             if time.monotonic() < self._next_refresh:
                 return

@@ -93,7 +93,7 @@ def raw_headers(batch: Batch) -> list[KafkaHeaders]:
 
 
 def header_values(batch: Batch, header: str) -> list[str | None]:
-    """Return the value of a header for each event; empty if no event has that header."""
+    """Return the value of a header for each event, None if an event lacks it; empty if no event has that header."""
     column = batch.header(header)
     if column.null_count == len(column):
         return []
@@ -103,7 +103,7 @@ def header_values(batch: Batch, header: str) -> list[str | None]:
 
 
 def encode_event(event: Event, format: Format) -> Record:
-    """Return a record with one event."""
+    """Return a record with one event in that format, with unknown offset and timestamp (-1)."""
     batch = Batch.of([event])
     key = event.headers.get(KEY, "").encode() or None
     if format == "arrow":
@@ -115,7 +115,10 @@ def encode_event(event: Event, format: Format) -> Record:
 
 
 def address_to_group(record: Record, id: EventId, arrival: int, group: str) -> Record:
-    """Return a copy of the record for one consumer group only, with that event id and time of arrival (ms)."""
+    """Return a copy of the record for one consumer group only, with that event id and time of arrival (ms).
+
+    Its first four headers mark it as replayed.
+    """
     own: list[tuple[str, bytes | None]] = [
         (FORMAT, (format_of(record) or b"") + REPLAYED),
         (GROUP, group.encode()),
@@ -131,7 +134,8 @@ def decode(records: Iterator[Record], assignment: Assignment, *, parse_as_flume_
     """Return the next records of one partition, joined up to `MERGE_EVENTS` or `MERGE_BYTES`; None if there are none.
 
     Each record is decoded by the format that it names. A record without format is Flume's, or a body if
-    `parse_as_flume_event` is False. Undecodable records are in the result, and raise no error.
+    `parse_as_flume_event` is False. Undecodable records are in the result, and raise no error. Records beyond the
+    limit stay in the iterator.
     """
     default_format = FLUME if parse_as_flume_event else RAW
     builder = _BatchBuilder(assignment, default_format)
@@ -143,7 +147,7 @@ def decode(records: Iterator[Record], assignment: Assignment, *, parse_as_flume_
 
 
 def format_of(record: Record) -> bytes | None:
-    """Return format and version that the record names; None if it names none."""
+    """Return format and version that the record names, empty for a header without value; None without the header."""
     for name, value in record.headers:
         if name == FORMAT:
             return value or b""
@@ -164,6 +168,7 @@ class _BatchBuilder:
         self._run_format = b""
 
     def add(self, record: Record) -> None:
+        """Append a record. Records of one event are decoded together, once a record of another format follows."""
         format = format_of(record) or self.default_format
         if self._start < 0:
             self._start = record.offset
@@ -179,6 +184,7 @@ class _BatchBuilder:
             self._add_batch(record, format)
 
     def polled(self) -> PolledBatch | None:
+        """Return the batch of all appended records; None without any."""
         if self._start < 0:
             return None
         self._end_run()
@@ -189,6 +195,7 @@ class _BatchBuilder:
         return PolledBatch(self.assignment, offsets, batch, undecodable, self._replays, LastRecord(self._timestamp))
 
     def _add_batch(self, record: Record, format: bytes) -> None:
+        """Decode an `arrow` or replayed record; any other format is undecodable."""
         if format.endswith(REPLAYED):
             self._add_replayed(record, format.removesuffix(REPLAYED))
             return
@@ -240,12 +247,14 @@ class _BatchBuilder:
             self.events += len(polled.batch)
 
     def _end_run(self) -> None:
+        """Decode the waiting records of one event each, all of one format."""
         records, self._run = self._run, []
         if records:
             add = self._add_flume_records if self._run_format == FLUME else self._add_raw_records
             add(records)
 
     def _add_flume_records(self, records: list[Record]) -> None:
+        """Decode records of one AvroFlumeEvent each, by columns if there are many."""
         values = [record.value for record in records]
         if len(values) > ROWWISE_RECORDS and None not in values:
             batch = flumeevent.decode(values)  # type: ignore[arg-type]  # no value is None
@@ -263,6 +272,7 @@ class _BatchBuilder:
         self._add_single_events(Batch.of(events), decoded)
 
     def _add_raw_records(self, records: list[Record]) -> None:
+        """Decode records whose values are bodies, and whose record headers are headers of the event."""
         bodies = pa.array([record.value or b"" for record in records], pa.binary())
         columns: dict[str, list[str | None]] = {}
         for row, record in enumerate(records):
@@ -285,7 +295,7 @@ class _BatchBuilder:
         self._add_single_events(batch, records)
 
     def _add_single_events(self, batch: Batch, records: Sequence[Record]) -> None:
-        """Add events that are one record each, with their keys and ids."""
+        """Append events that are one record each; a record's key becomes the header `key`."""
         if any(record.key is not None for record in records):
             keys = pa.array([None if r.key is None else r.key.decode(errors="replace") for r in records], pa.string())
             batch = batch.with_header(KEY, pc.coalesce(keys, batch.header(KEY).dictionary_decode()))
@@ -294,5 +304,6 @@ class _BatchBuilder:
         self._parts.append(Batch(batch.records, origin))
 
     def _reject(self, record: Record, reason: str) -> None:
+        """Append an undecodable record with the reason."""
         id = EventId(self.assignment.id_prefix, self.assignment.partition, record.offset, 0)
         self._undecodable.append(UndecodableRecord(id, record, reason))

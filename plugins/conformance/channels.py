@@ -69,7 +69,7 @@ class AssignmentListener:
         """Latest assignment by partition."""
 
     def assigned(self, committed: Sequence[Assignment]) -> Sequence[Assignment]:
-        """Start at the committed offsets."""
+        """Record the assignments, and return them unchanged."""
         self.assignments.update({assignment.partition: assignment for assignment in committed})
         return committed
 
@@ -79,12 +79,12 @@ class AssignmentListener:
     lost = revoked
 
     def first_assignments(self, ids: Iterable[EventId]) -> list[Assignment]:
-        """Return the assignment of each partition with the first of these offsets."""
+        """Return the assignment of each partition at the smallest offset of these ids."""
         firsts = {id.partition: id.offset for id in sorted(ids, reverse=True)}
         return [self.assignments[partition].with_offset(first) for partition, first in firsts.items()]
 
     def next_assignments(self, ids: Iterable[EventId]) -> list[Assignment]:
-        """Return the assignment of each partition with the offset after the last of these."""
+        """Return the assignment of each partition at the offset after the greatest of these ids."""
         lasts = {id.partition: id.offset for id in sorted(ids)}
         return [self.assignments[partition].with_offset(last + 1) for partition, last in lasts.items()]
 
@@ -97,7 +97,7 @@ class AheadListener(AssignmentListener):
         self._ends = {assignment.partition: assignment.next_offset for assignment in ends}
 
     def assigned(self, committed: Sequence[Assignment]) -> Sequence[Assignment]:
-        """Start at the end of the commit log."""
+        """Return the assignments at the given ends, or unchanged for a partition without one."""
         return [
             assignment.with_offset(self._ends.get(assignment.partition, assignment.next_offset))
             for assignment in committed

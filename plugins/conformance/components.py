@@ -39,6 +39,7 @@ def make(cls: type[T], properties: Properties) -> T:
 
 
 def _config(cls: type[T], properties: Properties) -> Config:
+    """Return the options of a component. Raises AssertionError if the given properties have problems."""
     config, problems = cls.config_class.for_type(cls.type_name).parse(properties)
     assert not problems, f"{cls.__name__}: the properties given to the check are wrong: {problems}"
     assert config is not None
@@ -46,6 +47,7 @@ def _config(cls: type[T], properties: Properties) -> Config:
 
 
 def _check_documented(cls: type[T]) -> None:
+    """Check that type name and docstring say what users must know."""
     name = cls.__name__
     assert re.fullmatch(r"\S+", cls.type_name), f"{name}.type_name is {cls.type_name!r}: it is what users write"
     text = " ".join((vars(cls).get("__doc__") or "").split())
@@ -58,6 +60,7 @@ def _check_documented(cls: type[T]) -> None:
 
 
 def _check_options(cls: type[T], properties: Properties) -> None:
+    """Check that options are described, unknown ones reported, and secrets hidden."""
     for option in cls.config_class.options():
         assert option.description.strip(), f"{cls.__name__}: option {option.name} has no description"
     config, problems = cls.config_class.for_type(cls.type_name).parse({**properties, "noSuchOption": "x"})
@@ -70,6 +73,7 @@ def _check_options(cls: type[T], properties: Properties) -> None:
 
 
 def _check_construction(cls: type[T], properties: Properties) -> None:
+    """Check that the constructor does no I/O, and starts no threads."""
     config = _config(cls, properties)  # a validator may read the files that a configuration names
     for remaining in reversed(range(10)):  # another thread of the process may open a file or start a thread meanwhile
         threads, files = _count_threads(), _open_files()
@@ -85,6 +89,10 @@ def _check_construction(cls: type[T], properties: Properties) -> None:
 
 
 def _check_life_cycle(cls: type[T], properties: Properties, failing: Properties | None) -> None:
+    """Check `open`, `close` and `check_connectivity` in every order.
+
+    With the properties `failing`, if given, `open` must fail.
+    """
     component = make(cls, properties)
     component.close()  # a component that was never opened
     component.close()

@@ -48,6 +48,7 @@ def _check_declared_purity(interceptor: Interceptor[Any]) -> None:
 
 
 def _check_intercept(interceptor: Interceptor[Any], events: list[Event]) -> None:
+    """Check the result for one batch of these events, against the results for each event alone."""
     name = type(interceptor).__name__
     batch = make_batch(events, 7)
     result = interceptor.intercept(batch)

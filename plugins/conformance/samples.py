@@ -17,7 +17,7 @@ NON_UTF8_BODY = b"caf\xe9 \xff\xfe \xc3"
 
 
 def sample_events() -> list[Event]:
-    """Return events of every kind: 1 to 500 bytes, bytes that are not UTF-8, no headers, very many headers."""
+    """Return events of every kind: 4 to 500 bytes, bytes that are not UTF-8, no headers, very many headers."""
     many = {f"h{i}": str(i) for i in range(MAX_HEADER_COLUMNS + 20)}
     events = [Event(b"line %d" % i, {"host": f"web-{i % 3}", "é": "ü"} if i % 2 else {}) for i in range(100)]
     return [*events, Event(NON_UTF8_BODY, {"body": "a header"}), Event(b"x" * 500, many), Event(b"last", {})]

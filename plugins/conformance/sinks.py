@@ -61,6 +61,7 @@ def check_sink(
 
 
 def _check_flushes(cls: type[Sink[Any]], properties: Properties, batches: list[Batch]) -> None:
+    """Write, flush and reset a sink as after failures, so that each event is delivered at least once."""
     with contextlib.closing(make(cls, properties)) as sink:  # ends like a crash before the flush
         sink.open()
         sink.flush()  # without a write
@@ -77,6 +78,7 @@ def _check_flushes(cls: type[Sink[Any]], properties: Properties, batches: list[B
 
 
 def _deliver(cls: type[Sink[Any]], properties: Properties, batches: list[Batch]) -> None:
+    """Write these batches to a new sink and flush it."""
     with contextlib.closing(make(cls, properties)) as sink:
         sink.open()
         for batch in batches:
@@ -90,6 +92,7 @@ _PARTITION = TopicPartition("conformance", "conformance", "conformance-id", 0)
 def _check_commits(
     cls: type[CommittingSink[Any]], properties: Properties, batches: list[Batch], assignment: Assignment
 ) -> None:
+    """Check that a committing sink commits once, resumes at the right offset, and lets one of two owners commit."""
     name = cls.__name__
 
     def begin(expected: int | None, committed: int | None) -> tuple[CommittingSink[Any], Assignment]:

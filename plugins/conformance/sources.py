@@ -84,12 +84,15 @@ class _SourceRunner:
             self._raise_failure()
 
     def idle(self) -> None:
-        """Let the source wait without events for `IDLE_SECONDS`."""
+        """Let the source wait without events for `IDLE_SECONDS`. Raises AssertionError if it fails."""
         self._thread.join(IDLE_SECONDS)
         self._raise_failure()
 
     def wait(self, condition: Callable[[], bool]) -> None:
-        """Wait for the condition, until the source ends, and at most `ARRIVAL_SECONDS`."""
+        """Return once the condition is true or the source ends, and after `ARRIVAL_SECONDS` at the latest.
+
+        Raises AssertionError if the source has failed.
+        """
         deadline = time.monotonic() + ARRIVAL_SECONDS
         while not condition() and self._thread.is_alive() and time.monotonic() < deadline:
             self._thread.join(0.01)
@@ -106,7 +109,7 @@ class _SourceRunner:
         )
 
     def expect(self, bodies: Sequence[bytes]) -> None:
-        """Raise AssertionError unless the source yields these bodies and no others."""
+        """Raise AssertionError unless the source has yielded exactly these bodies, in any order."""
         wanted = Counter(bodies)
         self.wait(lambda: not wanted - Counter(self.received))
         name = type(self.source).__name__
@@ -121,6 +124,10 @@ class _SourceRunner:
             raise AssertionError(f"{name}.batches() failed: {self._failure!r}") from self._failure
 
     def _run(self) -> None:
+        """Iterate the source, and store its batches as late as allowed.
+
+        Without `store`, stop at `in_flight` batches.
+        """
         pending: list[Batch] = []
         try:
             for batch in self.source.batches():

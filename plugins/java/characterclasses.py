@@ -80,6 +80,7 @@ def property_ranges(family: str, value: str) -> str:
 
 
 def _runs(has_property: Callable[[str], bool]) -> Iterator[str]:
+    """Yield the ranges of characters with a property, such as `a-z`, as parts of a character class."""
     points = itertools.chain(*_SEARCHED_CODE_POINTS)
     for is_member, run in itertools.groupby(
         points, lambda point: not 0xD800 <= point <= 0xDFFF and has_property(chr(point))
@@ -92,4 +93,5 @@ def _runs(has_property: Callable[[str], bool]) -> Iterator[str]:
 
 
 def _class_member(point: int) -> str:
+    """Return the character of a code point, escaped where a class gives it a meaning."""
     return f"\\{chr(point)}" if chr(point) in r"\]^-[&~|" else chr(point)

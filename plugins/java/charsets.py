@@ -6,7 +6,10 @@ import codecs
 
 
 def text_codec(name: str) -> str:
-    """Return Python's name of a character set. Raises ValueError for an unknown one."""
+    """Return Python's name of a character set.
+
+    Raises ValueError for an unknown one, or a codec that is not for text.
+    """
     try:
         "".encode(name)  # raises LookupError for codecs from bytes to bytes, such as base64
         return codecs.lookup(name).name

@@ -27,7 +27,10 @@ class Field(NamedTuple):
 
 
 def tokenize(pattern: str) -> list[Field | str]:
-    """Return the fields of a pattern and the literal text between them. Raises ValueError for a quote without end."""
+    """Return the fields of a pattern and the literal text between them, in order.
+
+    Raises ValueError for an open quote.
+    """
     parts: list[Field | str] = []
     for token in _TOKEN.finditer(pattern):
         literal, letter = token.groups()
@@ -43,6 +46,9 @@ def tokenize(pattern: str) -> list[Field | str]:
 
 
 def is_numeric_field(parts: Sequence[Field | str], number: int) -> bool:
-    """Return True if part `number` is a numeric field. The field before it then has a fixed width."""
+    """Return True if part `number`, counted from 0, is a numeric field; False also after the last part.
+
+    The field before it then has a fixed width.
+    """
     part = parts[number] if number < len(parts) else ""
     return isinstance(part, Field) and part.is_numeric

@@ -14,7 +14,10 @@ _REFERENCES = 20
 
 
 def read_properties(file: Path) -> dict[str, str]:
-    """Return the properties of a file, references unresolved. Raises ValueError if it is not readable XML."""
+    """Return the properties of a file by name, references unresolved; the last of equal names counts.
+
+    Raises ValueError if the file cannot be read, or is not XML.
+    """
     try:
         root = ElementTree.parse(file).getroot()  # noqa: S314  # the operator's own file
     except (ElementTree.ParseError, OSError) as e:
@@ -24,9 +27,10 @@ def read_properties(file: Path) -> dict[str, str]:
 
 
 def resolve_property(properties: Mapping[str, str], name: str, default: str = "") -> str:
-    """Return the value of a property with its references resolved. An unknown reference stays as text, as in Hadoop.
+    """Return the value of a property with its references resolved; `default`, resolved too, if it is not set.
 
-    `${env.NAME}` is a variable of the environment, any other reference a property.
+    `${env.NAME}` is a variable of the environment, any other reference a property. An unknown reference stays as
+    text, as in Hadoop.
     """
 
     def resolved(reference: re.Match[str]) -> str:

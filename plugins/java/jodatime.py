@@ -64,7 +64,10 @@ class TimePattern:
         """Cache of parsed times without fraction: a log has many lines per second."""
 
     def millis(self, text: str) -> int | None:
-        """Return milliseconds since the epoch; None if the text does not match. Safe for several threads."""
+        """Return milliseconds since the epoch; None if the whole text does not match, or a field is out of range.
+
+        Safe for several threads.
+        """
         match = self._regex.fullmatch(text)
         if match is None:
             return None
@@ -92,6 +95,11 @@ class TimePattern:
             return None
 
     def _millis_of(self, values: dict[str, str], numbers: dict[str, int]) -> int:
+        """Return milliseconds since the epoch, without the fraction.
+
+        `values` has the text of each field, and `numbers` the numeric ones. Raises ValueError or OverflowError for no
+        such time.
+        """
         has_date = "month" in values or "day" in values
         year = int(values.get("year", 2000 if has_date else 1970))
         if self._has_short_year and len(values["year"]) == 2:
@@ -125,6 +133,10 @@ class TimePattern:
         return millis + offset_millis if offset[0] == "-" else millis - offset_millis
 
     def _group(self, pattern: str, field: Field, digits_follow: bool) -> str:
+        """Return the regular expression of a field.
+
+        `digits_follow` fixes its width. Raises ValueError if unsupported.
+        """
         letter, count = field
         if letter in "yY":
             self._has_short_year = count == 2
@@ -150,5 +162,6 @@ class TimePattern:
 
 
 def _any_of(names: Collection[str]) -> str:
+    """Return a regular expression for one of these names, the longest first."""
     longest_first = sorted((re.escape(name) for name in names if name), key=len, reverse=True)
     return f"(?:{'|'.join(longest_first)})"

@@ -79,7 +79,7 @@ class JavaPattern:
         return "".join(f"(?P<g{next(number)}>" if _CAPTURES.fullmatch(piece) else piece for piece in self.pieces)
 
     def split_at_group(self) -> tuple[str, str, str, str]:
-        """Return the flags and the pattern before, inside and after its only group.
+        """Return the flags, and the pattern before, inside and after its only group, as four texts.
 
         Raises ValueError if there is not exactly one group, or if it is nested, repeated or beside an alternative.
         """
@@ -96,7 +96,7 @@ class JavaPattern:
         return flags, before, "".join(self.pieces[start + 1 : end - 1]), "".join(self.pieces[end:])
 
     def _translate(self, start: int) -> int:
-        """Translate the construct at `start`; return its end."""
+        """Append the translation of the construct at `start` to `pieces`; return its end. Raises ValueError."""
         character = self.pattern[start]
         if character == "\\":
             text, end = self._escape(start, in_class=False)
@@ -124,6 +124,7 @@ class JavaPattern:
         return end
 
     def _group(self, start: int) -> int:
+        """Append the translation of the parenthesis at `start`, with its flags; return its end. Raises ValueError."""
         named = _NAMED.match(self.pattern, start)
         if named or not self.pattern.startswith("(?", start):
             self._open.append(len(self.pieces))
@@ -152,7 +153,7 @@ class JavaPattern:
         return construct.end()
 
     def _class(self, start: int) -> tuple[str, int]:
-        """Return the translation of the character class at `start`, and its end."""
+        """Return the translation of the character class at `start`, and its end. Raises ValueError."""
         pieces, position = ["["], start + 1
         if self.pattern.startswith("^", position):
             pieces.append("^")
@@ -185,6 +186,10 @@ class JavaPattern:
         raise self._error("has a character class that is not closed with ']'")
 
     def _escape(self, start: int, *, in_class: bool) -> tuple[str, int]:
+        """Return the translation of the escape at `start`, and its end; `in_class` within a character class.
+
+        Raises ValueError.
+        """
         token = _ESCAPE.match(self.pattern, start)
         if token is None:
             raise self._error("ends in a single backslash")
@@ -208,6 +213,7 @@ class JavaPattern:
         return text, token.end()
 
     def _escaped_letter(self, letter: str, in_class: bool) -> str:
+        """Return the translation of a backslash and this character. Raises ValueError if it is not supported."""
         if letter in "123456789" and not in_class:
             self._require_backtracking(f"the back-reference \\{letter}")
             return rf"(?:\{letter})"  # grouped, since a digit may follow
@@ -233,6 +239,7 @@ class JavaPattern:
         return f"\\{letter}"
 
     def _property(self, kind: str, name: str, in_class: bool) -> str:
+        r"""Return the translation of the class `\p{name}`, or `\P{name}` if `kind` is `P`. Raises ValueError."""
         spelling = f"\\{kind}{{{name}}}"
         if len(name) > 2 and (ascii_only := POSIX_CLASSES.get(name.lower())):
             return self._set(ascii_only, kind == "P", in_class, spelling)
@@ -250,6 +257,10 @@ class JavaPattern:
         return f"(?u:\\{kind}{{{'In' if family == 'block' else ''}{value}}})"
 
     def _set(self, ranges: str, negated: bool, in_class: bool, spelling: str) -> str:
+        """Return a class of these ranges, or its inside if `in_class`.
+
+        Raises ValueError if the engine cannot negate it.
+        """
         if not in_class:
             return f"[^{ranges}]" if negated else f"[{ranges}]"
         if negated:
@@ -258,11 +269,13 @@ class JavaPattern:
         return ranges
 
     def _require_backtracking(self, construct: str) -> None:
+        """Raise NonLinearPattern if the engine is RE2, which lacks this construct."""
         if not self.backtracking:
             message = f"{self._description()} has {construct}, which cannot be run in linear time"
             raise NonLinearPattern(message, construct)
 
     def _require_regex(self, construct: str, remedy: str = "") -> None:
+        """Raise ValueError if the engine is not the library `regex`, which alone has this construct."""
         self._require_backtracking(construct)
         if self.engine == "re":
             raise self._error(f"has {construct}, which is not supported in names of files{remedy and ': '}{remedy}")
@@ -275,9 +288,10 @@ class JavaPattern:
 
 
 def parse_replacement(text: str, groups: Sequence[str | None]) -> Replacement:
-    """Parse a replacement of Java: `$1` and `${name}` are groups; a backslash makes the next character literal.
+    """Return the parts of a replacement of Java, in order.
 
-    `groups` are the names of the pattern's groups. Raises ValueError with a message for the user.
+    `$1` and `${name}` are groups, and a backslash makes the next character literal. `groups` are the names of the
+    pattern's groups. Raises ValueError with a message for the user.
     """
     parts: list[str | int] = []
     for token in re.finditer(r"\\(.)|\$\{(\w+)\}|\$([0-9]+)|([^\\$]+)|(.)", text, re.DOTALL):
@@ -300,4 +314,5 @@ def parse_replacement(text: str, groups: Sequence[str | None]) -> Replacement:
 
 
 def _literal(character: str) -> str:
+    """Return the character, escaped where a pattern gives it a meaning."""
     return f"\\{character}" if character in r"\.^$|?*+()[]{}-&~#" else character

@@ -107,7 +107,7 @@ class Regex:
             yield Problem(option, message, is_note=True)
 
     def matches(self, column: Array) -> Array:
-        """Return a boolean array: true for rows with a match."""
+        """Return a boolean array: true for rows with a match, null for nulls."""
         if pa.types.is_dictionary(column.type):
             return _by_value(column, self.matches)
         if self._backtracking is not None:
@@ -145,14 +145,17 @@ class Regex:
         return pc.is_valid(matches), groups
 
     def parse_replacement(self, text: str) -> Replacement:
-        """Parse a replacement of Java, with the groups `$1` and `${name}`. A backslash escapes the next character."""
+        """Return the parts of a replacement of Java, with the groups `$1` and `${name}`.
+
+        A backslash escapes the next character. Raises ValueError, also for a group past the ninth with RE2.
+        """
         parts = parse_replacement(text, self.groups)
         if self._backtracking is None and any(isinstance(part, int) and part > 9 for part in parts):
             raise ValueError(f"the replacement {text!r} uses a group past the ninth")
         return parts
 
     def replace(self, column: Array, replacement: Replacement) -> Array:
-        """Return the column with every match replaced."""
+        """Return the column with every match replaced; a group without part in the match is empty."""
         if pa.types.is_dictionary(column.type):
             return _by_value(column, lambda values: self.replace(values, replacement)).dictionary_encode()
         if self._backtracking is not None:
@@ -192,7 +195,10 @@ class Regex:
         return _restore(pc.replace_with_mask(text, matched, _as_text(rows)), invalid, column.type)
 
     def _rewrite(self, text: Array, *parts: bytes | int) -> Array:
-        """Replace each match by these texts and groups, with RE2."""
+        """Return the text with each match replaced by these texts and groups, with RE2.
+
+        If isolated, only the group is.
+        """
         rewrite = b"".join(
             part if isinstance(part, bytes) else rb"\%d" % (2 if self._isolated else part) for part in parts
         )
@@ -201,6 +207,7 @@ class Regex:
         return pc.replace_substring_regex(text, pattern=self._re2, replacement=rewrite)
 
     def _sub(self, column: Array, function: Callable[[Match[str]], str]) -> Array:
+        """Return the column with each match replaced by the result of `function`, with the engine `regex`."""
         assert self._backtracking is not None
 
         def replace_group(match: Match[str]) -> str:
@@ -225,7 +232,7 @@ _BOUNDED: Any = {"timeout": MATCH_TIMEOUT_SECONDS, "concurrent": True}
 
 
 def compile_backtracking(pattern: str) -> Pattern[str]:
-    """Compile a pattern of Java for a text of the configuration. Raises ValueError as Regex does."""
+    """Return a pattern of Java, compiled for the engine `regex`. Raises ValueError as `Regex`."""
     return _compile(JavaPattern(pattern, "regex"))
 
 
@@ -242,9 +249,10 @@ def _compile(java: JavaPattern) -> Pattern[str]:
 
 
 def _replace_matches(pattern: Pattern[str], function: Callable[[Match[str]], str], text: str) -> str:
-    """Replace the matches as Java finds them: after an empty match, the search resumes one character later.
+    """Return the text with its matches replaced as Java finds them.
 
-    `Pattern.sub` would first search for a match that is not empty at the same offset. Raises TimeoutError.
+    After an empty match, the search resumes one character later. `Pattern.sub` would first search for a match that is
+    not empty at the same offset. Raises TimeoutError after `MATCH_TIMEOUT_SECONDS` in total.
     """
     pieces: list[str] = []
     copied = position = 0
@@ -261,7 +269,10 @@ def _replace_matches(pattern: Pattern[str], function: Callable[[Match[str]], str
 
 
 def _map_texts(column: Array, function: Callable[[str], T]) -> list[T | None]:
-    """Apply the function to each text. Raises RegexTimeout."""
+    """Return the result of the function for each text, None for null.
+
+    Raises RegexTimeout with all rows that time out.
+    """
     results: list[T | None] = []
     timed_out: list[int] = []
     for row, text in enumerate(_python_texts(column)):
@@ -278,7 +289,10 @@ def _map_texts(column: Array, function: Callable[[str], T]) -> list[T | None]:
 
 
 def _by_value(column: Array, function: Callable[[Array], Array]) -> Array:
-    """Apply a function to each distinct text of a dictionary column, or to each row if that is less work."""
+    """Return a function's result for each row of a dictionary column, called with its distinct texts.
+
+    It is called with all rows if that is less work. Raises RegexTimeout with rows of the column.
+    """
     if len(column.dictionary) <= len(column):
         try:
             return function(column.dictionary).take(column.indices)
@@ -307,7 +321,7 @@ def _to_re2_text(column: Array) -> tuple[Array, Array | None]:
 
 
 def _restore(text: Array, invalid: Array | None, kind: Any) -> Array:
-    """Reverse `_to_re2_text`."""
+    """Return text of `_to_re2_text` as a column of type `kind`, with its invalid bytes as before."""
     column = text.cast(kind)
     if invalid is None:
         return column
@@ -319,6 +333,7 @@ def _restore(text: Array, invalid: Array | None, kind: Any) -> Array:
 
 
 def _replace_surrogates(text: Array, invalid: Array) -> Array:
+    """Return the text with each lone surrogate in the rows of `invalid` replaced by U+FFFD."""
     rows = pc.filter(text.cast(pa.binary()), invalid).to_pylist()
     plain = [None if row is None else _without_surrogates(row.decode("utf-8", "surrogatepass")) for row in rows]
     return pc.replace_with_mask(text, invalid, pa.array(plain, pa.string()))

@@ -82,7 +82,7 @@ class SimpleDateFormat:
             )
 
     def parse(self, text: str, *, whole: bool = True) -> int | None:
-        """Return milliseconds since the epoch; None if the text does not match.
+        """Return milliseconds since the epoch; None if the text does not match, or is no time that can be computed.
 
         Unless `whole`, any text may follow the time.
         """
@@ -127,7 +127,10 @@ class SimpleDateFormat:
     def _parse_field(
         self, text: str, start: int, part: Field, has_fixed_width: bool, values: dict[str, int]
     ) -> int | None:
-        """Parse one field into `values`; return its end, or None if the text does not match."""
+        """Store the value of one field in `values`; return its end in the text, or None if the text does not match.
+
+        With `has_fixed_width` a number has at most as many characters as the field has in the pattern.
+        """
         letter, count = part
         position = start
         while text[position : position + 1] in (" ", "\t"):
@@ -158,6 +161,10 @@ class SimpleDateFormat:
         return match.end()
 
     def _zone_in(self, year: int) -> tzinfo | None:
+        """Return the zone for times of a year: before 1900, its present standard offset.
+
+        None is the machine's zone.
+        """
         if year >= _FIRST_HISTORIC_YEAR:
             return self._zone
         modern = datetime(2000, 1, 1, tzinfo=self._zone)
@@ -165,6 +172,7 @@ class SimpleDateFormat:
         return timezone((modern.utcoffset() or timedelta()) - (modern.dst() or timedelta()))
 
     def _instant(self, values: dict[str, int]) -> int:
+        """Return milliseconds since the epoch from the values of fields. Raises ValueError or OverflowError."""
         month = 0 if "D" in values and "d" not in values else values.get("M", 1) - 1
         year, month = values.get("y", 1970) + month // 12, month % 12 + 1
         cycles = max(0, (year - 2000) // _CYCLE_YEARS)
@@ -192,6 +200,10 @@ class SimpleDateFormat:
         return (time.astimezone(UTC) - _EPOCH_UTC) // _MILLISECOND + cycles_millis
 
     def _format_field(self, time: datetime, years: int, letter: str, count: int) -> str:
+        """Return the text of one field.
+
+        `count` is its length in the pattern, and `years` are added to the year of `time`.
+        """
         match letter:
             case "y":
                 return f"{time.year % 100:02}" if count == 2 else f"{time.year + years:0{count}}"
@@ -219,6 +231,10 @@ class SimpleDateFormat:
 
 
 def _parse_zone(text: str, start: int, position: int, part: Field, values: dict[str, int]) -> int | None:
+    """Store the offset of a zone, in minutes, as `values["zone"]`, and return the end of its text.
+
+    Return None if the text does not match.
+    """
     letter, count = part
     if letter == "X":
         if text[position] == "Z":

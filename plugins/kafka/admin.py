@@ -28,12 +28,14 @@ NO_BROKERS = "kafka.bootstrap.servers is not set, and this user has started no c
 def create_topic(
     admin: AdminClient, name: str, partitions: int, replication: int, settings: Mapping[str, str], seconds: float
 ) -> bool:
-    """Create a topic that survives the loss of a broker if it has several replicas. Return False if the topic exists.
+    """Create a topic that survives the loss of a broker if it has several replicas.
 
-    Raises KafkaException, and TimeoutError after `seconds`.
+    Return False if the topic exists already; it is not changed then. Raises KafkaException, and TimeoutError after
+    `seconds`.
 
-    The topic's records have the brokers' timestamps. Brokers would refuse timestamps of a clock that is hours ahead;
-    with timestamps of a slow clock, records would exceed the topic's retention too early.
+    The topic's records have the brokers' timestamps, unless `settings` say otherwise. Brokers would refuse timestamps
+    of a clock that is hours ahead; with timestamps of a slow clock, records would exceed the topic's retention too
+    early.
     """
     safe = {"min.insync.replicas": str(min(2, replication)), "message.timestamp.type": "LogAppendTime"}
     settings = {**safe, **settings}
@@ -72,7 +74,10 @@ def is_answering(client: Mapping[str, Any], address: tuple[str, int], topic: str
 
 
 def unreachable_brokers(servers: str) -> list[str]:
-    """Return the brokers of `host:port,…` that accept no connection, as in `127.0.0.1:9092 (Connection refused)`."""
+    """Return the brokers of `host:port,…` that accept no connection, as in `127.0.0.1:9092 (Connection refused)`.
+
+    A broker without a port is not tried.
+    """
 
     def failure(server: str) -> str | None:
         host, _, port = server.rpartition("://")[2].rpartition(":")
@@ -102,7 +107,7 @@ def unreachable_warnings(servers: str) -> Iterator[str]:
 
 
 def group_id_error(group: str) -> str:
-    """Return why the client takes no offsets of this consumer group into a transaction; empty if it does.
+    """Return the reason why the client takes no offsets of this consumer group into a transaction; empty if it does.
 
     The name must consist of printable ASCII characters (`str_is_printable` in librdkafka's rdkafka_cgrp.c).
     """
@@ -155,7 +160,7 @@ def connectivity_errors(
 
 
 def _missing_topic_error(client: Mapping[str, Any], topic: str, servers: str) -> str:
-    """Return why a topic is not in the brokers' metadata for this client."""
+    """Return the reason why a topic is not in the brokers' metadata: a missing right, or a missing topic."""
     topics = TopicCollection([topic])
     admin = new_admin(QUERY, client)  # the client must outlive its future
     try:
@@ -169,9 +174,9 @@ def _missing_topic_error(client: Mapping[str, Any], topic: str, servers: str) ->
 def connectivity_problems(
     client: Callable[[], Mapping[str, Any]], config: KafkaClientConfig, topics: Sequence[str]
 ) -> Iterator[str]:
-    """Yield the errors of `connectivity_errors`, and a warning for each of several brokers that is unreachable.
+    """Yield the errors of `connectivity_errors`, and a warning for each broker that accepts no connection.
 
-    The result of `Component.check_connectivity`.
+    There are no warnings if no broker accepts one. The result of `Component.check_connectivity`.
     """
     yield from connectivity_errors(client, config, topics)
     servers = config.bootstrap_servers or ""
@@ -224,7 +229,7 @@ def read_up_to(
 
 
 def committed_offsets(consumer: Consumer, partitions: list[TopicPartition], seconds: float) -> list[TopicPartition]:
-    """Return the group's committed offsets; a negative offset if a partition has none.
+    """Return the group's committed offset of each of these partitions; a negative offset if a partition has none.
 
     Raises KafkaException, also for the error of a single partition. The client returns such an error beside an
     invalid offset: without the exception, the group would start at the first record. The request is repeated for
@@ -283,6 +288,7 @@ def offsets_for_times(consumer: Consumer, times: list[TopicPartition], seconds: 
 
 
 def _raise_errors(offsets: list[TopicPartition]) -> list[TopicPartition]:
+    """Return these offsets. Raises KafkaException for the error of one of them."""
     for offset in offsets:
         if offset.error is not None:
             raise KafkaException(offset.error)
@@ -368,7 +374,10 @@ class TopicIds:
             future.add_done_callback(pass_on)
 
     def unassigned_partitions(self, group: str) -> frozenset[int]:
-        """Return the partitions that no member of that group has; none during a rebalance, and without an answer."""
+        """Return the partitions of the topic that no member of that group has.
+
+        The result is empty during a rebalance, without members, and without an answer within `METADATA_SECONDS`.
+        """
         # Not by `describe_consumer_groups`: if the group's coordinator is lost, a pending request aborts the process
         # (librdkafka 2.16, issue 4605).
         try:
@@ -383,6 +392,7 @@ class TopicIds:
         return frozenset(range(self._partitions)).difference(owned) if members else frozenset()
 
     def _describe(self) -> Any:
+        """Return the future of a request about the topic. Raises KafkaException. May block for `METADATA_SECONDS`."""
         if self._refresh_due:
             # Without new metadata, the client sends requests to a lost controller for minutes.
             with contextlib.suppress(KafkaException):
@@ -398,7 +408,7 @@ def member_name(member: Any) -> str:
 
 
 def assigned_partitions(assignment: bytes, topic: str) -> Iterator[int]:
-    """Yield the partitions of a topic in the assignment of a group's member, in Kafka's binary format."""
+    """Yield the partitions of a topic in the assignment of a group's member, which is in Kafka's binary format."""
     if not assignment:
         return
     _, topics = struct.unpack_from(">hi", assignment)

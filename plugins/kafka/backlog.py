@@ -87,14 +87,18 @@ class TopicMonitor:
         self._retention_due = 0.0
 
     def close(self) -> None:
-        """Close the consumers."""
+        """Close the consumers. The next request makes new ones."""
         for consumer in self._consumers.values():
             consumer.close()
         self._consumers.clear()
         self._admin = None
 
     def cluster(self) -> ClusterState:
-        """Return the state of the brokers, by the cluster's metadata and by a connection to each broker."""
+        """Return the state of the brokers, by the cluster's metadata and by a connection to each broker.
+
+        Without an answer it has the brokers seen before, no id, and no partitions. Raises Retry if none was ever
+        seen.
+        """
         try:
             metadata = self._consumer(None).list_topics(self._topic, timeout=MONITORING_REQUEST_SECONDS)
         except KafkaException as e:
@@ -121,7 +125,11 @@ class TopicMonitor:
         )
 
     def backlog(self, group: str | None) -> Backlog:
-        """Return the records between the group's committed offsets and the ends of the partitions."""
+        """Return the records between the group's committed offsets and the ends of the partitions.
+
+        `group` is None for the group of the monitor. A partition without a committed offset counts from its first
+        record. Raises Retry.
+        """
         consumer = self._consumer(group)
         times = self._times.setdefault(group or self._group, {})
         empty = self._empty.setdefault(group or self._group, {})
@@ -138,6 +146,7 @@ class TopicMonitor:
         return Backlog(records, oldest, oldest / 1000 + retention - time.time())
 
     def _consumer(self, group: str | None) -> Consumer:
+        """Return the consumer of a group, made once, which never joins it."""
         # A producer's metadata requests would make brokers create the topic.
         name = group or self._group
         consumer = self._consumers.get(name)
@@ -164,9 +173,10 @@ class TopicMonitor:
         times: dict[tuple[int, int], int],
         empty: dict[int, _Range],
     ) -> int | None:
-        """Return the timestamp of the oldest record of the ranges, and add ranges without records to `empty`.
+        """Return the timestamp of the oldest record of the ranges, in milliseconds; None if there is none.
 
-        `times` are the group's timestamps of the latest call, and are updated.
+        Ranges without records are added to `empty`. `times` are the group's timestamps of the latest call, and are
+        updated. Timestamps that cannot be read within `OLDEST_RECORD_SECONDS` do not count.
         """
         wanted = {(partition, start) for partition, (start, _) in ranges.items()}
         for stale in times.keys() - wanted:
@@ -194,7 +204,10 @@ class TopicMonitor:
         return min(times.values(), default=None)
 
     def _retention_seconds(self) -> float | None:
-        """Return the topic's retention; None if it is unlimited, or if this client may not read it."""
+        """Return the topic's retention in seconds; None if it is unlimited, or if this client may not read it.
+
+        The result is cached for `RETENTION_INTERVAL_SECONDS`.
+        """
         if time.monotonic() < self._retention_due:
             return self._retention
         if self._admin is None:

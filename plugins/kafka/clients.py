@@ -63,13 +63,13 @@ QUERY = Role("a request about brokers or a topic, for a component whose own role
 
 
 def new_consumer(role: Role, properties: Mapping[str, Any]) -> Consumer:
-    """Return a consumer with these properties of librdkafka, on top of `CONSUMER`. Raises KafkaException."""
+    """Return a consumer with these properties of librdkafka, which win over `CONSUMER`. Raises KafkaException."""
     _log.debug("new consumer: %s", role.purpose)
     return Consumer({**CONSUMER, **properties})
 
 
 def new_producer(role: Role, properties: Mapping[str, Any]) -> Producer:
-    """Return a producer with these properties of librdkafka, on top of `PRODUCER`. Raises KafkaException."""
+    """Return a producer with these properties of librdkafka, which win over `PRODUCER`. Raises KafkaException."""
     _log.debug("new producer: %s", role.purpose)
     return Producer({**PRODUCER, **properties})
 

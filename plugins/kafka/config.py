@@ -20,7 +20,10 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 
 
 def check_topic_name(name: str, *, most: int = 249) -> str:
-    """Return a valid name of a topic, of at most `most` characters. Raises ValueError for an invalid name."""
+    """Return the name of a topic unchanged.
+
+    Raises ValueError if it is invalid or longer than `most` characters.
+    """
     if not name:
         raise ValueError("must not be empty")
     if name in (".", ".."):
@@ -33,7 +36,7 @@ def check_topic_name(name: str, *, most: int = 249) -> str:
 
 
 def check_writable_topic(name: str, *, most: int = 249) -> str:
-    """Return the name of a topic that clients may write to. Raises ValueError for an invalid or internal name."""
+    """Return the name of a topic unchanged. Raises ValueError for an invalid or internal name."""
     if check_topic_name(name, most=most) in INTERNAL_TOPICS:
         raise ValueError(f"must not be {name!r}, an internal topic of the brokers: name another topic")
     return name
@@ -72,7 +75,7 @@ class KafkaClientConfig(Config):
         return copy
 
     def foreign_cluster_error(self, cluster_id: str | None) -> str | None:
-        """Return why brokers of that cluster must not be used; None if they may be used.
+        """Return the reason why brokers of that cluster must not be used; None if they may be used.
 
         Named brokers may be of any cluster; without names, only the user's own `agent cluster start` is used.
         """
@@ -99,7 +102,7 @@ class KafkaClientConfig(Config):
         return frozenset((self.bootstrap_servers or "").replace(",", " ").split())
 
     def consumes(self, topic: str) -> bool:
-        """Return True if the component consumes the topic."""
+        """Return True if the component consumes the topic; False in this base."""
         return False
 
     def produced_topics(self) -> list[str]:
@@ -150,7 +153,7 @@ class ProducerConfig(KafkaClientConfig):
     def producer_properties(cls, client: Mapping[str, Any]) -> dict[str, Any]:
         """Return all properties of a producer: the defaults `PRODUCER`, overridden by the configured ones.
 
-        These are in `client`, under librdkafka's names.
+        The configured ones are `client`, under librdkafka's names.
         """
         return {**PRODUCER, **client}
 

@@ -57,7 +57,11 @@ class ConsumerThread(ABC):
         metrics: Metrics,
         log: logging.Logger,
     ) -> None:
-        """Make the client. The duration of polls is counted in `metrics` as `KafkaEventGetTimer`."""
+        """Create the client and the thread, which `start` starts.
+
+        `poll_seconds` is the timeout of a poll of a busy consumer. The duration of polls is counted in `metrics` as
+        `KafkaEventGetTimer`.
+        """
         self.group = str(properties["group.id"])
         self.changed = threading.Condition()
         """Notified when records can be taken, on a failure, and on close."""
@@ -74,10 +78,10 @@ class ConsumerThread(ABC):
         start_thread(self._thread)
 
     def close(self) -> None:
-        """Stop polling, from another thread. A static member keeps its partitions until its session times out.
+        """Stop polling, from another thread, and wait up to `CLIENT_CLOSE_SECONDS`.
 
-        A poll that hangs is abandoned after `CLIENT_CLOSE_SECONDS`; its thread closes the client once the poll
-        returns.
+        A static member keeps its partitions until its session times out. A poll that hangs is abandoned, with a
+        warning; its thread closes the client once the poll returns.
         """
         with self.changed:
             self.closing = True
@@ -91,7 +95,10 @@ class ConsumerThread(ABC):
             )
 
     def fail(self, error: Exception) -> None:
-        """Store an error for the taking thread, unless there is one already. Any thread may call."""
+        """Store an error for the taking thread, unless there is one already. Any thread may call.
+
+        An error that is no FlafkaError is stored as a Retry.
+        """
         with self.changed:
             if not isinstance(error, FlafkaError):
                 text = self.explain(error) if isinstance(error, KafkaException) else repr(error)
@@ -109,7 +116,10 @@ class ConsumerThread(ABC):
 
     @abstractmethod
     def on_messages(self, messages: Sequence[Message]) -> None:
-        """Handle records, errors, and the ends of partitions."""
+        """Handle records, errors, and the ends of partitions, in the order of their arrival.
+
+        Exceptions end the polling.
+        """
 
     @abstractmethod
     def assigned(self, partitions: list[TopicPartition]) -> Sequence[TopicPartition]:
@@ -132,7 +142,7 @@ class ConsumerThread(ABC):
         """Return the size of the records that wait to be taken, in bytes: the sum of `memory_bytes`."""
 
     def subscribe(self, topics: list[str]) -> None:
-        """Subscribe to these topics."""
+        """Subscribe to these topics, with the rebalance callbacks `assigned`, `revoked` and `lost`."""
         self.consumer.subscribe(
             topics,
             on_assign=wrap_callback(self._on_assign),
@@ -141,7 +151,7 @@ class ConsumerThread(ABC):
         )
 
     def raise_if_fenced(self, error: KafkaError) -> None:
-        """Raise Fenced if another member has the same instance id, or if the error is fatal."""
+        """Raise Fenced if another member has the same instance id, or if the error is fatal; else do nothing."""
         if error.fatal() or error.code() in _FENCED:
             raise Fenced(
                 f"group {self.group}: another agent of this name has joined it from this host: joining again under "
@@ -149,7 +159,7 @@ class ConsumerThread(ABC):
             )
 
     def raise_if_unauthorized(self, error: KafkaError, topic: str) -> None:
-        """Raise Retry if this user may not read the topic, or may not read as a member of this group."""
+        """Raise Retry if the error is that this user may not read the topic, or not as a member of this group."""
         if error.code() in (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED):
             raise Retry(f"group {self.group}: {self.explain(error, topic)}")
 
@@ -158,6 +168,7 @@ class ConsumerThread(ABC):
         return explain_error(error, topic=topic, group=self.group, right="Read", client=self._client)
 
     def _run(self) -> None:
+        """Poll until `closing` is set or a call fails, then close the client."""
         try:
             self.on_start()
             while not self.closing:
@@ -183,10 +194,12 @@ class ConsumerThread(ABC):
         self._busy_until = time.monotonic() + BUSY_SECONDS
 
     def _poll_timeout(self) -> float:
+        """Return the timeout of the next poll in seconds, which is longer for an idle consumer."""
         is_idle = time.monotonic() >= self._busy_until
         return max(self._poll_seconds, IDLE_POLL_SECONDS) if is_idle else self._poll_seconds
 
     def _throttle(self) -> None:
+        """Pause all partitions above `QUEUE_BYTES` of waiting records, and resume them below half of it."""
         full = self.waiting_bytes() > (QUEUE_BYTES // 2 if self._paused else QUEUE_BYTES)
         if full != self._paused:
             self._paused = full
@@ -203,12 +216,12 @@ class ConsumerThread(ABC):
 
 
 def memory_bytes(message: Message) -> int:
-    """Return the memory of a waiting record, in bytes."""
+    """Return the memory of a waiting record, in bytes: its value and `MESSAGE_BYTES`."""
     return len(message) + MESSAGE_BYTES
 
 
 class CallQueue:
-    """Queue of calls that one thread makes for others. Thread-safe; `changed` is notified of each call."""
+    """Queue of calls that other threads have one thread make. Thread-safe; `changed` is notified of each call."""
 
     def __init__(self, changed: threading.Condition) -> None:
         self._changed = changed
@@ -219,7 +232,7 @@ class CallQueue:
         return bool(self._queue)
 
     def add(self, call: Callable[[], Any]) -> Future[Any]:
-        """Add a call, and return the future of its result or exception. Any thread may call."""
+        """Append a call, and return the future of its result or exception. Any thread may call."""
         future: Future[Any] = Future()
         with self._changed:
             self._queue.append((call, future))
@@ -227,8 +240,11 @@ class CallQueue:
         return future
 
     def run(self, *, raises: bool = False) -> None:
-        """Make all waiting calls, in order. With `raises`, raise the first exception, and leave later calls
-        waiting."""
+        """Make all waiting calls, in order.
+
+        With `raises`, raise the first exception, and leave later calls waiting. Each future has its result or
+        exception.
+        """
         while True:
             with self._changed:
                 if not self._queue:

@@ -95,14 +95,17 @@ class ReportedErrors:
             self._refusals[match[1]] = re.sub(r" \(after .*", "", match[2])
 
     def refusal(self, server: str = "") -> str:
-        """Return the latest refusal of the login by that broker, or by any; empty if there is none."""
+        """Return the latest refusal of the login by the broker `server`, or that of any broker if empty.
+
+        The result is empty if there is none.
+        """
         if not server:
             return next(iter(self._refusals.values()), "")
         return self._refusals.get(server, "")
 
 
 def fetch_metadata(client: Mapping[str, Any], seconds: float, prefix: str = "") -> Any:
-    """Request the cluster's metadata. Raises Unreachable if no broker answers within `seconds`, otherwise Retry.
+    """Return the cluster's metadata. Raises Unreachable if no broker answers within `seconds`, otherwise Retry.
 
     `client` are librdkafka's properties. `prefix` begins the text of the exception, such as `channel c1: `.
     """
@@ -160,10 +163,10 @@ def explain_error(
     right: str = "",
     client: Mapping[str, Any] | None = None,
 ) -> str:
-    """Return the text of a KafkaException, a KafkaError or a TimeoutError.
+    """Return the text of a KafkaException, a KafkaError or a TimeoutError, and `str(error)` for any other object.
 
-    For a missing right, the text names the resource: `topic`, `group` or `transactional_id`. `right` is the right
-    that the client needs on the topic.
+    For a missing right, the text names the resource: `topic`, `group` or `transactional_id`, and the user in
+    `client`. `right` is the right that the client needs on the topic.
     """
     if isinstance(error, TimeoutError):
         return "no answer in time"
@@ -183,7 +186,10 @@ def explain_error(
 
 
 def diagnose_broker(client: Mapping[str, Any], server: str, reported: ReportedErrors) -> BrokerFailure | None:
-    """Connect to a broker as a client with these properties, and return the failure; None if the connection works."""
+    """Connect to a broker as a client with these properties, and return the failure; None if the connection works.
+
+    `reported` has refusals of the login. Blocks for up to several `BROKER_CONNECT_SECONDS`.
+    """
     protocol = str(client.get("security.protocol", "PLAINTEXT")).upper()
     address = server.rpartition("://")[2]
     host, _, port = address.rpartition(":") if ":" in address else (address, ":", "9092")
@@ -246,10 +252,12 @@ def _request_versions(connection: socket.socket) -> bytes:
 
 
 def _is_kafka(data: bytes) -> bool:
+    """Return True if bytes begin like an answer to `_API_VERSIONS`."""
     return len(data) >= 8 and struct.unpack(">i", data[4:8])[0] == _CORRELATION
 
 
 def _check_plain_text(connection: socket.socket, host: str, port: int) -> BrokerFailure | None:
+    """Return the failure of a connection without TLS on which no broker of Kafka answers; None if one does."""
     try:
         data = _request_versions(connection)
     except TimeoutError:
@@ -288,6 +296,7 @@ def _diagnose_silence(host: str, port: int) -> BrokerFailure:
 
 
 def _speaks_tls(host: str, port: int) -> bool:
+    """Return True if a TLS handshake with the peer succeeds, with any certificate."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
@@ -301,7 +310,7 @@ def _speaks_tls(host: str, port: int) -> bool:
 
 
 def _requires_login(client: Mapping[str, Any], host: str, port: int, tls: bool) -> bool:
-    """Return True if the broker closes the connection at a request that needs a login."""
+    """Return True if the broker closes the connection at a request that needs a login; False if it is silent."""
     request = struct.pack(">hhihi", 3, 0, _CORRELATION, -1, 0)  # Metadata, of all topics
     try:
         with contextlib.ExitStack() as stack:
@@ -319,6 +328,10 @@ def _requires_login(client: Mapping[str, Any], host: str, port: int, tls: bool) 
 def _check_tls(
     client: Mapping[str, Any], connection: socket.socket, address: tuple[str, int]
 ) -> BrokerFailure | None:
+    """Return the failure of a TLS connection to a broker; None if it works.
+
+    None also if the client's own files cannot be used, as the client reports that.
+    """
     try:
         context = tls_context(client)
     except (OSError, ValueError):
@@ -341,6 +354,7 @@ _NO_TLS = "it does not speak TLS, and this client does: name its TLS port, or se
 
 
 def _explain_handshake(error: ssl.SSLError, client: Mapping[str, Any]) -> str:
+    """Return a sentence, with the remedy, for a failed TLS handshake."""
     reason = (error.reason or str(error)).upper().replace(" ", "_")
     if "CERTIFICATE_REQUIRED" in reason or ("ALERT" in reason and "CERTIFICATE" in reason):
         if not any(
@@ -364,6 +378,7 @@ def _explain_handshake(error: ssl.SSLError, client: Mapping[str, Any]) -> str:
 
 
 def _explain_untrusted(error: ssl.SSLCertVerificationError, address: tuple[str, int]) -> str:
+    """Return a sentence, with the remedy, for a broker's certificate that is not accepted."""
     reason = error.verify_message
     certificate = f"the broker's certificate{_subject(address)}"
     if "mismatch" in reason:

@@ -97,7 +97,7 @@ class OffsetMetadata(NamedTuple):
 
 
 def unsupported_reason(metadata: OffsetMetadata) -> str:
-    """Return why this agent cannot use an offset with that metadata, as a clause; empty if it can."""
+    """Return the reason why this agent cannot use an offset with that metadata, as a clause; empty if it can."""
     if metadata.version != METADATA_VERSION:
         return f"has metadata of version {metadata.version}, and this agent reads version {METADATA_VERSION}"
     if metadata.generation.id_scheme < 2:
@@ -116,9 +116,10 @@ def unsupported_error(assignment: Assignment, metadata: OffsetMetadata) -> Flafk
 
 
 def fencing_reason(assignment: Assignment, metadata: OffsetMetadata) -> str:
-    """Return why the owner of a partition is fenced, by the metadata of the committed offset; empty if it is not.
+    """Return the reason why the owner of a partition is fenced, by the metadata of the committed offset.
 
-    An offset without metadata, such as that of another program or of a deleted group, fences no owner.
+    The result is empty if the owner is not fenced. An offset without metadata, such as that of another program or of
+    a deleted group, fences no owner.
     """
     group, partition, own = assignment.group, assignment.topic_partition, assignment.generation
     if metadata.version != METADATA_VERSION:
@@ -192,7 +193,8 @@ class RecordsLost(FlafkaError):
 def out_of_range_error(assignment: Assignment, low: int, high: int) -> FlafkaError | None:
     """Return the error, with its remedy, for a next offset that the brokers do not have; None if they have it.
 
-    The partition has records from `low`, inclusive, to `high`, exclusive.
+    The partition has records from `low`, inclusive, to `high`, exclusive; an offset equal to `high` is in range. For
+    a replay the error is a Retry, after which the replay continues.
     """
     partition, offset = assignment.topic_partition, assignment.next_offset or 0
     if offset < low and assignment.replay:
@@ -229,6 +231,7 @@ def truncation_error(assignment: Assignment, start: int) -> FlafkaError:
 
 
 def _reset_command(assignment: Assignment, target: str) -> str:
+    """Return the command that resets the group in the assignment's partition to `target`, an offset or a word."""
     return f"agent group reset {assignment.group} --topic {assignment.topic}:{assignment.partition} --to {target}"
 
 
@@ -367,12 +370,15 @@ class MemberlessCommits:
         self._commit_where(assignments, lambda assignment, metadata: True)
 
     def store_loss(self, error: RecordsLost) -> None:
-        """Commit a loss of records with the group's offset. Raises Conflict as `commit_offsets`."""
+        """Commit a loss of records with the group's offset. Raises Retry and Conflict as `commit_offsets`."""
         lost = error.assignment.with_offset(error.assignment.next_offset)
         self._commit_where([lost], lambda assignment, metadata: True, error.lost)
 
     def restore_offsets(self, assignments: Collection[Assignment]) -> None:
-        """Restore offsets that a late commit has overwritten: one from before a reset, or for a deleted topic."""
+        """Restore offsets that a late commit has overwritten: one from before a reset, or for a deleted topic.
+
+        Offsets of other programs, and missing ones, are not changed. Raises as `commit_offsets`.
+        """
 
         def is_overwritten(assignment: Assignment, metadata: OffsetMetadata) -> bool:
             if is_late := is_late_commit(assignment, metadata):
@@ -395,6 +401,11 @@ class MemberlessCommits:
         condition: Callable[[Assignment, OffsetMetadata], bool],
         lost: str = "",
     ) -> None:
+        """Commit these offsets with their metadata, where `condition` is true.
+
+        `condition` gets an assignment and the present metadata of its offset. A lower offset than the committed one
+        of the same epoch is never committed. `lost` is stored in the metadata. Raises as `commit_offsets`.
+        """
         for group in {requested.group for requested in assignments}:
             of_group = {requested.partition: requested for requested in assignments if requested.group == group}
             consumer = self._consumer(group)
@@ -429,6 +440,10 @@ class MemberlessCommits:
                 consumer.close()
 
     def _commit(self, consumer: Consumer, group: str, offsets: list[TopicPartition], read_at: float) -> None:
+        """Commit offsets of a group that were read at `read_at` (`time.monotonic`). Raises KafkaException.
+
+        Logs a warning if the commit may overwrite, or has overwritten, a reset of the group.
+        """
         warning = ""
         try:
             consumer.commit(offsets=offsets, asynchronous=False)

@@ -37,11 +37,12 @@ class DeliveryReports:
         self._expected += records
 
     def record_refusal(self, rows: Sequence[int], error: KafkaError) -> None:
-        """Add a record that the client itself has refused; no report of it is expected."""
+        """Count a record that the client itself has refused as failed; no report of it is expected."""
         self._refused += 1
         self.failed.append((rows, error))
 
     def _report(self, rows: Sequence[int], error: KafkaError | None, _: Any) -> None:
+        """Count the report of a record, which has failed if there is an error."""
         if error is not None:
             self.failed.append((rows, error))
         self._reported.append(None)
@@ -59,8 +60,10 @@ class DeliveryReports:
         return len(self._reported) > len(self.failed) - self._refused
 
     def wait(self, timeout: float) -> bool:
-        """Return True if all records are reported within `timeout` seconds. `expect` must not be called
-        afterwards."""
+        """Return True if all records are reported within `timeout` seconds, else False.
+
+        `expect` must not be called afterwards.
+        """
         self._is_complete.clear()  # set too early if all records so far were reported while more were to come
         if len(self._reported) < self._expected:
             self._is_complete.wait(timeout)
@@ -97,15 +100,16 @@ class StallDetector:
         self._is_checking = False
 
     def record_progress(self) -> None:
-        """Record the acknowledgement of a record."""
+        """Record the acknowledgement of a record: the stall timeout starts anew, at its initial length."""
         with self._lock:
             self._last_progress, self._was_writable, self._timeout = time.monotonic(), False, self._min_timeout
 
     def stalled_seconds(self, waiting_since: float) -> float:
-        """Return the time since the last acknowledgement if the producer has stalled; 0 if not, or if unknown.
+        """Return the seconds since the last acknowledgement if the producer has stalled; 0 if not, or if unknown.
 
         `waiting_since` is the start of a waiting put (`time.monotonic`). The caller replaces a stalled producer; the
-        next one has a longer timeout. Blocks while `is_writable` checks the brokers.
+        next one has a longer timeout. Blocks while `is_writable` checks the brokers, at most every
+        `STALL_CHECK_SECONDS`.
         """
         with self._lock:
             now = time.monotonic()

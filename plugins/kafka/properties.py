@@ -102,7 +102,8 @@ _JAVA_ONLY = (
 def client_properties(properties: Mapping[str, str], *, stores: bool = True) -> dict[str, Any]:
     """Return librdkafka's properties for properties of either client, without `MANAGED` and unknown ones.
 
-    Reads Java's key stores and trust stores if `stores` is true. Raises Retry for an unusable store.
+    Requests in flight are limited to `MAX_IN_FLIGHT`, and 0 retries are left out. Reads Java's key stores and trust
+    stores if `stores` is true. Raises Retry for an unusable store.
     """
     converted: dict[str, Any] = {}
     properties = _with_flumes_tls(properties)
@@ -131,10 +132,12 @@ def parse_number(text: object) -> float | None:
 
 
 def _never_retries(name: str, value: str) -> bool:
+    """Return True for the number of retries if it is less than 1, or no number."""
     return name in _RETRIES and (parse_number(value) or 0) < 1
 
 
 def _in_flight(name: str, value: str) -> str:
+    """Return a property's value; a number of requests in flight is limited to `MAX_IN_FLIGHT`."""
     wanted = parse_number(value) if name in _IN_FLIGHT else None
     return value if wanted is None else str(int(min(wanted, MAX_IN_FLIGHT)))
 
@@ -145,7 +148,10 @@ def _is_known(name: str) -> bool:
 
 
 def _is_number(name: str) -> bool:
-    """Return True if the property is a number. librdkafka itself accepts `5x` as 5, and `100m` bytes as 100."""
+    """Return True if the property is a number.
+
+    librdkafka itself accepts `5x` as 5, and `100m` bytes as 100.
+    """
     return (_error_of(name) or "").startswith("Invalid value for configuration property")
 
 
@@ -163,7 +169,10 @@ def _error_of(name: str) -> str | None:
 
 
 def _with_flumes_tls(properties: Mapping[str, str]) -> dict[str, str]:
-    """Return these properties with Flume's own settings of TLS in Java's names (KafkaSSLUtil of Flume 1.11)."""
+    """Return these properties with Flume's own settings of TLS in Java's names (KafkaSSLUtil of Flume 1.11).
+
+    Without TLS only Flume's own property is removed. Properties win over environment variables.
+    """
     result = {name: value for name, value in properties.items() if name != NO_HOSTNAMES}
     if properties.get("security.protocol", "").upper() not in ("SSL", "SASL_SSL"):
         return result
@@ -203,7 +212,7 @@ def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
 
 
 def check_accepted(properties: dict[str, str], make: Callable[[dict[str, Any]], object]) -> dict[str, str]:
-    """Return the properties if a client can be made with them.
+    """Return the properties unchanged if `make` can make a client with them, in librdkafka's names.
 
     Raises ValueError with a line for each invalid property. Of contradictory properties, the first is named.
     """
@@ -258,7 +267,10 @@ def _explain_refusal(text: str, properties: Mapping[str, str]) -> tuple[str | No
 
 
 def ineffective_properties(prefix: str, properties: Mapping[str, str]) -> Iterator[Problem]:
-    """Yield a warning for each property without effect."""
+    """Yield a warning for each property that Kafka's clients do not have, and a note for each that is overruled.
+
+    `prefix` is that of their options.
+    """
     for name, value in properties.items():
         if why := _overruled(name, value):
             yield Problem(prefix + name, why, is_note=True)
@@ -269,7 +281,7 @@ def ineffective_properties(prefix: str, properties: Mapping[str, str]) -> Iterat
 
 
 def _overruled(name: str, value: str) -> str:
-    """Return why a value of a property has no effect; empty if it has one."""
+    """Return the reason why a value of a property has no effect; empty if it has one."""
     if name in _OF_PRODUCERS and value.lower() not in ("all", "-1", "true"):
         return "has no effect: acks = all and idempotence are always set, or the loss of a broker loses events"
     if _never_retries(name, value):
@@ -283,6 +295,7 @@ def _overruled(name: str, value: str) -> str:
 
 
 def _unreadable(path: str) -> str:
+    """Return the error of a file that cannot be read as text; empty if it can."""
     try:
         _text(path)
     except Retry as e:
@@ -305,6 +318,10 @@ def _jaas(text: str) -> dict[str, str]:
 
 
 def _stores(properties: Mapping[str, str]) -> dict[str, str]:
+    """Return librdkafka's PEM texts of Java's trust store and key store, as far as configured.
+
+    Raises Retry for an unusable store.
+    """
     pem: dict[str, str] = {}
     if path := properties.get("ssl.truststore.location"):
         store = _read(path, properties.get("ssl.truststore.password"))
@@ -323,6 +340,7 @@ def _quoted(text: str) -> str:
 
 
 def _text(path: str) -> str:
+    """Return the content of a text file. Raises Retry if it cannot be read."""
     try:
         return Path(path).read_text()
     except OSError as e:
@@ -330,6 +348,7 @@ def _text(path: str) -> str:
 
 
 def _read(path: str, password: str | None, key_password: str | None = None) -> Keystore:
+    """Return the content of a key store. Raises Retry if it cannot be used."""
     try:
         return read_keystore(path, password, key_password)
     except (OSError, ValueError) as e:

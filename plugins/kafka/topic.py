@@ -60,7 +60,11 @@ class KafkaTopic:
         log: logging.Logger,
         prefix: str = "",
     ) -> None:
-        """Make consumers with the properties of `client()`. Errors begin with `prefix`, such as `channel c1: `."""
+        """Store the arguments, without a connection.
+
+        Clients have the role `role` and the properties of `client()`. `decode` decodes records. Errors begin with
+        `prefix`, such as `channel c1: `.
+        """
         self._role, self._stream, self._client, self._decode = role, stream, client, decode
         self._log, self._prefix = log, prefix
         self.topic, self.group, self.cluster = stream.topic, stream.group, ""
@@ -86,9 +90,10 @@ class KafkaTopic:
         return TopicMonitor(self._role, self.topic, self.group, self._client())
 
     def committed(self, group: str | None) -> Sequence[Assignment]:
-        """Return the group's committed offset of every partition, with its metadata.
+        """Return the group's committed offset of every partition, with its metadata, in the order of partitions.
 
-        Raises FlafkaError if the metadata has an unsupported version.
+        The next offset is None in a partition without one. Raises FlafkaError if the metadata has an unsupported
+        version.
         """
         return self._committed(group)[0]
 
@@ -120,7 +125,7 @@ class KafkaTopic:
         return [error for _, error in sorted(errors.items())]
 
     def members(self, group: str | None) -> Mapping[str, Collection[int]]:
-        """Return the assigned partitions by member of the group: name and host."""
+        """Return the assigned partitions of this topic by member of the group: name and host."""
         name = group or self.group
         try:
             members = members_of(new_admin(self._role, self._client()), name, REQUEST_SECONDS)
@@ -140,7 +145,7 @@ class KafkaTopic:
         self._commits().commit_offsets(assignments)
 
     def store_error(self, error: FlafkaError) -> None:
-        """Store an error that needs a person's decision with the offset of a group without members; ignore others.
+        """Store a loss of records with the committed offset of a group without members; ignore any other error.
 
         `blocking_errors` returns the error until the group is reset, even once new records have the lost offsets.
         Raises as `commit_offsets`.
@@ -177,7 +182,7 @@ class KafkaTopic:
     def offsets_for_time(self, time: int) -> Mapping[int, int]:
         """Return, by partition, the offset of the first record of that time (ms since the epoch) or later.
 
-        The end offset if there is no such record.
+        It is the end offset if there is no such record.
         """
         with self._translated_errors(), closing(self._consumer(None)) as consumer:
             wanted = [TopicPartition(self.topic, partition, time) for partition in self._numbers(consumer)]
@@ -195,7 +200,7 @@ class KafkaTopic:
         """Return True if a partition has no committed record from `start`, inclusive, to `end`, exclusive.
 
         None as `start` is the earliest record. Ends of transactions and aborted records do not count. An open
-        transaction counts as a record.
+        transaction counts as a record. Blocks for up to `REQUEST_SECONDS`.
         """
         with self._translated_errors(), closing(self._consumer(None)) as consumer:
             consumer.assign([TopicPartition(self.topic, partition, OFFSET_BEGINNING if start is None else start)])
@@ -208,7 +213,10 @@ class KafkaTopic:
         return (message.offset() or 0) >= end
 
     def read(self, assignment: Assignment, offsets: OffsetRange) -> Iterator[PolledBatch]:
-        """Yield the records of a range of the assignment's partition, except records of uncommitted transactions."""
+        """Yield the records of a range of the assignment's partition, except records of uncommitted transactions.
+
+        Records are decoded and joined to batches, in order.
+        """
         consumer = self._consumer(None)
         try:
             start = TopicPartition(self.topic, assignment.partition, offsets.start)
@@ -222,7 +230,10 @@ class KafkaTopic:
             consumer.close()
 
     def find_event(self, id: EventId, groups: Collection[str | None]) -> EventLocation | None:
-        """Return the state of that event, as `Channel.find_event`, by the present records of the topic."""
+        """Return the state of that event, as `Channel.find_event`, by the present records of the topic.
+
+        None if the id's topic is another one, or an earlier incarnation of it.
+        """
         if id.topic.partition("~")[0] != self.topic:
             return None
         cluster = str(fetch_metadata(self._client(), REQUEST_SECONDS).cluster_id)
@@ -258,6 +269,7 @@ class KafkaTopic:
         return assignments_of(assignment, offsets, self._log, self._logged), offsets
 
     def _watermarks(self, properties: Mapping[str, str] = MappingProxyType({})) -> dict[int, tuple[int, int]]:
+        """Return the low and the high watermark by partition; `properties` are additional ones of the consumer."""
         with self._translated_errors(), closing(self._consumer(None, properties)) as consumer:
             return {partition: self._marks(consumer, partition) for partition in self._numbers(consumer)}
 
@@ -267,9 +279,11 @@ class KafkaTopic:
         return [*metadata.topics[self.topic].partitions]
 
     def _marks(self, consumer: Consumer, partition: int) -> tuple[int, int]:
+        """Return the low and the high watermark of a partition, the latter without open transactions by default."""
         return watermarks(consumer, TopicPartition(self.topic, partition), REQUEST_SECONDS)
 
     def _consumer(self, group: str | None, properties: Mapping[str, str] = MappingProxyType({})) -> Consumer:
+        """Return a new consumer with the id of a group, which it does not join."""
         return new_consumer(self._role, {**self._client(), "group.id": group or self.group, **properties})
 
     @property
@@ -350,6 +364,7 @@ def _record(message: Any) -> Record:
 
 
 def _missing_reason(id: EventId, polled: PolledBatch | None, low: int, high: int) -> str:
+    """Return the reason why a record holds no event of this id; empty if it does, or if it is undecodable."""
     if id.offset < low:
         return f"retention has removed it: the oldest record of partition {id.partition} is {low}"
     if id.offset >= high:

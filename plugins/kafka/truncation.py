@@ -52,7 +52,7 @@ class PartitionLog:
         return after if is_lost else None
 
     def is_other(self, offset: int, timestamp: int) -> bool:
-        """Return True if the record at that offset has another timestamp. Raises as `truncated`."""
+        """Return True if there is a record at that offset with another timestamp. Raises as `truncated`."""
         message = self._first(offset)
         return message is not None and message.offset() == offset and message.timestamp()[1] != timestamp
 
@@ -71,7 +71,7 @@ class PartitionLog:
         return message is None or message.offset() >= end or message.leader_epoch() > leader_epoch
 
     def _first(self, offset: int) -> Any:
-        """Return the first record from that offset on; None if there is none."""
+        """Return the first record from that offset on; None if there is none. Raises as `truncated`."""
         self._consumer.assign([TopicPartition(self._topic, self._partition, offset)])
         message = self._consumer.poll(REQUEST_SECONDS)
         if message is None:

@@ -16,7 +16,7 @@ _INTEGER = re.compile(r"[+-]?[0-9]+")
 
 
 class Arguments:
-    """Arguments of a command. Each method reads one by name and raises ValueError with a message for the user.
+    """Arguments of a command. Each method returns one by name, and raises ValueError with a message for the user.
 
     `unknown_names` then returns the arguments that no method has read.
     """
@@ -26,11 +26,11 @@ class Arguments:
         self._read: set[str] = set()
 
     def unknown_names(self) -> list[str]:
-        """Return the names of arguments that the command has not read."""
+        """Return the names of arguments that no method has read."""
         return [name for name in self.values if name not in self._read]
 
     def text(self, name: str, default: str | None = None) -> str:
-        """Return a text; required if there is no default."""
+        """Return a text, or `default` if it is missing. An argument without default is required."""
         value = self._get(name)
         if value is None:
             if default is None:
@@ -48,35 +48,35 @@ class Arguments:
         return value
 
     def character(self, name: str, default: str) -> str:
-        """Return one character, or an empty text if the default is empty."""
+        """Return one character, or `default`. An empty text is allowed only if the default is empty."""
         value = self.text(name, default)
         if len(value) > 1 or (default and not value):
             raise ValueError(f"{name} must be one character, not {value!r}")
         return value
 
     def boolean(self, name: str, default: bool) -> bool:
-        """Return a boolean."""
+        """Return True for `true`, `yes` or `on`, False for `false`, `no` or `off`, and `default` if it is missing."""
         value = self.text(name, str(default).lower())
         if value not in ("true", "yes", "on", "false", "no", "off"):
             raise ValueError(f"{name} must be true or false, not {value!r}")
         return value in ("true", "yes", "on")
 
     def integer(self, name: str, default: int) -> int:
-        """Return an integer."""
+        """Return an integer, or `default` if it is missing."""
         value = self.text(name, str(default))
         if not _INTEGER.fullmatch(value):
             raise ValueError(f"{name} must be a whole number, not {value!r}")
         return int(value)
 
     def number(self, name: str, default: float) -> float:
-        """Return a float."""
+        """Return a float, or `default` if it is missing."""
         try:
             return float(self.text(name, str(default)))
         except ValueError:
             raise ValueError(f"{name} must be a number") from None
 
     def text_list(self, name: str, default: list[str] | None = None) -> list[str]:
-        """Return a list of texts; required if there is no default."""
+        """Return a list of texts, or `default` if it is missing. An argument without default is required."""
         value = self._get(name)
         if value is None:
             if default is None:
@@ -94,7 +94,7 @@ class Arguments:
         return value
 
     def flat_object(self, name: str, *, required: bool = False) -> dict[str, Any]:
-        """Return values of an object by path, in the iteration order of Java."""
+        """Return the values of an object by path, as `flatten`; empty if it is missing and not required."""
         return flatten(self.object(name, required=required))
 
     def object(self, name: str, *, required: bool = False) -> dict[str, Any]:
@@ -107,12 +107,15 @@ class Arguments:
         return value
 
     def charset(self, default: str | None = None) -> str | None:
-        """Return Python's name of the argument `charset`; None for the charset of the record."""
+        """Return Python's name of the argument `charset`, or of `default` if it is missing.
+
+        Return None, for the charset of the record, if both are.
+        """
         value = self.text("charset", default or "")
         return text_codec(value) if value else None
 
     def dictionary(self) -> Dictionary:
-        """Return the dictionary of the arguments `dictionary…`."""
+        """Return the grok dictionary of `dictionaryFiles` and `dictionaryString`, which wins for equal names."""
         dictionary = Dictionary()
         if self.text_list("dictionaryResources", []):
             raise ValueError("takes a dictionary out of a jar: extract it, and name the file in dictionaryFiles")
@@ -125,7 +128,10 @@ class Arguments:
         return dictionary
 
     def parsed(self, name: str, parse: Callable[[str], T], default: str | None = None) -> T:
-        """Return a text parsed by `parse`, which may raise ValueError."""
+        """Return the result of `parse` for a text, or for `default` if it is missing.
+
+        `parse` may raise ValueError.
+        """
         return parse(self.text(name, default))
 
     def ignore(self, *names: str) -> None:
@@ -133,7 +139,7 @@ class Arguments:
         self._read.update(names)
 
     def flat_values(self) -> dict[str, Any]:
-        """Return all arguments by path."""
+        """Return all arguments by path, as `flatten`, and count all of them as read."""
         self._read.update(self.values)
         return flatten(self.values)
 

@@ -15,6 +15,10 @@ from flafka.plugins.morphline.record import MorphlineRecord
 Process = Callable[[MorphlineRecord], bool]
 """A command and its successors. False: one fails. May change the record, and raise MorphlineRuntimeError."""
 Builder = Callable[[Arguments, Process, "Compiler"], Process]
+"""Builder of one command from its arguments, the chain of later commands, and the compiler.
+
+Raises ValueError, with a message for the user, for wrong arguments.
+"""
 
 _ALTERNATIVE = "write an interceptor in Python that does it: `agent template interceptor` prints one to start from"
 _JAVA = f"is code in Java, which cannot run here: {_ALTERNATIVE}"
@@ -22,7 +26,7 @@ COMMANDS: dict[str, Builder] = {}
 
 
 def command(*names: str) -> Callable[[Builder], Builder]:
-    """Register the decorated function as builder of the commands of these names."""
+    """Return a decorator that registers a function as builder of the commands of these names."""
 
     def register(builder: Builder) -> Builder:
         COMMANDS.update(dict.fromkeys(names, builder))
@@ -56,14 +60,20 @@ class Compiler:
         return str(uuid.UUID(bytes=self.random(), version=4))
 
     def compile_chain(self, commands: Sequence[dict[str, Any]], last: Process) -> Process:
-        """Compile commands in sequence, followed by `last`."""
+        """Return the commands as a chain that calls each in turn, and then `last`.
+
+        Errors are appended to `errors`.
+        """
         process = last
         for definition in reversed(commands):
             process = self.compile_command(definition, process)
         return process
 
     def compile_command(self, definition: dict[str, Any], child: Process) -> Process:
-        """Compile one command. If it has errors, record them in `errors` and return `child`."""
+        """Return one command, compiled, which calls `child` for each output record.
+
+        If the command has errors, append them to `errors` and return `child`.
+        """
         location = self._file.location(definition)
         if len(definition) != 1:
             count = len(definition)

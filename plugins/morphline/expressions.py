@@ -26,7 +26,10 @@ class Expression:
         self._is_single_reference = len(self._fields) == 1 and self._fields[0] != "" and self._literals == ["", ""]
 
     def values(self, record: MorphlineRecord) -> list[Any]:
-        """Return a text per combination of values. A reference alone returns its values unchanged."""
+        """Return a text for each combination of the fields' values; none if a field has no values.
+
+        A reference to one field alone returns the values of that field unchanged.
+        """
         if self._is_single_reference:
             return list(record[self._fields[0]])
         field_texts = [[to_java_string(value) for value in self._values_of(name, record)] for name in self._fields]
@@ -42,14 +45,17 @@ class Expression:
 
 
 class FieldValues:
-    """Values for a field: a list, or an expression."""
+    """Values for a field, from a list of constants or one expression.
+
+    Raises ValueError for any other definition.
+    """
 
     def __init__(self, definition: Any) -> None:
         self._constants = [_scalar_value(item) for item in definition] if isinstance(definition, list) else None
         self._expression = Expression(to_java_string(_scalar_value(definition))) if self._constants is None else None
 
     def of(self, record: MorphlineRecord) -> list[Any]:
-        """Return the values for this record."""
+        """Return the values for this record: a copy of the constants, or the result of the expression."""
         if self._expression is not None:
             return self._expression.values(record)
         assert self._constants is not None

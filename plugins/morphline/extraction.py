@@ -29,7 +29,11 @@ _WHITESPACE = "\t\n\v\f\r \x85\xa0\u1680\u180e\u2028\u2029\u202f\u205f\u3000" + 
 
 @command("grok")
 def grok(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `grok`, which makes fields of the groups of regular expressions, and fails without a match."""
+    """Build `grok`, which makes fields of the named groups of regular expressions.
+
+    The command fails unless each expression matches as often as `numRequiredMatches` says. With `extract` the groups
+    are added to a copy of the record, with `inplace` to the record; with false they are not added.
+    """
     dictionary = arguments.dictionary()
     patterns = {
         name: Pattern(_scalar_text(definition), dictionary)
@@ -84,7 +88,11 @@ def _scalar_text(definition: Any) -> str:
 
 @command("split")
 def split(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `split`, which splits a value into one field, or into one field per piece."""
+    """Build `split`, which splits values at a separator, and adds the pieces to fields.
+
+    All pieces go to `outputField`, or each to the field at its place in `outputFields`, beyond which pieces are
+    dropped. With `limit`, the last piece is all that remains.
+    """
     source = arguments.text("inputField")
     target = arguments.text("outputField", "") if "outputField" in arguments.values else None
     targets = arguments.text_list("outputFields", []) if "outputFields" in arguments.values else None
@@ -131,7 +139,7 @@ def split(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
 
 
 def _find_text(separator: str, value: str) -> Iterator[tuple[int, int]]:
-    """Yield start and end of each separator."""
+    """Yield start and end of each separator, from left to right."""
     position = 0
     while (start := value.find(separator, position)) >= 0:
         position = start + len(separator)
@@ -145,7 +153,10 @@ def _find_pattern(pattern: Pattern, value: str) -> Iterator[tuple[int, int]]:
 
 @command("splitKeyValue")
 def split_key_value(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `splitKeyValue`, which makes a field of each value such as `key=value`."""
+    """Build `splitKeyValue`, which makes a field of each value such as `key=value`.
+
+    A value without a separator has an empty text, which is added only with `addEmptyStrings`.
+    """
     source = arguments.text("inputField")
     prefix = arguments.text("outputFieldPrefix", "")
     separator = arguments.text("separator", "=")
@@ -174,7 +185,11 @@ def split_key_value(arguments: Arguments, child: Process, compiler: Compiler) ->
 
 @command("extractJsonPaths")
 def extract_json_paths(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `extractJsonPaths`, which makes fields of the JSON of `readJson`."""
+    """Build `extractJsonPaths`, which adds the values at paths in the JSON of `readJson` to fields.
+
+    With `flatten`, objects and arrays are replaced by their scalar values. Raises MorphlineRuntimeError if the body
+    is no JSON of `readJson`.
+    """
     flatten = arguments.boolean("flatten", True)
     paths = {}
     for name, definition in arguments.flat_object("paths", required=True).items():
@@ -194,6 +209,7 @@ def extract_json_paths(arguments: Arguments, child: Process, compiler: Compiler)
 
 
 def _steps(path: str) -> list[str]:
+    """Return the steps of a path, where `[]` behind a name is a step of its own. Raises ValueError for `//`."""
     path = path.strip(BLANK)
     if "//" in path:
         raise ValueError(f"has the path {path!r}: // is not supported")
@@ -216,6 +232,7 @@ def _values_at(value: Any, steps: list[str]) -> Iterator[Any]:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
+    """Yield the scalar values in a value of JSON, without nulls."""
     if isinstance(value, (dict, list)):
         for item in value.values() if isinstance(value, dict) else value:
             yield from _leaves(item)
@@ -224,6 +241,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 def _node(value: Any) -> list[Any]:
+    """Return a value of JSON as a list of one value; empty for null."""
     if value is None:
         return []
     return [JsonNode(value) if isinstance(value, (dict, list)) else value]
@@ -231,7 +249,7 @@ def _node(value: Any) -> list[Any]:
 
 @command("separateAttachments")
 def separate_attachments(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `separateAttachments`, which makes a record of each body."""
+    """Build `separateAttachments`, which passes on a record for each body, until a later command fails."""
 
     def process(record: MorphlineRecord) -> bool:
         for number in range(len(record[BODY])):

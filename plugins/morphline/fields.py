@@ -16,13 +16,13 @@ from flafka.plugins.morphline.record import MorphlineRecord, to_java_string
 
 @command("addValues")
 def add_values(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `addValues`, which adds values to fields."""
+    """Build `addValues`, which adds values to fields, behind their present ones."""
     return _for_each_field(arguments, child, lambda record, name, values: record[name].extend(values.of(record)))
 
 
 @command("setValues")
 def set_values(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `setValues`, which replaces the values of fields."""
+    """Build `setValues`, which replaces all values of fields by the given ones."""
 
     def put(record: MorphlineRecord, name: str, values: FieldValues) -> None:
         del record[name]
@@ -33,7 +33,7 @@ def set_values(arguments: Arguments, child: Process, compiler: Compiler) -> Proc
 
 @command("addValuesIfAbsent")
 def add_values_if_absent(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `addValuesIfAbsent`, which adds values that a field does not have yet."""
+    """Build `addValuesIfAbsent`, which adds each value to its field unless the field has an equal one."""
 
     def put(record: MorphlineRecord, name: str, values: FieldValues) -> None:
         for value in values.of(record):
@@ -46,6 +46,7 @@ def add_values_if_absent(arguments: Arguments, child: Process, compiler: Compile
 def _for_each_field(
     arguments: Arguments, child: Process, put: Callable[[MorphlineRecord, str, FieldValues], None]
 ) -> Process:
+    """Build a command that calls `put` for each field in the arguments, with the values to put."""
     fields = {name: FieldValues(definition) for name, definition in arguments.flat_values().items()}
 
     def process(record: MorphlineRecord) -> bool:
@@ -58,7 +59,7 @@ def _for_each_field(
 
 @command("equals")
 def equals(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `equals`, which fails unless each field has exactly these values."""
+    """Build `equals`, which fails unless each field has exactly these values, in this order."""
 
     def matches(values: list[Any], expected_values: list[Any]) -> bool:
         return len(values) == len(expected_values) and all(map(_equal, values, expected_values))
@@ -68,7 +69,7 @@ def equals(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
 
 @command("contains")
 def contains(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `contains`, which fails unless each field has one of these values."""
+    """Build `contains`, which fails unless each field has at least one of the values given for it."""
 
     def matches(values: list[Any], expected_values: list[Any]) -> bool:
         return any(_equal(value, expected) for expected in expected_values for value in values)
@@ -77,6 +78,7 @@ def contains(arguments: Arguments, child: Process, compiler: Compiler) -> Proces
 
 
 def _compare(arguments: Arguments, child: Process, matches: Callable[[list[Any], list[Any]], bool]) -> Process:
+    """Build a command that fails unless `matches` is True for the values of each field, and the expected ones."""
     fields = {name: FieldValues(definition) for name, definition in arguments.flat_values().items()}
 
     def process(record: MorphlineRecord) -> bool:
@@ -86,7 +88,7 @@ def _compare(arguments: Arguments, child: Process, matches: Callable[[list[Any],
 
 
 def _equal(left: Any, right: Any) -> bool:
-    """Return True for equality as in Java: same type, and for bytes the same object."""
+    """Return True for equality as in Java: same type and value, and for bytes the same object."""
     if isinstance(left, bytes):
         return left is right
     return type(left) is type(right) and bool(left == right)
@@ -103,6 +105,7 @@ class _NameFilter:
 
 
 def _matcher(expression: str) -> Callable[[str], bool]:
+    """Return a function that tests a name against `*`, or an expression such as `glob:a*`. Raises ValueError."""
     kind, colon, pattern = expression.partition(":")
     if expression == "*" or (kind == "glob" and pattern == "*"):
         return lambda name: True
@@ -115,6 +118,7 @@ def _matcher(expression: str) -> Callable[[str], bool]:
 
 
 def _glob(pattern: str) -> str:
+    """Return the regular expression of a glob."""
     regex, braces, in_set = [], 0, False
     characters = iter(pattern)
     for character in characters:
@@ -142,7 +146,7 @@ def _glob(pattern: str) -> str:
 
 @command("removeFields")
 def remove_fields(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `removeFields`, which removes fields by name."""
+    """Build `removeFields`, which removes the fields whose names are in `blacklist` and not in `whitelist`."""
     names = _NameFilter(arguments.text_list("blacklist", ["*"]), arguments.text_list("whitelist", []))
     arguments.ignore("cacheCapacity")
 
@@ -158,6 +162,10 @@ def remove_fields(arguments: Arguments, child: Process, compiler: Compiler) -> P
 def _change_values(
     arguments: Arguments, child: Process, change: Callable[[list[Any], _NameFilter], list[Any]]
 ) -> Process:
+    """Build a command that replaces the values of each field selected by name with the result of `change`.
+
+    `change` also gets the filter of values.
+    """
     names = _NameFilter(arguments.text_list("nameBlacklist", ["*"]), arguments.text_list("nameWhitelist", []))
     values = _NameFilter(arguments.text_list("valueBlacklist", ["*"]), arguments.text_list("valueWhitelist", []))
     arguments.ignore("nameCacheCapacity", "valueCacheCapacity")
@@ -173,7 +181,10 @@ def _change_values(
 
 @command("removeValues")
 def remove_values(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `removeValues`, which removes values of fields."""
+    """Build `removeValues`, which removes selected values, in the fields selected by name.
+
+    Black- and whitelists select both.
+    """
     return _change_values(
         arguments, child, lambda values, removed: [value for value in values if to_java_string(value) not in removed]
     )
@@ -181,7 +192,7 @@ def remove_values(arguments: Arguments, child: Process, compiler: Compiler) -> P
 
 @command("replaceValues")
 def replace_values(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `replaceValues`, which replaces values of fields."""
+    """Build `replaceValues`, which sets selected values to `replacement`, in the fields selected by name."""
     replacement = arguments.text("replacement")
     return _change_values(
         arguments,
@@ -191,6 +202,10 @@ def replace_values(arguments: Arguments, child: Process, compiler: Compiler) -> 
 
 
 def _generate(field: str, arguments: Arguments, child: Process, make: Callable[[], list[Any]]) -> Process:
+    """Build a command that sets a field to the result of `make`; an existing field stays with `preserveExisting`.
+
+    The argument `field` names it, by default `field`.
+    """
     name = arguments.text("field", field)
     preserve = arguments.boolean("preserveExisting", True)
 
@@ -204,13 +219,19 @@ def _generate(field: str, arguments: Arguments, child: Process, make: Callable[[
 
 @command("addCurrentTime")
 def add_current_time(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `addCurrentTime`, which adds the time in milliseconds since the epoch."""
+    """Build `addCurrentTime`, which sets a field to the time in milliseconds since the epoch.
+
+    The field is `timestamp` by default.
+    """
     return _generate("timestamp", arguments, child, lambda: [time.time_ns() // 1_000_000])
 
 
 @command("addLocalHost")
 def add_local_host(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `addLocalHost`, which adds this host's address or name."""
+    """Build `addLocalHost`, which sets a field, by default `host`, to this host's address.
+
+    Without `useIP` it is the host's name. The host is looked up once. Without a result, the field has no values.
+    """
     by_address = arguments.boolean("useIP", True)
 
     def host() -> list[str]:
@@ -232,7 +253,7 @@ def add_local_host(arguments: Arguments, child: Process, compiler: Compiler) -> 
 
 @command("generateUUID")
 def generate_uuid(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `generateUUID`, which adds a UUID."""
+    """Build `generateUUID`, which sets a field, by default `id`, to `prefix` and a UUID."""
     prefix = arguments.text("prefix", "")
     arguments.choice("type", "secure", "nonSecure")
     return _generate("id", arguments, child, lambda: [prefix + compiler.uuid()])

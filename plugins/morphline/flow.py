@@ -22,7 +22,10 @@ def _succeed(record: MorphlineRecord) -> bool:
 
 @command("pipe")
 def pipe(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `pipe`, which runs commands in sequence; a morphline is one too."""
+    """Build `pipe`, which runs commands in sequence, and then all later ones. A morphline is itself a pipe.
+
+    Raises ValueError if `importCommands` has none of Kite's packages.
+    """
     arguments.text("id")
     imports = arguments.text_list("importCommands", ["org.**"])
     if not any(
@@ -35,7 +38,10 @@ def pipe(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
 
 @command("if")
 def if_then_else(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `if`, which runs `then` if all `conditions` succeed, or else `else`, and continues after it."""
+    """Build `if`, which runs `then` if all `conditions` succeed, or else `else`.
+
+    Both continue with the commands after `if`. Changes that conditions make to the record stay.
+    """
     conditions = arguments.object_list("conditions")
     if not conditions:
         raise ValueError("needs conditions")
@@ -47,7 +53,7 @@ def if_then_else(arguments: Arguments, child: Process, compiler: Compiler) -> Pr
 
 @command("not")
 def negation(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `not`, which succeeds if its command fails."""
+    """Build `not`, which continues if its command fails, and fails if its command succeeds."""
     arguments.flat_values()
     inner = compiler.compile_command(arguments.values, _succeed)
     return lambda record: not inner(record) and child(record)
@@ -55,7 +61,11 @@ def negation(arguments: Arguments, child: Process, compiler: Compiler) -> Proces
 
 @command("tryRules")
 def try_rules(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `tryRules`, which runs rules, each with all later commands, until one succeeds."""
+    """Build `tryRules`, which runs rules, each with all later commands, until one succeeds.
+
+    If none does, the command raises MorphlineRuntimeError, or fails without `throwExceptionIfAllRulesFailed`. With
+    `catchExceptions`, an error of a rule is a failure of it.
+    """
     throws = arguments.boolean("throwExceptionIfAllRulesFailed", True)
     catches = arguments.boolean("catchExceptions", False)
     copies = arguments.boolean("copyRecords", True)
@@ -82,14 +92,17 @@ def try_rules(arguments: Arguments, child: Process, compiler: Compiler) -> Proce
 
 @command("dropRecord")
 def drop_record(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `dropRecord`, which drops the record and succeeds."""
+    """Build `dropRecord`, which drops the record and succeeds: no later command runs."""
     arguments.flat_values()
     return _succeed
 
 
 @command("head")
 def head(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `head`, which drops all but the first `limit` records."""
+    """Build `head`, which passes the first `limit` records since the start, and drops all later ones; -1 is no limit.
+
+    Dropped records succeed.
+    """
     limit = arguments.integer("limit", -1)
     if limit < -1:
         raise ValueError("limit must be at least -1")
@@ -107,7 +120,7 @@ def head(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
 
 @command("sample")
 def sample(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `sample`, which passes each record with a probability."""
+    """Build `sample`, which passes each record with a probability, and drops the others successfully."""
     probability = arguments.number("probability", 1.0)
     if probability < 0:
         raise ValueError("probability must not be negative")
@@ -117,7 +130,7 @@ def sample(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
 
 def _log(level: int) -> Builder:
     def build(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-        """Build a command that logs `format`, with the next of `args` for each `{}`."""
+        """Build a command that logs `format`, with the values of the next of `args` for each `{}`."""
         parts = arguments.text("format").split("{}")
         expressions = [Expression(argument) for argument in arguments.text_list("args", [])]
 
@@ -140,6 +153,6 @@ for _name, _level in _LEVELS.items():
 
 @command("startReportingMetricsToCSV", "startReportingMetricsToJMX", "startReportingMetricsToSLF4J")
 def report_metrics(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build a command without effect: the agent has its own metrics."""
+    """Build a command without effect, which passes on each record: the agent has its own metrics."""
     arguments.flat_values()
     return child

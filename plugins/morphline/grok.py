@@ -22,7 +22,10 @@ class Dictionary:
         self._patterns: dict[str, str] = {}
 
     def load(self, path: Path) -> None:
-        """Read a file, or all files of a directory. Raises OSError."""
+        """Add the patterns of a file, or of all files below a directory, sorted by name.
+
+        Raises OSError, and ValueError for a wrong line.
+        """
         if path.is_dir():
             for child in sorted(path.iterdir()):
                 self.load(child)
@@ -30,7 +33,10 @@ class Dictionary:
             self.add(path.read_text("utf-8", "replace"))
 
     def add(self, text: str) -> None:
-        """Read lines of a name, a blank and a pattern. Raises ValueError for another line."""
+        """Add the patterns of a text, whose lines are a name, a blank and a pattern; a later pattern of a name wins.
+
+        Empty lines and lines that begin with `#` are skipped. Raises ValueError for any other line.
+        """
         for line in re.split(r"\r\n|\r|\n", text):
             entry = line.strip("".join(map(chr, range(33))))
             if not entry or entry.startswith("#"):
@@ -41,7 +47,10 @@ class Dictionary:
             self._patterns[name] = pattern.strip()
 
     def resolve(self, pattern: str) -> str:
-        """Return the pattern with each `%{NAME:field}` replaced. Raises ValueError for an unknown name."""
+        """Return the pattern with each `%{NAME}` replaced, and `%{NAME:field}` as a group of that name.
+
+        Raises ValueError for an unknown name, or for patterns that refer to each other in a circle.
+        """
 
         def resolve_reference(match: re.Match[str]) -> str:
             name, field = match.groups()
@@ -91,7 +100,7 @@ class Pattern:
         return [(name, match[number]) for number, name in self._fields if match[number] is not None]
 
     def replace(self, text: str, parts: Sequence[str | int], count: int) -> str:
-        """Return the text with the first `count` matches replaced; all if 0."""
+        """Return the text with the first `count` matches replaced by `parts`; all if 0. An absent group is empty."""
         return self._regex.sub(
             lambda match: "".join(part if isinstance(part, str) else match[part] or "" for part in parts),
             text,
@@ -99,5 +108,5 @@ class Pattern:
         )
 
     def parse_replacement(self, text: str) -> tuple[str | int, ...]:
-        """Parse a replacement of Java. Raises ValueError with a message for the user."""
+        """Return the parts of a replacement of Java, for `replace`. Raises ValueError with a message for the user."""
         return parse_replacement(text, self._names)

@@ -82,7 +82,10 @@ class MorphlineFile:
 
 
 def flatten(tree: dict[str, Any]) -> dict[str, Any]:
-    """Return values by path, including nested objects, without nulls, in the iteration order of Java."""
+    """Return values by path, such as `a.b`, of nested objects too, without nulls.
+
+    Their order is the iteration order of Java's HashMap.
+    """
     values = {}
     for path, value in _paths(tree, ()):
         name = ".".join(key if _PLAIN.fullmatch(key) else json.dumps(key, ensure_ascii=False) for key in path)
@@ -91,7 +94,7 @@ def flatten(tree: dict[str, Any]) -> dict[str, Any]:
 
 
 def _in_java_order(values: dict[str, Any]) -> dict[str, Any]:
-    """Order values like Java's HashMap. Commands with several fields depend on that order."""
+    """Return the values in the order of Java's HashMap. Commands with several fields depend on that order."""
     size = 16
     while len(values) > size * 3 // 4:
         size *= 2
@@ -106,7 +109,7 @@ def _in_java_order(values: dict[str, Any]) -> dict[str, Any]:
 
 
 def _with_variables(path: str, variables: Mapping[str, str]) -> str:
-    """Return the source text of a file that includes `path` and overrides these values."""
+    """Return the source text of a file that includes `path` and overrides these values, by their paths."""
     lines = [f"include file({json.dumps(str(Path(path).absolute()))})"]
     for name, value in variables.items():
         lines.append(f"{'.'.join(map(json.dumps, name.split('.')))} : {json.dumps(value)}")
@@ -114,6 +117,7 @@ def _with_variables(path: str, variables: Mapping[str, str]) -> str:
 
 
 def _tree(value: Any) -> Tree:
+    """Return a value of the library `hocon` as dictionaries, lists and `Scalar`; None for null."""
     match getattr(value, "kind", None):
         case "object":
             return {name: _tree(field) for name, field in value.fields.items()}
@@ -125,6 +129,7 @@ def _tree(value: Any) -> Tree:
 
 
 def _paths(tree: dict[str, Any], parents: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield path and value of each value that is no object, depth first, without nulls."""
     for name, value in tree.items():
         if isinstance(value, dict):
             yield from _paths(value, (*parents, name))
@@ -164,6 +169,7 @@ def _lines(source: str, tree: Tree) -> dict[int, int]:
 
 
 def _objects(tree: Tree) -> Iterator[dict[str, Any]]:
+    """Yield the objects whose first value is an object, which is the form of a command, in the order of the file."""
     if isinstance(tree, dict):
         if isinstance(next(iter(tree.values()), None), dict):
             yield tree

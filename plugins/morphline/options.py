@@ -55,7 +55,7 @@ class MorphlineConfig(Config):
     )
 
     def warnings(self) -> Iterator[Problem]:
-        """Yield a problem if the file, or the library that reads it, is missing."""
+        """Yield a problem if the morphline's file, or the library that reads it, is missing."""
         yield from super().warnings()
         if self.morphline_file:
             yield from missing_library("morphlineFile", "hocon", "morphlines")
@@ -76,13 +76,17 @@ class MorphlineConfig(Config):
             raise ValueError(f"{self.morphline_file} cannot be read: {e}") from None
 
     def open_morphline(self, last: Process, component: Component[Any]) -> Morphline:
-        """Return the morphline for a component. Raises Retry if it cannot run."""
+        """Return the morphline for a component, with its log; `last` receives the output records.
+
+        Raises Retry if the file cannot be read or has errors, and MissingExtra.
+        """
         try:
             return self._read(last, component.log)
         except (OSError, ValueError) as e:
             raise Retry(f"the morphline cannot run: {e}") from e
 
     def _read(self, last: Process, log: logging.Logger) -> Morphline:
+        """Return the configured morphline. Raises OSError, ValueError and MissingExtra."""
         from flafka.plugins.morphline.morphline import Morphline  # slow to import: all commands
 
         assert self.morphline_file is not None

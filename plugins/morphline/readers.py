@@ -32,7 +32,7 @@ _SPACE = re.compile(r"[ \t\r\n]*")
 
 
 def split_lines(text: str) -> Iterator[str]:
-    """Yield the lines of a text, by Java's rules."""
+    r"""Yield the lines of a text without their ends: `\n`, `\r` or `\r\n`, as in Java."""
     position = 0
     while position < len(text):
         match = _LINE.match(text, position)
@@ -42,7 +42,11 @@ def split_lines(text: str) -> Iterator[str]:
 
 
 def _body_reader(arguments: Arguments) -> Callable[[MorphlineRecord], bytes | None]:
-    """Return a function that returns a record's body; None if missing or not of `supportedMimeTypes`."""
+    """Return a function that returns a record's body; None if missing or not of `supportedMimeTypes`.
+
+    The function raises MorphlineRuntimeError if an earlier command has replaced the body. Raises ValueError for a
+    wrong MIME type.
+    """
     supported = [_mime_type(name) for name in arguments.text_list("supportedMimeTypes", [])]
 
     def read(record: MorphlineRecord) -> bytes | None:
@@ -63,6 +67,7 @@ def _body_reader(arguments: Arguments) -> Callable[[MorphlineRecord], bytes | No
 
 
 def _mime_type(name: str) -> str:
+    """Return a MIME type in lower case, without parameters. Raises ValueError for any other text."""
     match = _MIME_TYPE.fullmatch(name.lower())
     if match is None:
         raise ValueError(f"{name!r} is no MIME type")
@@ -70,7 +75,11 @@ def _mime_type(name: str) -> str:
 
 
 def _text_reader(arguments: Arguments) -> Callable[[MorphlineRecord], str | None]:
-    """Return a function that returns a record's body as text, decoded by `charset` or the record's charset."""
+    """Return a function that returns a record's body as text; None as for `_body_reader`.
+
+    The text is decoded by `charset` or the record's charset. The function raises MorphlineRuntimeError without a
+    known one. Invalid bytes become U+FFFD.
+    """
     read = _body_reader(arguments)
     charset = arguments.charset()
 
@@ -92,6 +101,7 @@ def _text_reader(arguments: Arguments) -> Callable[[MorphlineRecord], str | None
 
 
 def _template(record: MorphlineRecord, *fields: str) -> MorphlineRecord:
+    """Return a copy of the record without its body and these fields."""
     copy = record.copy()
     for name in (BODY, MIME_TYPE, CHARSET, NAME, *fields):
         del copy[name]
@@ -99,6 +109,7 @@ def _template(record: MorphlineRecord, *fields: str) -> MorphlineRecord:
 
 
 def _emit(template: MorphlineRecord, field: str, value: Any, child: Process) -> bool:
+    """Pass a copy of the template, with this value added to a field, to `child`; return the result."""
     record = template.copy()
     record[field].append(value)
     return child(record)
@@ -106,7 +117,10 @@ def _emit(template: MorphlineRecord, field: str, value: Any, child: Process) -> 
 
 @command("readLine")
 def read_line(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `readLine`, which makes a record of each line that is not empty, in `message`."""
+    """Build `readLine`, which makes a record of each line that is not empty, in `message`.
+
+    Comments and, with `ignoreFirstLine`, the first line are dropped. The command fails without a body.
+    """
     decode = _text_reader(arguments)
     skip = arguments.boolean("ignoreFirstLine", False)
     comment = arguments.character("commentPrefix", "")
@@ -128,7 +142,11 @@ def read_line(arguments: Arguments, child: Process, compiler: Compiler) -> Proce
 
 @command("readMultiLine")
 def read_multi_line(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `readMultiLine`, which joins lines that match `regex` to the previous or next line."""
+    """Build `readMultiLine`, which makes a record of lines joined by a newline, in `message`.
+
+    Lines that match `regex` are joined to the previous or next line, as `what` says. Empty results are dropped. The
+    command fails without a body.
+    """
     decode = _text_reader(arguments)
     pattern = arguments.parsed("regex", Pattern)
     negate = arguments.boolean("negate", False)
@@ -157,13 +175,16 @@ def read_multi_line(arguments: Arguments, child: Process, compiler: Compiler) ->
 
 @command("readClob")
 def read_clob(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `readClob`, which puts the body as one text into a record without the body."""
+    """Build `readClob`, which puts the body as one text into a field of a record without the body.
+
+    The command fails without a body.
+    """
     return _read_whole_body(_text_reader(arguments), arguments.text("outputField", MESSAGE), _template, child)
 
 
 @command("readBlob")
 def read_blob(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `readBlob`, which puts the body as bytes into a field."""
+    """Build `readBlob`, which puts the body as bytes into a field of the record; fails without a body."""
     return _read_whole_body(
         _body_reader(arguments), arguments.text("outputField", BODY), lambda record: record, child
     )
@@ -175,6 +196,8 @@ def _read_whole_body(
     target: Callable[[MorphlineRecord], MorphlineRecord],
     child: Process,
 ) -> Process:
+    """Build a command that sets a field of `target(record)` to the result of `read`, and fails if that is None."""
+
     def process(record: MorphlineRecord) -> bool:
         body = read(record)
         if body is None:
@@ -188,7 +211,11 @@ def _read_whole_body(
 
 @command("readJson")
 def read_json(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `readJson`, which makes a record of each JSON value in the body, or of each item of an array."""
+    """Build `readJson`, which makes a record of each JSON value in the body, or of each item of an array.
+
+    The body of each record is a `JsonNode`. The command fails without a body, and raises MorphlineRuntimeError if the
+    body is not JSON.
+    """
     read = _body_reader(arguments)
     if arguments.text("outputClass", "").rpartition(".")[2] not in ("", "JsonNode"):
         raise ValueError("has an outputClass of Java: only the default works, for extractJsonPaths")
@@ -218,12 +245,18 @@ _DECODER = json.JSONDecoder(parse_constant=_reject_constant)
 
 
 def _skip_space(source: str, position: int) -> int:
+    """Return the first offset from `position` on that is no white space of JSON."""
     match = _SPACE.match(source, position)
     assert match is not None  # the pattern matches an empty text too
     return match.end()
 
 
 def _json_values(body: bytes) -> Iterator[Any]:
+    """Yield the JSON values of a body, one after the other, or the items of an array at its begin.
+
+    Raises MorphlineRuntimeError if it is not JSON; values before the error are yielded, but no items of such an
+    array.
+    """
     try:
         source = body.decode(json.detect_encoding(body))
         position = _skip_space(source, 0)
@@ -242,7 +275,11 @@ def _json_values(body: bytes) -> Iterator[Any]:
 
 @command("readCSV")
 def read_csv(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `readCSV`, which makes a record of each line of separated values."""
+    """Build `readCSV`, which makes a record of each line of separated values.
+
+    Values beyond `columns` go to fields `column<number>`, and a column with an empty name is dropped. Blank lines and
+    comments are skipped. A line that is too long is an error, or ignored. The command fails without a body.
+    """
     decode = _text_reader(arguments)
     separator = arguments.character("separator", ",")
     columns = arguments.text_list("columns")
@@ -291,9 +328,9 @@ def read_csv(arguments: Arguments, child: Process, compiler: Compiler) -> Proces
 def _split_quoted(
     line: str, lines: Iterator[str], separator: str, quote: str, is_too_long: Callable[[int], bool]
 ) -> list[str] | None:
-    """Return the values of a line with quotes. A quoted value may continue on the next of `lines`.
+    """Return the values of a line with quotes, or None if it is too long.
 
-    Return None if the line is too long.
+    A quoted value may continue on the next of `lines`. Raises MorphlineRuntimeError if the body ends within a quote.
     """
     values: list[str] = []
     value = io.StringIO()

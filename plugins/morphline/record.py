@@ -72,12 +72,12 @@ class MorphlineRecord:
 
 
 def to_java_list(values: Iterable[Any]) -> str:
-    """Return values as Java prints a list."""
+    """Return values as Java prints a list, such as `[a, b]`."""
     return f"[{', '.join(map(to_java_string, values))}]"
 
 
 def to_java_string(value: Any) -> str:
-    """Return a value as Java prints it."""
+    """Return a value as Java prints it; bytes as `[B@` and a part of them, where Java prints an address."""
     if isinstance(value, str):
         return value
     if isinstance(value, bool):
@@ -90,6 +90,7 @@ def to_java_string(value: Any) -> str:
 
 
 def _double(value: float) -> str:
+    """Return a float as Java's `Double.toString`."""
     if not math.isfinite(value):
         return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
     if value == 0 or 1e-3 <= abs(value) < 1e7:
@@ -102,6 +103,7 @@ def _double(value: float) -> str:
 
 
 def _json(value: Any) -> str:
+    """Return a value of JSON as Jackson prints it."""
     if isinstance(value, dict):
         return f"{{{','.join(f'{_quoted(name)}:{_json(field)}' for name, field in value.items())}}}"
     if isinstance(value, list):

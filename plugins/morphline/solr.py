@@ -11,6 +11,10 @@ _RESERVED_FIELDS = (*_DELETES, "_loadSolr_childDocuments")
 
 
 def _locator(arguments: Arguments, compiler: Compiler) -> None:
+    """Record the required argument `solrLocator` of a command.
+
+    Raises ValueError for a name that Kite does not know.
+    """
     locator = arguments.object("solrLocator", required=True)
     known = ("collection", "zkHost", "solrUrl", "solrHomeDir", "batchSize")
     if unknown := [name for name in locator if name not in known]:
@@ -20,7 +24,11 @@ def _locator(arguments: Arguments, compiler: Compiler) -> None:
 
 @command("loadSolr")
 def load_solr(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `loadSolr`, which loads the record as a document into Solr."""
+    """Build `loadSolr`, which passes the record to the sink as a document, and on to later commands.
+
+    The command raises MorphlineRuntimeError in another component than the sink `solr`, and for deletions and child
+    documents.
+    """
     _locator(arguments, compiler)
     if arguments.object("boosts"):
         raise ValueError("has boosts, which Solr no longer supports: remove them, and boost in queries")
@@ -38,7 +46,10 @@ def load_solr(arguments: Arguments, child: Process, compiler: Compiler) -> Proce
 
 @command("sanitizeUnknownSolrFields")
 def sanitize_unknown_solr_fields(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `sanitizeUnknownSolrFields`, which removes or renames fields that Solr's schema lacks."""
+    """Build `sanitizeUnknownSolrFields`, which removes fields that Solr's schema lacks.
+
+    With `renameToPrefix` they are renamed instead.
+    """
     _locator(arguments, compiler)
     prefix = arguments.text("renameToPrefix", "").strip()
 
@@ -56,7 +67,10 @@ def sanitize_unknown_solr_fields(arguments: Arguments, child: Process, compiler:
 
 @command("generateSolrSequenceKey", "sanitizeUniqueSolrKey")
 def generate_solr_sequence_key(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `generateSolrSequenceKey`: the unique key is the base field and the record's number in its event."""
+    """Build `generateSolrSequenceKey`: the unique key is the base field and the record's number in its event, from 0.
+
+    An existing key stays with `preserveExisting`. The command raises MorphlineRuntimeError without a base field.
+    """
     _locator(arguments, compiler)
     base = arguments.text("baseIdField", "base_id")
     preserve = arguments.boolean("preserveExisting", True)

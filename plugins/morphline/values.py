@@ -33,6 +33,8 @@ _INTEGER = re.compile(r"[+-]?\d{1,19}")
 
 
 def _change_each_value(field: str, child: Process, change: Callable[[Any], Any]) -> Process:
+    """Build a command that replaces each value of a field by the result of `change`; nothing without the field."""
+
     def process(record: MorphlineRecord) -> bool:
         if field in record:
             record[field] = [change(value) for value in record[field]]
@@ -43,7 +45,7 @@ def _change_each_value(field: str, child: Process, change: Callable[[Any], Any])
 
 @command("toString")
 def to_string(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `toString`, which converts values into text."""
+    """Build `toString`, which converts values into Java's text of them, trimmed with `trim`."""
     trim = arguments.boolean("trim", False)
     convert = (lambda value: to_java_string(value).strip(BLANK)) if trim else to_java_string
     return _change_each_value(arguments.text("field"), child, convert)
@@ -51,7 +53,7 @@ def to_string(arguments: Arguments, child: Process, compiler: Compiler) -> Proce
 
 @command("toByteArray")
 def to_byte_array(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `toByteArray`, which encodes values as bytes."""
+    """Build `toByteArray`, which encodes the text of values as bytes, in UTF-8 by default; bytes stay."""
     codec = arguments.charset("UTF-8")
     assert codec is not None
 
@@ -63,7 +65,7 @@ def to_byte_array(arguments: Arguments, child: Process, compiler: Compiler) -> P
 
 @command("decodeBase64")
 def decode_base64(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `decodeBase64`, which decodes values, as leniently as Java."""
+    """Build `decodeBase64`, which decodes values into bytes, as leniently as Java: other characters are skipped."""
 
     def decode(value: Any) -> bytes:
         digits = to_java_string(value).partition("=")[0].replace("-", "+").replace("_", "/")
@@ -76,7 +78,10 @@ def decode_base64(arguments: Arguments, child: Process, compiler: Compiler) -> P
 
 @command("findReplace")
 def find_replace(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `findReplace`, which replaces a text or the matches of a regular expression in values."""
+    """Build `findReplace`, which replaces a text or the matches of a regular expression in values.
+
+    All occurrences are replaced, or only the first with `replaceFirst`.
+    """
     searched, replacement = arguments.text("pattern"), arguments.text("replacement")
     count = int(arguments.boolean("replaceFirst", False))
     dictionary = arguments.dictionary()
@@ -97,7 +102,10 @@ def find_replace(arguments: Arguments, child: Process, compiler: Compiler) -> Pr
 
 @command("translate")
 def translate(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `translate`, which replaces values by a dictionary."""
+    """Build `translate`, which replaces values by a dictionary.
+
+    A value that it lacks becomes `fallback`; without one the command fails.
+    """
     field = arguments.text("field")
     translations = {
         name: _translation(value) for name, value in arguments.flat_object("dictionary", required=True).items()
@@ -126,7 +134,10 @@ def _translation(definition: Any) -> Any:
 
 @command("convertTimestamp")
 def convert_timestamp(arguments: Arguments, child: Process, compiler: Compiler) -> Process:
-    """Build `convertTimestamp`, which converts times into another format."""
+    """Build `convertTimestamp`, which converts times from the first of `inputFormats` that fits into `outputFormat`.
+
+    The command fails if none fits, and raises MorphlineRuntimeError for a time that cannot be written.
+    """
     field = arguments.text("field", "timestamp")
     for name in ("inputLocale", "outputLocale"):
         if (locale := arguments.text(name, "")) not in _LOCALES:
@@ -160,6 +171,10 @@ def convert_timestamp(arguments: Arguments, child: Process, compiler: Compiler) 
 
 
 def _time_parser(pattern: str, zone_name: str) -> Callable[[str], int | None]:
+    """Return a function from a text to milliseconds since the epoch, None if it does not fit.
+
+    Raises ValueError.
+    """
     if pattern in _UNIX_TIMES:
         _require_utc(pattern, zone_name)
         unit = _UNIX_TIMES[pattern]
@@ -168,5 +183,6 @@ def _time_parser(pattern: str, zone_name: str) -> Callable[[str], int | None]:
 
 
 def _require_utc(pattern: str, zone_name: str) -> None:
+    """Raise ValueError unless a Unix time is in UTC."""
     if zone_name != "UTC":
         raise ValueError(f"has {pattern} in the time zone {zone_name}, which must be UTC")

@@ -38,9 +38,10 @@ class Keystore:
 
 
 def read_keystore(path: str, password: str | None, key_password: str | None = None) -> Keystore:
-    """Read a keystore. Its key may have a password of its own.
+    """Return the content of a keystore. `key_password` is that of its key; None if both passwords are the same.
 
-    Raises OSError, or ValueError with a message for the user, such as for a wrong password or an unknown format.
+    A PKCS12 file has one password. Raises OSError, or ValueError with a message for the user, such as for a wrong
+    password or an unknown format.
     """
     data = Path(path).read_bytes()
     if b"-----BEGIN " in data:
@@ -57,6 +58,10 @@ def _serialization() -> Any:
 
 
 def _pem(data: bytes, password: str | None) -> Keystore:
+    """Return the key and certificates of a PEM file. Raises ValueError for a wrong or missing password.
+
+    Without a key all certificates are trusted ones.
+    """
     serialization, x509 = _serialization(), require("cryptography.x509", "tls")
     certificates = (
         [_certificate(certificate) for certificate in x509.load_pem_x509_certificates(data)]
@@ -74,6 +79,7 @@ def _pem(data: bytes, password: str | None) -> Keystore:
 
 
 def _pkcs12(data: bytes, password: str) -> Keystore:
+    """Return the content of a PKCS12 file. Raises ValueError for a wrong password."""
     pkcs12 = require("cryptography.hazmat.primitives.serialization.pkcs12", "tls")
     try:
         store = pkcs12.load_pkcs12(data, password.encode() or None)
@@ -87,6 +93,10 @@ def _pkcs12(data: bytes, password: str) -> Keystore:
 
 
 def _jks(data: bytes, password: str, key_password: str) -> Keystore:
+    """Return the content of a JKS file: its first key with its chain, and all trusted certificates.
+
+    Raises ValueError for a wrong password or a damaged file.
+    """
     content, secret = data[:-20], password.encode("utf-16-be")
     if hashlib.sha1(secret + _SALT + content).digest() != data[-20:]:  # noqa: S324  # required by the format
         raise ValueError("the password is wrong, or the file is damaged")
@@ -133,7 +143,10 @@ class _DataInput:
 
 
 def _unlock(protected: bytes, secret: bytes) -> bytes:
-    """Decrypt a private key of a JKS keystore, which is XORed with a stream of SHA-1 digests."""
+    """Return a private key of a JKS keystore in PEM, decrypted by XOR with a stream of SHA-1 digests.
+
+    Raises ValueError for a wrong password.
+    """
     serialization = _serialization()
     # The last part of EncryptedPrivateKeyInfo is a salt, the encrypted key, and a digest of both.
     content = _octet_string(protected)
@@ -168,6 +181,7 @@ def _der_content(data: bytes, offset: int) -> tuple[int, int]:
 
 
 def _key(key: Any) -> bytes:
+    """Return a key of `cryptography` in PEM, unencrypted."""
     s = _serialization()
     return bytes(key.private_bytes(s.Encoding.PEM, s.PrivateFormat.PKCS8, s.NoEncryption()))
 

@@ -70,7 +70,10 @@ class _TlsConfig(Config):
             self._restrict(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT))
 
     def _restrict(self, context: ssl.SSLContext) -> None:
-        """Set versions and cipher suites. Raises ValueError if none is left."""
+        """Set the versions and cipher suites of a context by the options.
+
+        Raises ValueError if none is left, or if the versions have a gap.
+        """
         included = set(self.include_protocols) or {"TLSv1.2", "TLSv1.3"}
         versions = sorted(_VERSIONS[name] for name in included - set(self.exclude_protocols) - _NEVER_ALLOWED)
         if not versions:
@@ -135,7 +138,7 @@ class TlsServerConfig(_TlsConfig):
             raise ValueError("needs ssl = true: clients show certificates only over TLS")
 
     def warnings(self) -> Iterator[Problem]:
-        """Yield a problem if the library that reads keystores is missing."""
+        """Yield a problem if TLS is on, and the library that reads keystores is missing."""
         yield from super().warnings()
         if self.tls:
             yield from missing_library("keystore", "cryptography", "tls")
@@ -152,7 +155,10 @@ class TlsServerConfig(_TlsConfig):
         return self.context_and_expiry()[0]
 
     def context_and_expiry(self) -> tuple[ssl.SSLContext | None, float | None]:
-        """Return `context` and the earliest expiry of its certificates, in seconds since the epoch. Raises Retry."""
+        """Return `context` and the earliest expiry of its certificates, in seconds since the epoch.
+
+        Both are None without TLS. Raises Retry if the keystore or truststore cannot be used.
+        """
         if not self.tls:
             return None, None
         assert self._keystore is not None
@@ -213,7 +219,7 @@ class TlsClientConfig(_TlsConfig):
     )
 
     def warnings(self) -> Iterator[Problem]:
-        """Yield a problem if the library that reads keystores is missing."""
+        """Yield a problem if a truststore is set, and the library that reads it is missing."""
         yield from super().warnings()
         if self.tls and self.truststore:
             yield from missing_library("truststore", "cryptography", "tls")
@@ -239,7 +245,7 @@ class TlsClientConfig(_TlsConfig):
 
 
 def continue_handshake(connection: ssl.SSLSocket) -> int:
-    """Continue a TLS handshake without blocking.
+    """Continue a TLS handshake on a non-blocking socket.
 
     Return 0 when it is complete, or else the event of `selectors` to wait for. Raises OSError if it fails.
     """
@@ -253,7 +259,7 @@ def continue_handshake(connection: ssl.SSLSocket) -> int:
 
 
 def connection_error_reason(error: OSError) -> str:
-    """Return why a connection failed, in a few words."""
+    """Return the reason for a failed connection, in a few words for the end of a sentence."""
     if not isinstance(error, ssl.SSLError):
         return error.strerror or str(error)
     reasons: dict[Any, str] = {
@@ -269,11 +275,15 @@ def connection_error_reason(error: OSError) -> str:
 
 
 def _password(option_value: SecretStr | None, store: str) -> str | None:
+    """Return the option's value, else the environment variable FLUME_SSL_<store>_PASSWORD, else None."""
     return option_value.get_secret_value() if option_value else os.environ.get(f"FLUME_SSL_{store}_PASSWORD")
 
 
 def _trust(context: ssl.SSLContext, path: str, password: str | None) -> None:
-    """Trust the certificates of a file. Raises OSError or ValueError if it cannot be used."""
+    """Trust all certificates of a file, whatever their issuers.
+
+    Raises OSError or ValueError if it cannot be used.
+    """
     store = read_keystore(path, password)
     if not (authorities := store.trusted + store.chain):
         raise ValueError("it holds no certificate")
@@ -283,7 +293,10 @@ def _trust(context: ssl.SSLContext, path: str, password: str | None) -> None:
 
 
 def _load_key(context: ssl.SSLContext, store: Keystore) -> None:
-    """Load the key from a file in memory: OpenSSL reads keys only from files, and this one must not be on a disk."""
+    """Load key and chain of a keystore, from a file in memory. Raises OSError or ValueError.
+
+    OpenSSL reads keys only from files, and this one must not be on a disk.
+    """
     fd = os.memfd_create("key")
     try:
         os.write(fd, b"".join([store.key, *store.chain]))

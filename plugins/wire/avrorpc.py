@@ -66,7 +66,7 @@ class AvroStatus(enum.IntEnum):
 
 
 def encode_frame(serial: int, buffers: Sequence[bytes]) -> bytes:
-    """Return a frame with these buffers."""
+    """Return a frame with this serial number and these buffers."""
     pieces = [struct.pack(">II", serial, len(buffers))]
     for buffer in buffers:
         pieces += (struct.pack(">I", len(buffer)), buffer)
@@ -89,7 +89,11 @@ class AvroFrameDecoder:
         self._pieces: list[bytes] = []
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes]]:
-        """Yield serial number and content of each complete frame. Raises ValueError for an invalid frame."""
+        """Yield serial number and joined buffers of each frame that `data` completes.
+
+        The remainder is kept for the next call. Raises ValueError for a frame of more than `max_bytes`, or if the
+        stream begins with another protocol.
+        """
         buffer = self._buffer
         buffer += data
         offset = 0
@@ -123,6 +127,7 @@ class AvroFrameDecoder:
         self.buffered_bytes = len(buffer) + self._size + 4 * len(self._pieces)
 
     def _check_size(self, size: int) -> None:
+        """Raise ValueError if a frame of at least `size` bytes is too large."""
         if size > self._max:
             raise ValueError(f"a frame of {size} bytes or more; at most {self._max} are accepted")
 
@@ -144,7 +149,10 @@ def _check_protocol(head: bytes) -> None:
 
 
 def encode_request_head(*, first: bool, message: str) -> bytes:
-    """Return the first buffer of a request. The `first` request of a connection has a handshake."""
+    """Return the first buffer of a request: metadata and the name of the message.
+
+    The `first` request of a connection begins with a handshake.
+    """
     name = message.encode()
     # The server knows the protocol by its hash, so its text is omitted; the maps of metadata are empty.
     handshake = PROTOCOL_HASH + b"\0" + PROTOCOL_HASH + b"\2\0" if first else b""
@@ -171,12 +179,18 @@ def read_response(content: bytes, *, first: bool) -> AvroStatus:
 
 
 def encode_response(handshake: bytes, status: AvroStatus) -> list[bytes]:
-    """Return the buffers of a response, divided as by Flume's server."""
+    """Return the buffers of a response, divided as by Flume's server.
+
+    `handshake` is from `ServerHandshake.read_request`, and empty after the first response.
+    """
     return [handshake, b"\0", b"\0" + encode_long(status)]
 
 
 def encode_error(handshake: bytes, text: str) -> list[bytes]:
-    """Return the buffers of a response with an error, which the client raises."""
+    """Return the buffers of a response with an error, which the client raises.
+
+    `handshake` is that of `encode_response`.
+    """
     data = text.encode()
     return [handshake, b"\0", b"\1\0" + encode_long(len(data)) + data]
 
@@ -211,6 +225,10 @@ class ServerHandshake:
 
 
 def _handshake(match: int) -> bytes:
+    """Return a server's handshake with the text of its protocol.
+
+    `match` is 1 if the server accepts the client's protocol (CLIENT), and 2 if not (NONE).
+    """
     text = json.dumps(PROTOCOL).encode()
     return encode_long(match) + b"\2" + encode_long(len(text)) + text + b"\2" + PROTOCOL_HASH + b"\0"
 
@@ -252,9 +270,9 @@ _SECOND_BYTES = [-_INVALID if byte & 0x80 else byte << 6 for byte in range(256)]
 
 
 def scan(data: bytes, offset: int, *, is_batch: bool) -> tuple[list[bytes], list[bytes]]:
-    """Return the encoded headers and the body of one event, or of each event of an array if `is_batch`.
+    """Return two lists: the encoded headers and the body of one event, or of each event of an array if `is_batch`.
 
-    Raises ValueError or IndexError for malformed data.
+    The events are from `offset` to the end of `data`. Raises ValueError or IndexError for malformed data.
     """
     encoded_headers: list[bytes] = []
     bodies: list[bytes] = []
@@ -289,7 +307,10 @@ def scan(data: bytes, offset: int, *, is_batch: bool) -> tuple[list[bytes], list
 
 
 def _after_headers(data: bytes, offset: int) -> int:
-    """Return the end of the headers that begin at `offset`."""
+    """Return the end of the headers that begin at `offset`.
+
+    Raises ValueError or IndexError for malformed data.
+    """
     entries, offset = _block(data, offset)
     while entries:
         for _ in range(2 * entries):
@@ -304,7 +325,10 @@ def _after_headers(data: bytes, offset: int) -> int:
 
 
 def _block(data: bytes, offset: int) -> tuple[int, int]:
-    """Return the number of items of a block of an array or map, and the offset of the first."""
+    """Return the number of items of the block of an array or map at `offset`, and the offset of the first item.
+
+    The number is 0 at the end of the array or map.
+    """
     count = data[offset]
     offset += 1
     if count & 0x81:
@@ -316,26 +340,34 @@ def _block(data: bytes, offset: int) -> tuple[int, int]:
 
 
 def _check_length(number: int) -> int:
+    """Return the number. Raises ValueError if it is negative, and so no length."""
     if number < 0:
         raise ValueError(f"a length of {number}")
     return number
 
 
 class _AvroReader(AvroReader):
+    """Reader of Avro's encoding of handshakes and responses.
+
+    Methods raise ValueError if the data ends too early.
+    """
+
     def optional(self, read: Any) -> Any:
-        """Read a union of null and the type of `read`."""
+        """Return the value of a union of null and a type: the result of `read()`, or None."""
         branch = self.number()
         if branch not in (0, 1):
             raise ValueError(f"branch {branch} of a union of two")
         return read() if branch else None
 
     def block(self) -> int:
+        """Return the number of items of the next block of an array or map; 0 at its end."""
         count = self.number()
         if count < 0:
             self.number()
         return abs(count)
 
     def skip_map(self) -> None:
+        """Move behind a map of texts or bytes."""
         while count := self.block():
             for _ in range(count):
                 self.text()
@@ -343,5 +375,5 @@ class _AvroReader(AvroReader):
 
 
 def encode_array(events: Sequence[bytes]) -> bytes:
-    """Return an Avro array of events that `flumeevent` has encoded."""
+    """Return an Avro array of events that `flumeevent` has encoded, as one block and the end."""
     return b"".join((encode_long(len(events)), *events, b"\0")) if events else b"\0"

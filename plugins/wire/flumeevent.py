@@ -30,12 +30,12 @@ MAX_COLUMNAR_HEADERS = 256
 
 
 def encode_long(number: int) -> bytes:
-    """Encode a long as Avro does: zig-zag, seven bits a byte, the lowest first."""
+    """Return the bytes of a long in Avro: zig-zag, seven bits a byte, the lowest first."""
     return encode_unsigned_varint((number << 1) ^ (number >> 63))
 
 
 def encode_unsigned_varint(number: int) -> bytes:
-    """Encode a non-negative number in seven bits a byte, the lowest first."""
+    """Return the bytes of a non-negative number: seven bits a byte, the lowest first."""
     data = bytearray()
     while number > 0x7F:
         data.append(number & 0x7F | 0x80)
@@ -61,7 +61,7 @@ AVRO = Layout(encode_long, encode_long, lambda headers: b"\0" if headers else b"
 
 
 def encode(batch: Batch, layout: Layout = AVRO) -> Any:
-    """Return the encoded events as a binary array."""
+    """Return the encoded events as a binary array, one value for each event, in order."""
     begin, length, between, end = layout
     names = batch.records.schema.names[1:]
     columns = batch.records.columns[1:]
@@ -103,18 +103,22 @@ def encode_event(event: Event, layout: Layout = AVRO) -> bytes:
 
 
 def _encode_lengths(texts: Any, length: Callable[[int], bytes]) -> Any:
+    """Return the encoded length of each text, a null counting as empty; a scalar if all are equal."""
     return _encode_each(pc.binary_length(texts).fill_null(0).to_numpy(zero_copy_only=False), length)
 
 
 def _encode_each(numbers: npt.NDArray[Any], encoded: Callable[[int], bytes]) -> Any:
-    """Encode numbers; each distinct number is encoded once."""
+    """Return the encoded numbers as a binary array; a scalar if all are equal.
+
+    Each distinct number is encoded once.
+    """
     distinct, rows = np.unique(numbers, return_inverse=True)
     values = pa.array([encoded(number) for number in distinct.tolist()], pa.binary())
     return values[0] if len(values) == 1 else values.take(pa.array(rows))
 
 
 def _concatenate(*columns: Any) -> Any:
-    """Concatenate the columns row by row. Adjacent scalars are joined once."""
+    """Return the columns and scalars concatenated row by row. Adjacent scalars are joined once."""
     parts: list[Any] = []
     for column in columns:
         if isinstance(column, pa.Scalar) and parts and isinstance(parts[-1], pa.Scalar):
@@ -128,7 +132,10 @@ def _concatenate(*columns: Any) -> Any:
 
 
 def decode(values: Sequence[bytes]) -> Batch | None:
-    """Return the events of encoded values, at least one; None if some must be decoded one by one."""
+    """Return the events of encoded values, at least one, in order; None if some must be decoded one by one.
+
+    Such events have more than `MAX_COLUMNAR_HEADERS`, several map blocks, invalid UTF-8 or malformed data.
+    """
     data = b"".join((*values, PADDING))
     stops = np.cumsum(np.fromiter(map(len, values), np.int64, len(values)))
     view = np.frombuffer(data, np.uint8)
@@ -165,7 +172,10 @@ def decode(values: Sequence[bytes]) -> Batch | None:
 
 
 def _decode_longs(data: npt.NDArray[np.uint8], offset: Numbers) -> tuple[Numbers, Numbers]:
-    """Return the numbers at these offsets, and their ends."""
+    """Return the numbers at these offsets, and the offsets of their ends.
+
+    A number of more than five bytes gives -1.
+    """
     byte = data[offset]
     value = (byte & 0x7F).astype(np.int64)
     after = offset + 1
@@ -181,6 +191,7 @@ def _decode_longs(data: npt.NDArray[np.uint8], offset: Numbers) -> tuple[Numbers
 
 
 def _are_within(starts: Numbers, stops: Numbers, ends: Numbers) -> bool:
+    """Return True if no span ends before its start, or after its end in `ends`."""
     return bool(((starts <= stops) & (stops <= ends)).all())
 
 
@@ -191,7 +202,11 @@ def _decode_spans(data: npt.NDArray[np.uint8], offset: Numbers) -> tuple[Numbers
 
 
 def _header_columns(buffer: Any, count: int, headers: Sequence[tuple[Numbers, ...]]) -> dict[str, Any]:
-    """Return a string array per header name, null in events without it. The last of duplicate names counts."""
+    """Return a string array by header name, null in events without it. The last of duplicate names counts.
+
+    `headers` has, for each position of a header, the rows that have one, and start and end of its name and value.
+    Raises ArrowInvalid for invalid UTF-8. Names beyond `MAX_HEADER_COLUMNS` + 1 are left out.
+    """
     if not headers:
         return {}
     rows = np.concatenate([header[0] for header in headers])
@@ -230,7 +245,10 @@ def decode_event(value: bytes) -> Event:
 
 
 def decode_long(data: bytes, offset: int) -> tuple[int, int]:
-    """Return Avro's long at `offset`, and its end. Raises IndexError if the data ends within it."""
+    """Return Avro's long at `offset`, and its end.
+
+    Raises IndexError if the data ends within it, and ValueError for more than ten bytes.
+    """
     number = shift = 0
     while shift < 70:
         byte = data[offset]
@@ -243,13 +261,16 @@ def decode_long(data: bytes, offset: int) -> tuple[int, int]:
 
 
 class AvroReader:
-    """Reader of Avro's binary encoding. Raises ValueError if the data ends too early."""
+    """Reader of Avro's binary encoding, from `offset` on. Methods raise ValueError if the data ends too early.
+
+    The argument `part` is the name of the value in that error.
+    """
 
     def __init__(self, data: bytes) -> None:
         self.data, self.offset = data, 0
 
     def number(self, part: str = "a number") -> int:
-        """Read a number."""
+        """Return the long at the offset, and move behind it."""
         try:
             number, self.offset = decode_long(self.data, self.offset)
         except IndexError:
@@ -257,11 +278,11 @@ class AvroReader:
         return number
 
     def text(self, part: str = "a text") -> bytes:
-        """Read a length and its bytes."""
+        """Return the bytes behind the length at the offset, and move behind them."""
         return self.take(self.number(f"the length of {part}"), part)
 
     def take(self, size: int, part: str = "a text") -> bytes:
-        """Read `size` bytes."""
+        """Return the next `size` bytes, and move behind them. Raises ValueError also for a negative size."""
         if size < 0:
             raise ValueError(f"the length of {part} is negative: {size}")
         start, self.offset = self.offset, self.offset + size

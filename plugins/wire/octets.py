@@ -17,7 +17,7 @@ _MAX_RARE_COUNT = 6
 
 
 def find_byte(data: npt.NDArray[np.uint8], byte: int) -> Ints:
-    """Return the offsets of a byte in `data`, in order. Fastest if the head of `data` is typical of it."""
+    """Return the offsets of a byte in `data`, ascending. Fastest if the head of `data` is typical of it."""
     if len(data) < 4 * _SAMPLE_BYTES or np.count_nonzero(data[:_SAMPLE_BYTES] == byte) > _MAX_RARE_COUNT:
         return np.flatnonzero(data == byte)
     # numpy reads each byte three times, `bytes.find` once.
@@ -30,14 +30,17 @@ def find_byte(data: npt.NDArray[np.uint8], byte: int) -> Ints:
 
 
 def bytes_and_bounds(column: Any) -> tuple[npt.NDArray[np.uint8], Ints]:
-    """Return the bytes of a binary column, and the offset of each row's start, then of the last row's end."""
+    """Return the bytes of a binary column, and an array of bounds with one entry more than rows.
+
+    Row n has the bytes from bound n up to bound n + 1, exclusive.
+    """
     _, offsets, values = column.buffers()
     bounds = np.frombuffer(offsets, np.int32, len(column) + 1, 4 * column.offset).astype(np.int64)
     return np.frombuffer(values or b"", np.uint8)[bounds[0] : bounds[-1]], bounds - bounds[0]
 
 
 def rows_of_offsets(bounds: Ints, offsets: Ints) -> Ints:
-    """Return the row of each offset; `bounds` is that of `bytes_and_bounds`."""
+    """Return the row of each offset into the bytes; `bounds` is that of `bytes_and_bounds`."""
     rows: Ints = np.searchsorted(bounds, offsets, "right") - 1
     return rows
 

@@ -35,9 +35,9 @@ class RpcBatchBuilder:
         self._bodies: list[bytes] = []
 
     def add(self, data: bytes, offset: int, *, is_batch: bool) -> None:
-        """Add the event, or the list of events if `is_batch`, from `offset` to the end of `data`.
+        """Append the event, or the list of events if `is_batch`, from `offset` to the end of `data`.
 
-        Raises ValueError for malformed data, and then adds none of its events.
+        Raises ValueError for malformed data, and then appends none of its events.
         """
         try:
             encoded_headers, bodies = self._scan(data, offset, is_batch=is_batch)
@@ -47,7 +47,7 @@ class RpcBatchBuilder:
         self._bodies += bodies
 
     def batch(self) -> Batch:
-        """Return the batch of all added events, in order."""
+        """Return one batch of all events added so far, in order."""
         encoded_headers, bodies = self._heads, pa.array(self._bodies, pa.binary())
         if encoded_headers and encoded_headers.count(encoded_headers[0]) == len(
             encoded_headers

@@ -71,7 +71,10 @@ class ThriftFrameDecoder:
         return len(self._buffer)
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """Yield the content of each complete frame. Raises ValueError for an invalid frame."""
+        """Yield the content of each frame that `data` completes; keep the remainder for the next call.
+
+        Raises ValueError for a frame of more than `max_bytes`, and for other protocols and Kerberos.
+        """
         buffer = self._buffer
         buffer += data
         offset = 0
@@ -90,6 +93,7 @@ class ThriftFrameDecoder:
 
 
 def _frame_fault(head: bytes, size: int, max_bytes: int) -> str:
+    """Return the reason for a refused frame: the protocol to which its first 4 bytes belong, or its size."""
     if head[:2] == b"\x16\x03":
         return "it speaks TLS, which is off here: set ssl = true"
     if head[:3] == b"\x80\1\0" or head[:2] == b"\x82\x21":
@@ -158,7 +162,7 @@ class ThriftProtocol(ABC):
 
     @abstractmethod
     def _read_head(self, content: bytes) -> ThriftMessage:
-        """Read the head of a message. Raises ValueError, IndexError or struct.error for malformed data."""
+        """Return the head of a message. Raises ValueError, IndexError or struct.error for malformed data."""
 
     @abstractmethod
     def _encode_head(self, kind: MessageKind, name: str, serial: int) -> bytes:
@@ -166,54 +170,67 @@ class ThriftProtocol(ABC):
 
     @abstractmethod
     def _decode_length(self, data: bytes, offset: int) -> tuple[int, int]:
-        """Decode a length; return it and its end."""
+        """Return the length at `offset`, and its end.
+
+        Raises IndexError or struct.error if the data ends within it.
+        """
 
     @abstractmethod
     def _encode_length(self, number: int) -> bytes:
-        """Encode a length."""
+        """Return the bytes of a length."""
 
     def _encode_integer(self, number: int) -> bytes:
-        """Encode a status, or the type of an error."""
+        """Return the bytes of a status, or of the type of an error."""
         return self._encode_length(number)
 
     def _decode_integer(self, data: bytes, offset: int) -> int:
+        """Return the status, or the type of an error, at `offset`."""
         return self._decode_length(data, offset)[0]
 
     def _decode_event_count(self, data: bytes, offset: int) -> tuple[int, int]:
-        """Decode the number of events of a list; return it and the offset of the first."""
+        """Return the number of events of the list at `offset`, and the offset of the first event."""
         return self._decode_length(data, offset)
 
     def _encode_event_count(self, events: int) -> bytes:
-        """Encode the number of events of a list."""
+        """Return the bytes of the number of events of a list."""
         return self._encode_length(events)
 
     def _decode_header_count(self, data: bytes, offset: int) -> tuple[int, int]:
-        """Decode the number of headers of an event; return it and the offset of the first."""
+        """Return the number of headers of an event, and the offset of the first header."""
         return self._decode_length(data, offset)
 
     def _event_start(self, headers: int) -> bytes:
-        """Return the start of an event with this number of headers."""
+        """Return the bytes of an event before its first header, given the number of its headers."""
         return self.headers + self._encode_length(headers)
 
     # --- both ends
 
     def encode_call(self, serial: int, events: Sequence[bytes]) -> bytes:
-        """Return a call of `appendBatch` with events that are encoded with `layout`."""
+        """Return a call of `appendBatch` with events that are encoded with `layout`.
+
+        The response has the same `serial`.
+        """
         head = self._encode_head(MessageKind.CALL, "appendBatch", serial)
         return b"".join((head, self.events, self._encode_event_count(len(events)), *events, b"\0"))
 
     def encode_response(self, name: str, serial: int, status: ThriftStatus) -> bytes:
-        """Return the response to a call."""
+        """Return the response to the call of this method name and serial number."""
         return self._encode_head(MessageKind.REPLY, name, serial) + self.result + self._encode_integer(status) + b"\0"
 
     def encode_error(self, name: str, serial: int, text: str, kind: int = PROTOCOL_ERROR) -> bytes:
-        """Return the response to an unreadable call. The client raises it as an error."""
+        """Return the response to an unreadable call, which the client raises as an error.
+
+        `kind` is a type of `TApplicationException`.
+        """
         data = text.encode()
         error = self.text + self._encode_length(len(data)) + data + self.error + self._encode_integer(kind) + b"\0"
         return self._encode_head(MessageKind.EXCEPTION, name, serial) + error
 
     def read_call(self, content: bytes) -> ThriftMessage:
-        """Read the head of a call. Raises ValueError for anything else."""
+        """Return the head of a call.
+
+        Raises ValueError for any other message, with a hint at the protocol that it speaks.
+        """
         if not self._is_start(content):
             other = next((protocol.name for protocol in PROTOCOLS.values() if protocol._is_start(content)), "")
             hint = (
@@ -229,7 +246,7 @@ class ThriftProtocol(ABC):
         return message
 
     def read_response(self, content: bytes) -> ThriftMessage:
-        """Read the head of a response. Raises ValueError for anything else."""
+        """Return the head of a response. Raises ValueError for another protocol, or a message that ends too early."""
         if not self._is_start(content):
             raise ValueError(f"what it answers is not Thrift's protocol {self.name}")
         try:
@@ -238,7 +255,10 @@ class ThriftProtocol(ABC):
             raise ValueError("its answer ends within its head") from None
 
     def read_status(self, content: bytes, response: ThriftMessage) -> ThriftStatus:
-        """Return the status in a response. Raises ValueError if the server reports an error, or if malformed."""
+        """Return the status in a response, whose head is `response`.
+
+        Raises ValueError if the server reports an error, or for malformed data.
+        """
         try:
             if response.kind == MessageKind.EXCEPTION:
                 size, offset = self._decode_length(content, _end_of(self.text, content, response.offset))
@@ -252,9 +272,9 @@ class ThriftProtocol(ABC):
     # --- events
 
     def scan(self, data: bytes, offset: int, *, is_batch: bool) -> tuple[list[bytes], list[bytes]]:
-        """Return the headers, encoded by Avro, and the body of each event, for `RpcBatchBuilder`.
+        """Return two lists for `RpcBatchBuilder`: the headers of each event, encoded by Avro, and the bodies.
 
-        Raises ValueError, IndexError or struct.error for malformed data.
+        Without `is_batch` there is one event. Raises ValueError, IndexError or struct.error for malformed data.
         """
         heads: list[bytes] = []
         bodies: list[bytes] = []
@@ -283,6 +303,7 @@ class ThriftProtocol(ABC):
         return heads, bodies
 
     def _transcode_headers(self, data: bytes, offset: int) -> tuple[bytes, int]:
+        """Return the headers at `offset` in Avro's encoding, and their end. Raises as `scan`."""
         count, offset = self._decode_header_count(data, _end_of(self.headers, data, offset))
         encoded = bytearray(encode_long(count))
         for _ in range(2 * count):

@@ -82,7 +82,7 @@ class ElasticsearchConfig(TlsClientConfig, DocumentsConfig):
     )
 
     def hosts(self) -> list[dict[str, Any]]:
-        """Return the servers, in the form of the client library."""
+        """Return the servers as mappings of `host` and `port`. Elasticsearch's transport port is replaced by 9200."""
         urls = [_address(text) for text in _split(self.host_names)]
         return [
             {"host": url.hostname, "port": HTTP_PORT if url.port in (None, TRANSPORT_PORT) else url.port}

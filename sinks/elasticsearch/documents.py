@@ -42,6 +42,7 @@ _HEADER_FIELDS = (("source", "@source"), ("type", "@type"), ("host", "@source_ho
 
 
 def _bytes_value(data: bytes) -> str | msgspec.Raw:
+    r"""Return a body as JSON or text; a body that is not UTF-8 has `\xff` for each invalid byte."""
     try:
         return _text_value(data.decode())
     except UnicodeDecodeError:
@@ -49,7 +50,7 @@ def _bytes_value(data: bytes) -> str | msgspec.Raw:
 
 
 def _text_value(text: str) -> str | msgspec.Raw:
-    """Return JSON as it is, without line ends, and everything else as text."""
+    """Return a text that begins like JSON and is valid JSON as it is, without line ends; any other as text."""
     if "{" in text[:JSON_DETECTION_BYTES] and b"{" in (data := text.encode())[:JSON_DETECTION_BYTES]:
         try:
             return msgspec.Raw(msgspec.json.format(data, indent=-1))
@@ -59,13 +60,14 @@ def _text_value(text: str) -> str | msgspec.Raw:
 
 
 def _has_header(headers: Mapping[str, str], name: str) -> bool:
+    """Return True if the event has this header, and it is not blank."""
     return bool(headers.get(name, "").strip())
 
 
 def event_time(headers: Mapping[str, str], *names: str, default: int) -> int:
-    """Return the time of the first header that is not blank, in milliseconds.
+    """Return the time in the first of these headers that is not blank, in milliseconds; `default` if all are.
 
-    Raises ValueError, with a sentence about the event.
+    Raises ValueError, with a sentence about the event, for a header that is no number.
     """
     name = next((name for name in names if _has_header(headers, name)), None)
     return default if name is None else parse_milliseconds(headers[name], name)

@@ -76,7 +76,10 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, ElasticsearchDocument
     # --- lifecycle
 
     def open(self) -> None:
-        """Connect to a server and check its version. Raises Retry."""
+        """Connect to a server and check its version.
+
+        Raises Retry if no server answers to this user, or if Elasticsearch is older than version 7.
+        """
         self._library = require("opensearchpy", "elasticsearch")
         config = self.config
         context = config.context()
@@ -98,7 +101,7 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, ElasticsearchDocument
         self.metrics.add("ConnectionCreatedCount")
 
     def close(self) -> None:
-        """Drop what was not flushed, and close the connections."""
+        """Drop what was not flushed, wait for running requests, and close the connections."""
         super().close()
         if self._client is not None:
             self._client.close()
@@ -106,7 +109,7 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, ElasticsearchDocument
             self._client = None
 
     def check_connectivity(self) -> Iterator[str]:
-        """Yield an error if no server answers to this user, or its version is too old."""
+        """Yield the error if no server answers to this user, or its version is too old; nothing if one does."""
         try:
             self.open()
         except FlafkaError as e:
@@ -115,6 +118,7 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, ElasticsearchDocument
             self.close()
 
     def _check_version(self, answer: Any) -> None:
+        """Raise Retry for an answer that is neither of OpenSearch, nor of Elasticsearch 7 or later."""
         version = answer.get("version") if isinstance(answer, dict) else None
         version = version if isinstance(version, dict) else {}
         number = str(version.get("number", ""))
@@ -126,7 +130,7 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, ElasticsearchDocument
     # --- writing
 
     def uses_headers(self) -> Mapping[str, frozenset[str]]:
-        """Return, by option, the headers that its escapes need."""
+        """Return the headers in the escapes of indexName, by this option."""
         return {"indexName": self._index.headers}
 
     def _make_items(self, batch: Batch) -> dict[EventId, str]:
@@ -156,7 +160,7 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, ElasticsearchDocument
         return rejected
 
     def destinations(self, batch: Batch) -> list[dict[str, Any]]:
-        """Return index and document of each event."""
+        """Return `index` and `document` of each event, or `rejected` if it has none."""
         rejected = self._make_items(batch)
         destinations: dict[EventId, dict[str, Any]] = {id: {"rejected": why} for id, why in rejected.items()}
         for item in self._items:
@@ -166,7 +170,10 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, ElasticsearchDocument
         return [destinations[id] for id in batch.ids()]
 
     def trace(self, assignment: Assignment, id: EventId, batch: Batch | None) -> list[dict[str, Any]]:
-        """Find the document of an event; without the event, in all indexes with the fixed prefix of indexName."""
+        """Return the documents with the event's id, or `missing` if there is none. Raises Retry.
+
+        Without `batch`, all indexes with the fixed prefix of indexName are searched, and else the event's index.
+        """
         pattern = f"{self._index.fixed_prefix}*"
         if batch is not None:
             if rejected := self._make_items(batch):
@@ -188,9 +195,10 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, ElasticsearchDocument
         ]
 
     def duplicate_risk(self, assignment: Assignment) -> str:
-        """Return a sentence about a data stream, whose documents are unique within one of its indexes only.
+        """Return a sentence if indexName begins like a data stream, whose documents are unique in one index only.
 
-        In an index, redeliveries replace documents. Raises Retry if no server answers.
+        Empty otherwise: in an index, redeliveries replace documents. Also empty if the servers do not list data
+        streams. Raises Retry if no server answers at first.
         """
         if not self._index.fixed_prefix:
             return ""
@@ -207,7 +215,11 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, ElasticsearchDocument
         return f"{streams[0]['name']} is a data stream: documents from before its latest rollover would be duplicated"
 
     def _send_items(self, documents: Sequence[ElasticsearchDocument]) -> dict[EventId, str]:
-        """Send documents, and return the reasons for refused ones. Raises RequestRefused for the whole request."""
+        """Send documents, and return the reasons for refused ones, by event id.
+
+        Documents for data streams are sent once more, with the action `create`. Raises RequestRefused if the servers
+        refuse the whole request, and Retry for any other failure, such as a closed index.
+        """
         answer = self._request("POST", "/_bulk", b"".join(map(self._lines, documents)))
         items = answer.get("items") if isinstance(answer, dict) else None
         if not isinstance(items, list) or len(items) != len(documents):
@@ -236,7 +248,7 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, ElasticsearchDocument
         return rejected
 
     def _lines(self, document: ElasticsearchDocument) -> bytes:
-        """Return action and document. A data stream accepts only the action `create`, and requires `@timestamp`."""
+        """Return action and document as two lines. A data stream accepts only `create`, and requires `@timestamp`."""
         if document.index_name not in self._streams:
             return document.lines
         source = document.lines.split(b"\n")[1]
@@ -248,7 +260,7 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, ElasticsearchDocument
         return b"%b\n%b\n" % (action, source)
 
     def _request(self, method: str, path: str, body: bytes | None = None, *, bulk: bool = True) -> Any:
-        """Return the answer to a request, whose body is JSON, or lines of JSON if it is `bulk`.
+        """Return the decoded answer to a request. `body` is JSON, or lines of JSON if it is `bulk`.
 
         Raises RequestRefused if the servers can never accept this request, Retry for all other failures.
         """
@@ -290,6 +302,7 @@ class ElasticsearchSink(DocumentsSink[ElasticsearchConfig, ElasticsearchDocument
 
 
 def _event_time_or_arrival(headers: Mapping[str, str], arrival: int) -> int:
+    """Return the time in the header `timestamp` or `@timestamp`, in milliseconds; `arrival` without a valid one."""
     try:
         return event_time(headers, "timestamp", "@timestamp", default=arrival)
     except ValueError:
@@ -298,18 +311,19 @@ def _event_time_or_arrival(headers: Mapping[str, str], arrival: int) -> int:
 
 @functools.lru_cache(1000)
 def _day(number: int) -> str:
-    """Return the suffix of an index name for a day, a number of days since 1970."""
+    """Return the suffix of an index name for a day, as `-2026-01-31`, from the number of days since 1970."""
     return f"-{np.datetime64(number, 'D')}"
 
 
 def _refusal(kind: str | None, reason: str) -> str:
+    """Return the reason for a refused document, without details that differ between events."""
     if kind == "invalid_index_name_exception":  # without the name, which may differ for each event
         return f"Elasticsearch refuses its index: its name {reason.partition('], ')[2] or 'is invalid'}"
     return f"{ElasticsearchSink.refusal}: {reason}"
 
 
 def _reason(error: Any) -> str:
-    """Return the message of a server's error, without the details of one document."""
+    """Return the first line of a server's error, at most 500 characters, without the details of one document."""
     if not isinstance(error, dict):
         return str(error).strip().partition("\n")[0][:500] or "no reason"
     text = _EVENT_DETAILS.sub("", str(error.get("reason") or error.get("type")))

@@ -172,18 +172,18 @@ class HBaseConfig(BulkConfig):
 
     @property
     def columns(self) -> list[str]:
-        """Columns of the groups of the pattern, without trailing empty ones, as in Java."""
+        """Names in serializer.colNames, one for each group, without trailing empty ones, as in Java."""
         return re.sub(",+$", "", self.col_names).split(",")
 
     def key_template(self) -> Template:
-        """Return the template of row keys."""
+        """Return the template of row keys: rowKey, or else rowPrefix, the time if the suffix is one, and the id."""
         if self.row_key is not None:
             return Template(self.row_key)
         time = "%[timestamp]-" if self.suffix in ("timestamp", "nano") else ""
         return Template(f"{self.row_prefix}{time}%[id]")
 
     def pattern(self) -> Regex:
-        """Return the pattern, for whole bodies."""
+        """Return serializer.regex compiled, to match whole bodies."""
         flags = "(?si)" if self.regex_ignore_case else "(?s)"
         return Regex(rf"{flags}\A(?:{self.regex})\z", backtracking=self.allow_backtracking)
 

@@ -43,7 +43,7 @@ class Row(NamedTuple):
 
     @property
     def size(self) -> int:
-        """Number of bytes of key and cells."""
+        """Number of bytes of key, columns and values."""
         size = len(self.key)
         for column, value in self.cells.items():
             size += len(column) + len(value)
@@ -86,19 +86,25 @@ class HBaseSink(BulkSink[HBaseConfig, Row]):
     # --- lifecycle
 
     def open(self) -> None:
-        """Connect to the Thrift server and check the table. Create it if createTable is set. Raises Retry."""
+        """Connect to the Thrift server and check the table. Create it if createTable is set.
+
+        Raises Retry if no server answers, or the table or its column family is missing.
+        """
         self._hbase = self._connect()
         self._ensure_table(self._hbase)
 
     def close(self) -> None:
-        """Drop what was not flushed, and close the connections."""
+        """Drop what was not flushed, wait for running requests, and close the connections."""
         super().close()
         if self._hbase is not None:
             self._hbase.close()
             self._hbase = None
 
     def check_connectivity(self) -> Iterator[str]:
-        """Yield an error if no Thrift server answers, or the table or its column family is missing."""
+        """Yield the error if no Thrift server answers, or the table or its column family is missing.
+
+        A missing table is no error with createTable.
+        """
         hbase = self._connect()
         try:
             if self.config.create_table and hbase.families(self.config.table) is None:
@@ -129,6 +135,7 @@ class HBaseSink(BulkSink[HBaseConfig, Row]):
             raise Retry(error)
 
     def _table_error(self, hbase: HBase) -> str | None:
+        """Return a sentence if the table or its column family is missing, else None. Raises Retry."""
         table, family = self.config.table, self.config.column_family
         families = hbase.families(table)
         if families is None:
@@ -146,13 +153,14 @@ class HBaseSink(BulkSink[HBaseConfig, Row]):
     # --- writing
 
     def uses_headers(self) -> dict[str, set[str]]:
-        """Return, by option, the headers that its escapes need."""
+        """Return the headers in the escapes of rowKey, by this option."""
         return {"rowKey": self._template.headers}
 
     def _concurrency(self) -> int:
         return self.config.connections
 
     def _key(self, row: Row) -> tuple[bytes, int]:
+        """Return the row key and the timestamp, by which HBase replaces cells."""
         return row.key, row.time
 
     def _make_items(self, batch: Batch) -> dict[EventId, str]:
@@ -184,7 +192,7 @@ class HBaseSink(BulkSink[HBaseConfig, Row]):
         return rejected
 
     def destinations(self, batch: Batch) -> list[dict[str, Any]]:
-        """Return table, row key and cells for each event."""
+        """Return `table`, `row` and `cells` of each event, or `rejected` if it has no row."""
         rejected = self._make_items(batch)
         destinations: dict[EventId, dict[str, Any]] = {id: {"rejected": why} for id, why in rejected.items()}
         for row in self._items:
@@ -198,7 +206,10 @@ class HBaseSink(BulkSink[HBaseConfig, Row]):
         return [destinations[id] for id in batch.ids()]
 
     def trace(self, assignment: Assignment, id: EventId, batch: Batch | None) -> list[dict[str, Any]]:
-        """Find the row in HBase; without the event, only if the row key depends on nothing but the id."""
+        """Return the event's row in HBase, or `missing` if there is none, or it lacks the event's cells.
+
+        Without `batch`, the result is `unknown` unless the row key depends on nothing but the id. Raises Retry.
+        """
         cells: Cells = {}
         if batch is not None:
             if rejected := self._make_items(batch):
@@ -226,7 +237,10 @@ class HBaseSink(BulkSink[HBaseConfig, Row]):
         return ""
 
     def _split(self, rows: Sequence[Row]) -> Iterator[Sequence[Row]]:
-        """Yield the rows of each call, which have one timestamp, as Thrift requires, divided among connections."""
+        """Yield the rows of each call, which have one timestamp, as Thrift requires.
+
+        The rows of a timestamp are divided among the connections, with at least `MIN_ROWS_PER_CALL` in a call.
+        """
         by_time: dict[int, list[Row]] = {}
         for row in rows:
             by_time.setdefault(row.time, []).append(row)
@@ -248,7 +262,7 @@ class HBaseSink(BulkSink[HBaseConfig, Row]):
         return {}
 
     def _verify_visible(self, hbase: HBase, rows: Sequence[Row]) -> None:
-        """Raise Retry unless HBase returns these rows, which were written.
+        """Raise Retry, with the remedy, unless HBase returns these rows, which were written.
 
         A deletion hides all older cells, also those written after it, until a major compaction (HBase's reference
         guide, "Deletes mask Puts"). A later cell in the same row and column is right, too: it has replaced this one.
@@ -276,7 +290,10 @@ class HBaseSink(BulkSink[HBaseConfig, Row]):
     # --- cells
 
     def _matched(self, batch: Batch, rejected: dict[EventId, str]) -> tuple[Batch, list[Cells | None]]:
-        """Return the batch without events whose match timed out, which are added to `rejected`, and its cells."""
+        """Return the batch without events whose match timed out, and the cells of each remaining event.
+
+        The cells are None if the body does not match. The events that timed out are added to `rejected`.
+        """
         while True:
             try:
                 return batch, list(self._cells(batch))
@@ -285,7 +302,7 @@ class HBaseSink(BulkSink[HBaseConfig, Row]):
                 batch = batch.where(pa.array([row not in e.rows for row in range(len(batch))], pa.bool_()))
 
     def _cells(self, batch: Batch) -> Iterator[Cells | None]:
-        """Yield the cells of each event, None if the body does not match. Raises RegexTimeout."""
+        """Yield the cells of each event; None if its body does not match. Raises RegexTimeout."""
         if self._regex is None:
             (column,) = self._columns
             yield from ({column: body} for body in batch.bodies.to_pylist())

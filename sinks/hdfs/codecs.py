@@ -29,7 +29,11 @@ class Codec(NamedTuple):
 
 
 def _framed(codec: str) -> Callable[[bytes], bytes]:
-    """Return a compressor to Hadoop's frames: length of a block, and length and bytes of its compressed form."""
+    """Return a compressor to Hadoop's frames, by the name of a codec of Arrow.
+
+    A frame is the length of a block, the length of its compressed form, and these bytes. Lengths are big-endian, with
+    4 bytes. A block has at most `FRAME_BLOCK_BYTES`.
+    """
 
     def compress(data: bytes) -> bytes:
         parts = []
@@ -57,7 +61,10 @@ CODECS = {
 
 
 def canonical_codec(name: str) -> str:
-    """Return the key of a codec in `CODECS`, or `none` for Flume's `None`. Raises ValueError for an unknown one."""
+    """Return the key of a codec in `CODECS`, or `none` for Flume's `None`. Raises ValueError for an unknown one.
+
+    `name` is a name of Flume or of Hadoop's class, in upper or lower case, with or without package and `Codec`.
+    """
     short = name.removeprefix(f"{PACKAGE}.").lower().removesuffix("codec")
     short = "zstandard" if short == "zstd" else short
     if short in CODECS or short == "none":

@@ -62,17 +62,18 @@ class Manifest(msgspec.Struct, frozen=True):
 
     @property
     def name(self) -> str:
-        """Name of its file, which no other manifest of the log can have."""
+        """File name of this manifest, unique in its log: `begin` if it begins the log, else the start offset in 20
+        digits."""
         return BEGIN if self.begins_log else f"{self.start:020d}"
 
     @property
     def offsets(self) -> OffsetRange:
-        """Offsets of its records. Raises ValueError for a fence that takes back the commit before it."""
+        """Offsets of the manifest's records. Raises ValueError for a fence that takes back the commit before it."""
         return OffsetRange(self.start, self.end)
 
     @property
     def begins_log(self) -> bool:
-        """True for the first manifest of a log."""
+        """True for the manifest that begins a log: it covers no records, and is no fence."""
         return self.start == self.end and self.successor is None
 
 
@@ -121,8 +122,10 @@ class HdfsCommitLog:
     def recover(self, *, redelivered_from: int | None = None) -> None:
         """Read the end of the log, and finish the renames of the newest commit if a crash has interrupted them.
 
-        After a reset, records from offset `redelivered_from` on are redelivered. Files of such records that HDFS
-        refuses to rename stay where they are.
+        Sets `last` and `successor`. Raises Retry, and FlafkaError for a damaged manifest. HDFS may refuse to rename a
+        file: this raises Refused, unless a reset redelivers all records of the commit. `redelivered_from` is the
+        offset at which such a redelivery begins, and None without a reset. With a redelivery, a warning is logged,
+        and the file stays where it is.
         """
         self._recovered, self._vanished = False, []
         listed = self._hdfs.list(self.directory)
@@ -143,7 +146,10 @@ class HdfsCommitLog:
     def reconcile(self, committed: int | None) -> int | None:
         """Return the offset to resume at, from the log as last recovered and the group's committed offset.
 
-        The greater one counts: records between the two were delivered by another sink of the group, or skipped.
+        The greater one counts: records between the two were delivered by another sink of the group, or skipped. If
+        files of the newest commit have vanished, and the channel still has their records, this is the start of that
+        commit. None if `committed` is None and the log has no end after 0. The result is also stored in
+        `next_offset`, and a difference between log and group is logged.
         """
         if self.last is not None and self.has_vanished_files(committed):
             text = "%s: records %d to %d are delivered again: %s was removed from .flafka/tmp before it was renamed"
@@ -170,7 +176,7 @@ class HdfsCommitLog:
 
     @property
     def is_fenced(self) -> bool:
-        """True if nothing can be committed any more."""
+        """True if the log, as last recovered, ends with a fence, so that nothing can be committed to it any more."""
         return self.successor is not None
 
     @property
@@ -179,7 +185,11 @@ class HdfsCommitLog:
         return self.last is not None and self._redelivered == self.last.id
 
     def _log_divergence(self, committed: int | None, end: int) -> None:
-        """Log how the group's committed offset differs from the end of the commit log."""
+        """Log how the group's committed offset differs from `end`, the end of the commit log.
+
+        A later committed offset is a warning. So is an earlier one if the group has never named a commit log. Nothing
+        is logged if the two are equal, or if `committed` is None.
+        """
         partition, group = self.assignment.topic_partition, self.assignment.group
         if committed in (None, end):
             return
@@ -199,7 +209,12 @@ class HdfsCommitLog:
             self._log.info(text, partition, end, committed)
 
     def begin(self, start: Assignment) -> int | None:
-        """Return the offset to resume at, and begin a log that has no manifest there (None: at the first record)."""
+        """Begin the log if it has neither a manifest nor a fence, and return the offset to resume at.
+
+        The first manifest is at `start.next_offset`, or at 0 if that is None. If another owner begins the log first,
+        the manifest of that owner counts. The result is that of `reconcile`. Requires a call of `recover` before it.
+        Raises Retry, and FlafkaError for a damaged manifest.
+        """
         if self.last is None and not self.is_fenced:
             first = msgspec.structs.replace(self._empty_manifest(start.next_offset or 0), last=start.last_record)
             with contextlib.suppress(Conflict):  # another owner was faster
@@ -208,16 +223,19 @@ class HdfsCommitLog:
         return self.reconcile(start.next_offset)
 
     def _commit_empty(self, manifest: Manifest, name: str) -> None:
-        """Commit a manifest without files, under that name."""
+        """Commit a manifest without files under that name, and delete its upload. Raises Conflict if the name is
+        taken."""
         staged = stage_directory(self.state, self.assignment, manifest.start, manifest.id)
         self._compare_and_swap(manifest, name, staged)
         with contextlib.suppress(Retry):
             self._hdfs.delete(staged)
 
     def fence(self, successor: HdfsCommitLog, *, redelivered_from: int | None = None) -> int | None:
-        """Commit a fence that names the next log, and return the end of this one; None if it never began.
+        """End this log with a fence that names `successor`, unless another fence ends it; return its end offset.
 
-        Nothing can be committed here afterwards. `redelivered_from` is an argument of `recover`.
+        Return None if the log never began. Nothing can be committed here afterwards. The fence may name another log
+        than `successor`, if another owner was faster. `redelivered_from` is an argument of `recover`. Raises as
+        `recover` does: Retry or FlafkaError.
         """
         fence = self._empty_manifest(0, successor.as_successor())
         while True:
@@ -235,6 +253,7 @@ class HdfsCommitLog:
                     self._commit_empty(manifest, manifest.name)
 
     def _empty_manifest(self, offset: int, successor: Successor | None = None) -> Manifest:
+        """Return a manifest at `offset` without records and files; a fence if `successor` is given."""
         return Manifest(
             uuid.uuid4().hex,
             self.assignment.topic,
@@ -248,14 +267,16 @@ class HdfsCommitLog:
         )
 
     def as_successor(self) -> Successor:
-        """Return the directory and epoch of this log, as the fence of the log before names them."""
+        """Return the directory and epoch of this log, for the fence of the log before it."""
         return Successor(self.state, self.assignment.generation.epoch)
 
     def commit(self, manifest: Manifest) -> None:
         """Append a manifest and rename its files to their final names. Idempotent: may be repeated after Retry.
 
-        Raises Conflict if another owner was faster, or if the log has not begun. If a log could begin with any
-        manifest, one could be committed behind the fence of a log that never began.
+        Raises Conflict if another owner has committed past `manifest.start`. Also raises Conflict if the log is
+        fenced, has not begun or was deleted, or if a file has vanished before its rename. If a log could begin with
+        any manifest, one could be committed behind the fence of a log that never began. Raises Refused, before the
+        commit, if a final directory cannot be used, and Retry for any other failure.
         """
         staged = stage_directory(self.state, self.assignment, manifest.start, manifest.id)
         if self.last is None or not self._recovered or (self.next_offset or 0) > manifest.start:
@@ -300,10 +321,11 @@ class HdfsCommitLog:
             self._delete_obsolete(self._obsolete[-1][1])
 
     def _check_targets(self, manifest: Manifest, staged: str) -> None:
-        """Create the directories of the files and try a rename into each new one. Raise Retry where one is refused.
+        """Create the directories of the files, and try a rename from `staged` into each new one.
 
         A quota, or an encryption zone that begins at such a directory, refuses renames for good. After the commit,
-        the refusal would block all later commits.
+        the refusal would block all later commits. Raises Refused if HDFS refuses a rename, NoDirectory for an
+        impossible directory, and Retry for any other failure.
         """
         directories = {posixpath.dirname(file.final) for file in manifest.files}
         new = sorted(directories - self._known_directories)
@@ -315,7 +337,8 @@ class HdfsCommitLog:
             raise
 
     def check_writable(self) -> None:
-        """Raise Retry unless a manifest can be committed here."""
+        """Raise Retry unless a file can be renamed into the directory of this group's logs, which is created if
+        missing."""
         parent = epochs_directory(self.state, self.assignment)
         staged = stage_directory(self.state, self.assignment, 0, uuid.uuid4().hex)
         self._create_directories({parent})
@@ -326,7 +349,10 @@ class HdfsCommitLog:
                 self._hdfs.delete(staged)
 
     def _try_rename(self, directory: str, staged: str) -> None:
-        """Rename an empty file from `staged` to a hidden name in this directory, and delete it."""
+        """Rename an empty file from `staged` to a hidden name in this directory, and delete it.
+
+        Raises Refused if HDFS refuses the rename, and Retry for any other failure.
+        """
         name = f".flafka-{uuid.uuid4().hex}"
         source, target = self._hdfs.upload(posixpath.join(staged, name), b""), posixpath.join(directory, name)
         try:
@@ -341,13 +367,18 @@ class HdfsCommitLog:
                 self._hdfs.delete(target)
 
     def _create_directories(self, directories: set[str]) -> None:
+        """Create the directories that are not among the known ones, and remember them. Raises Retry."""
         if len(self._known_directories) > KNOWN_DIRECTORIES:
             self._known_directories.clear()
         self._hdfs.each(self._hdfs.mkdirs, sorted(directories - self._known_directories))
         self._known_directories |= directories
 
     def _compare_and_swap(self, manifest: Manifest, name: str, staged: str) -> None:
-        """Commit by a rename that does not overwrite. Raises Conflict if the name is taken."""
+        """Upload a manifest below `staged`, and commit it by a rename to `name` that does not overwrite.
+
+        Raises Conflict if another manifest has that name, or if the directory of the log was removed. A manifest of
+        equal content is this one: the answer to an earlier rename was lost.
+        """
         content, target = msgspec.json.encode(manifest), self._manifest_path(name)
         self._create_directories({self.directory})
         source = self._hdfs.upload(f"{staged}/manifest-{uuid.uuid4().hex}", content)
@@ -360,6 +391,11 @@ class HdfsCommitLog:
         raise self._conflict(manifest, "" if present is not None else self._missing_log())
 
     def _finish_commit(self, manifest: Manifest, redelivered_from: int | None = None) -> None:
+        """Rename the files of a committed manifest to their final names.
+
+        If HDFS refuses a rename, this raises Refused, with the command that redelivers the records. It logs a warning
+        instead if `redelivered_from` is at or before the manifest's start, as all the records are redelivered anyway.
+        """
         try:
             self._publish_files(manifest)
         except Refused as e:
@@ -373,9 +409,10 @@ class HdfsCommitLog:
             self._log.warning(text, partition, manifest.start, end, uploads, e)
 
     def _publish_files(self, manifest: Manifest) -> None:
-        """Rename the files of a commit, and create its mark.
+        """Rename the files of a commit, and create its mark. Raises Retry if a file cannot be renamed.
 
-        If none of the files is found later, the mark shows that they were renamed, and removed by someone since.
+        Files that exist under neither of their names are logged if the mark shows that they were renamed, and removed
+        by someone since. Without the mark, their final names are stored in `_vanished`.
         """
         missing = [name for name in self._hdfs.each(self._publish_file, manifest.files) if name]
         done = not manifest.mark or not missing or self._hdfs.status(manifest.mark) is not None
@@ -389,7 +426,11 @@ class HdfsCommitLog:
             self._renamed.clear()
 
     def _publish_file(self, file: File) -> str:
-        """Rename a file to its final name. Idempotent. Return that name if the file exists under neither name."""
+        """Rename a file to its final name. Idempotent. Return that name if the file has vanished, else an empty text.
+
+        A file has vanished if it exists under neither name, and this object has not renamed it. Raises Retry if a
+        foreign file has the final name, if the log itself was deleted, or if HDFS does not rename.
+        """
         if self._hdfs.rename(file.temporary, file.final):
             self._renamed.add(file.final)
             return ""
@@ -415,7 +456,11 @@ class HdfsCommitLog:
         return ""
 
     def _delete_obsolete(self, clock: int) -> None:
-        """Delete old manifests and abandoned uploads, best-effort; `clock` is the NameNode's, in milliseconds."""
+        """Delete old manifests and abandoned uploads, best-effort; `clock` is the NameNode's, in milliseconds.
+
+        One call deletes at most `MANIFESTS_DELETED_PER_COMMIT` manifests, each older than `MANIFEST_RETENTION_MS`.
+        Uploads of stages before the end of the log are deleted once in `UPLOAD_CLEANUP_SECONDS`.
+        """
         assert self.last is not None
         with contextlib.suppress(Retry):
             for _ in range(min(len(self._obsolete), MANIFESTS_DELETED_PER_COMMIT)):
@@ -434,6 +479,7 @@ class HdfsCommitLog:
                 self._cleaned_up = time.monotonic()
 
     def _read_manifest(self, name: str) -> Manifest:
+        """Return the manifest of that file name. Raises Retry or FlafkaError, as `decode_manifest`."""
         path = self._manifest_path(name)
         return decode_manifest(path, self._hdfs.read(path), self.assignment)
 
@@ -444,6 +490,10 @@ class HdfsCommitLog:
         )
 
     def _conflict(self, manifest: Manifest, why: str = "") -> Conflict:
+        """Return the Conflict to raise for a manifest, and have the next `commit` call `recover` first.
+
+        `why` is the end of its text. If empty, the reason is the fence, or else another owner's commit.
+        """
         self._recovered = False
         if not why and self.is_fenced:
             why = (
@@ -458,7 +508,7 @@ class HdfsCommitLog:
 
 
 def decode_manifest(path: str, content: bytes | None, assignment: Assignment) -> Manifest:
-    """Return the manifest of a file of a group's commit log.
+    """Return the manifest of a file of a group's commit log; `path` is for the error, `assignment` for its remedy.
 
     Raises Retry if the content is None, as the file is gone, and FlafkaError if it is damaged or of another version.
     """
@@ -487,9 +537,11 @@ def reset_command(assignment: Assignment, offset: int) -> str:
 def find_newest_log(
     hdfs: FileSystem, state: str, assignment: Assignment, log: logging.Logger
 ) -> tuple[HdfsCommitLog, list[HdfsCommitLog]]:
-    """Return the newest commit log of a partition, and the fenced ones before it, all of them recovered.
+    """Return the newest commit log of a partition, and the fenced ones before it, oldest first.
 
-    Fences are followed, to later epochs and to other directories. The newest log may not have begun yet.
+    All of them are recovered; the newest log may not have begun yet. The search begins in the directory `state`, at
+    the latest epoch that has begun. Fences are followed, to later epochs and to other directories. Raises Retry, and
+    FlafkaError for a damaged manifest.
     """
     fenced: list[HdfsCommitLog] = []
     while True:
@@ -506,7 +558,7 @@ def find_latest_epoch(hdfs: FileSystem, state: str, assignment: Assignment) -> i
     """Return the latest epoch in which a log of that partition has begun, at least the epoch of the assignment.
 
     An empty directory does not count: its owner was killed before the log began, or is about to begin it. That owner
-    fences the logs of earlier epochs.
+    fences the logs of earlier epochs. Raises Retry.
     """
     for epoch in list_epochs(hdfs, state, assignment):
         if epoch <= assignment.generation.epoch:
@@ -517,7 +569,7 @@ def find_latest_epoch(hdfs: FileSystem, state: str, assignment: Assignment) -> i
 
 
 def list_epochs(hdfs: FileSystem, state: str, assignment: Assignment) -> list[int]:
-    """Return the epochs in which the group has logs of any partition, the latest first."""
+    """Return the epochs in which the group has logs of any partition of the topic, the latest first. Raises Retry."""
     return sorted(
         (int(s.name) for s in hdfs.list(epochs_directory(state, assignment)) if s.name.isdecimal()), reverse=True
     )

@@ -200,7 +200,7 @@ class HdfsConfig(Config):
         return self._file_settings
 
     def bucket_path(self) -> BucketPath:
-        """Return the path of a file up to the unique part of its name."""
+        """Return the pattern of a file's path up to the unique part of its name: hdfs.path and hdfs.filePrefix."""
         return BucketPath(
             f"{self.location.path}/{self.file_prefix}",
             time_zone=self.time_zone,
@@ -210,7 +210,7 @@ class HdfsConfig(Config):
         )
 
     def uses_headers(self) -> dict[str, frozenset[str]]:
-        """Return, by option, the headers that its escapes need."""
+        """Return, by option, the names of the headers that its escapes, or its column, need."""
         patterns = {"hdfs.path": self.path, "hdfs.filePrefix": self.file_prefix}
         local = self.use_local_time_stamp
         columns = {f"serializer.columns.{header}": frozenset({header}) for header in self.columns}
@@ -277,7 +277,7 @@ class HdfsConfig(Config):
         )
 
     def _warn_of_names(self) -> Iterator[Problem]:
-        """Yield warnings of names by which Spark, Hive and Hadoop ignore or misread files."""
+        """Yield warnings of names by which Spark, Hive and Hadoop ignore files, or read them as compressed or not."""
         ignored = "begins with {!r}: Spark, Hive and MapReduce ignore such {}"
         if self.file_prefix[0:1] in HIDDEN:
             message = ignored.format(self.file_prefix[0], "files")

@@ -43,18 +43,22 @@ class NoDirectory(Refused):
 class FileSystem(Protocol):
     """File system of the HDFS sink. Any thread may call it.
 
-    Calls raise Retry, or Refused, with a sentence for any failure. A call that raises may have been executed. A call
-    that returns is durable.
+    Calls raise Retry for a failure that may pass, and Refused for one that lasts. The text is a sentence. A call that
+    raises may have been executed. A call that returns is durable.
     """
 
     _threads: ThreadPoolExecutor
 
     def close(self) -> None:
-        """Release threads and connections."""
+        """Cancel calls that have not begun, wait for the running ones, and release threads and connections."""
         self._threads.shutdown(wait=True, cancel_futures=True)
 
     def each(self, function: Callable[[T], R], items: Iterable[T]) -> list[R]:
-        """Return the results of parallel calls, one for each item. After a failure, no more calls begin."""
+        """Call the function in parallel for each item, and return the results in the order of the items.
+
+        After a failure no more calls begin. Once the running ones have ended, the error of the first failed item is
+        raised.
+        """
         items = list(items)
         if len(items) == 1:
             return [function(items[0])]
@@ -69,7 +73,11 @@ class FileSystem(Protocol):
         return [future.result() for future in futures]
 
     def upload(self, path: str, data: bytes | Path) -> str:
-        """Write a new file and return its path: `path`, perhaps with a suffix."""
+        """Write a new file and return its path: `path`, perhaps with a suffix. Creates missing parent directories.
+
+        `data` is the content, or a local file that has it; a local file that is missing counts as empty. Raises
+        Retry.
+        """
 
     def status(self, path: str) -> Status | None:
         """Return the status of a file or directory; None if it does not exist."""
@@ -81,13 +89,15 @@ class FileSystem(Protocol):
         """Return the content of a small file; None if it does not exist."""
 
     def rename(self, source: str, target: str) -> bool:
-        """Move a file, atomically; if the target is a directory, into that.
+        """Move a file, atomically and without overwriting; if the target is a directory, into that.
 
-        Return False if the target exists, or the source or the target's directory does not exist.
+        Return False if the target exists, or the source or the target's directory does not exist. Raises Retry, and
+        Refused as for a quota.
         """
 
     def mkdirs(self, path: str) -> None:
-        """Create a directory and its parents. Raises NoDirectory if there cannot be a directory at that path."""
+        """Create a directory and its parents. Idempotent. Raises NoDirectory if there can be no directory at that
+        path."""
 
     def adopt(self, file: str, directory: str) -> None:
         """Give a file below `.flafka` the group and ACL of files that are created in that directory.
@@ -96,10 +106,10 @@ class FileSystem(Protocol):
         """
 
     def delete(self, path: str) -> None:
-        """Delete a file, or a directory and its content. Idempotent."""
+        """Delete a file, or a directory and its content. Idempotent: a path that does not exist is no error."""
 
     def check_writable(self, path: str) -> None:
-        """Raise Retry if the user may not create files in that directory."""
+        """Raise Retry if this user may not create files in the directory."""
 
 
 PRIVATE = ".flafka"
@@ -113,8 +123,8 @@ def private_directory(path: str) -> str:
 
 
 def is_too_open(mode: int) -> bool:
-    """Return True for the mode of a private directory that others may read and not write.
+    """Return True if a mode lets the group or others read a private directory, and neither of them write to it.
 
-    If others may write, an operator has opened the directory to several users that write below one path.
+    If they may write, an operator has opened the directory to several users that write below one path.
     """
     return bool(mode & 0o77) and not mode & 0o22

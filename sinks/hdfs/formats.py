@@ -52,14 +52,18 @@ class CompressedFile(FileWriter):
         self._empty = True
 
     def add(self, records: Any) -> Buffer:
-        """Append records, and return a compressed part once there are enough."""
+        """Append records, and return a compressed part once `COMPRESSED_PART_BYTES` are buffered; until then no
+        bytes."""
         self._append(self._inner.add(records))
         data = self._compress() if self._buffered >= COMPRESSED_PART_BYTES else b""
         self.buffered_bytes = self._buffered + self._inner.buffered_bytes
         return data
 
     def close(self) -> Buffer:
-        """Return the last part. An empty file gets an empty part, as zero bytes are no compressed file."""
+        """Return the last part, or no bytes if all were returned.
+
+        A file without records gets an empty part, as zero bytes are no compressed file.
+        """
         self._append(self._inner.close())
         return self._compress() if self._buffered or self._empty else b""
 
@@ -68,6 +72,7 @@ class CompressedFile(FileWriter):
         self._buffered += len(data)
 
     def _compress(self) -> bytes:
+        """Return the compressed form of the buffered parts, and clear them."""
         data = self._codec.compress(b"".join(self._parts))
         self._parts.clear()
         self._buffered, self._empty = 0, False

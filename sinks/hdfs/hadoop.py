@@ -31,13 +31,14 @@ class HadoopConfiguration:
                 self._values |= read_properties(path)
 
     def get(self, name: str, default: str = "") -> str:
-        """Return the value of a property, with its references resolved."""
+        """Return the value of a property, with its `${…}` references resolved; `default` if it is not set."""
         return resolve_property(self._values, name, default)
 
     def file_settings(self) -> dict[str, str]:
-        """Return settings of new files, as of Hadoop's client: `umask` in octal, `replication` and `blocksize`.
+        """Return settings of new files, as of Hadoop's client: `umask`, `replication` and `blocksize`.
 
-        Settings that are not configured are left out. Raises ValueError for a value that Hadoop refuses, too.
+        Values are texts: the umask in octal, the size in bytes. Settings that are not configured are left out. Raises
+        ValueError for a value that Hadoop refuses, too.
         """
         settings = {
             "umask": _umask(self.get("fs.permissions.umask-mode", self.get("dfs.umaskmode"))),
@@ -49,10 +50,10 @@ class HadoopConfiguration:
         return {name: value for name, value in settings.items() if value}
 
     def http_servers(self, authority: str) -> str | None:
-        """Return the HTTP servers of `hdfs://<authority>`, as in hdfs.webhdfs; without a port if none is configured.
+        """Return the HTTP servers of `hdfs://<authority>`, with commas, as in hdfs.webhdfs.
 
         `authority` is a nameservice, or `host` or `host:port` of a NameNode's RPC server; if empty, that of
-        fs.defaultFS. Return None if that names no NameNode.
+        fs.defaultFS. A server has no port if none is configured. Return None if no NameNode is named.
         """
         default = self._default()
         authority = authority or default
@@ -70,7 +71,10 @@ class HadoopConfiguration:
         return self.default_server(host)
 
     def default_server(self, host: str) -> str:
-        """Return the HTTP server of a NameNode on a host that is not configured, with the port of any host if set."""
+        """Return the HTTP server of a NameNode on a host that is not configured.
+
+        It has the configured port only if that is for any address, and else no port.
+        """
         kind = "https" if self._is_https_only() else "http"
         configured, _, port = self.get(f"dfs.namenode.{kind}-address").partition(":")
         address = f"{host}:{port}" if port and configured in _ANY_ADDRESS else host
@@ -83,7 +87,7 @@ class HadoopConfiguration:
         return "" if value.partition(":")[0] in ("", "file", "hdfs", "webhdfs", "swebhdfs") else value
 
     def nameservice_servers(self, name: str) -> str | None:
-        """Return the HTTP servers of all NameNodes of a nameservice; None if it is not configured."""
+        """Return the HTTP servers of all NameNodes of a nameservice, with commas; None if it is not configured."""
         if name not in _names(self.get("dfs.nameservices")):
             return None
         members = _names(self.get(f"dfs.ha.namenodes.{name}"))
@@ -91,12 +95,13 @@ class HadoopConfiguration:
         return ",".join(address for address in addresses if address) or None
 
     def _suffixes(self) -> list[str]:
-        """Return the suffixes of the names of each NameNode's properties."""
+        """Return the suffixes of property names, one for each NameNode and nameservice, as `.nameservice1.nn1`."""
         services = _names(self.get("dfs.nameservices"))
         members = [f".{s}.{member}" for s in services for member in _names(self.get(f"dfs.ha.namenodes.{s}"))]
         return [*members, *(f".{service}" for service in services)]
 
     def _rpc(self, suffix: str) -> str:
+        """Return the RPC address of the NameNode with this suffix, with its port; empty if it is not configured."""
         address = self.get(f"dfs.namenode.rpc-address{suffix}")
         return address and _with_port(address)
 
@@ -112,7 +117,10 @@ class HadoopConfiguration:
         return rest.partition("/")[0] if scheme in ("hdfs", "webhdfs", "swebhdfs") else ""
 
     def _http(self, suffix: str, host: str = "") -> str | None:
-        """Return the HTTP address of one NameNode; without a port if only its RPC address is configured."""
+        """Return the HTTP address of the NameNode with this suffix; None if neither host nor `host` is known.
+
+        It has no port if only the RPC address is configured, and begins with `https://` if HTTP is off.
+        """
         kind = "https" if self._is_https_only() else "http"
         rpc_host = self._rpc(suffix).partition(":")[0] or host
         configured, _, port = self.get(f"dfs.namenode.{kind}-address{suffix}").partition(":")
@@ -128,7 +136,10 @@ def _with_port(address: str) -> str:
 
 
 def _umask(text: str) -> str:
-    """Return a umask in octal, from octal (`027`) or from the permissions that remain (`u=rwx,g=rx,o=`)."""
+    """Return a umask in octal, from octal (`027`) or from the permissions that remain (`u=rwx,g=rx,o=`).
+
+    An empty text stays empty. Raises ValueError for any other text.
+    """
     if re.fullmatch("[0-7]{0,4}", text):
         return text
     mask = 0o777
@@ -146,7 +157,10 @@ def _umask(text: str) -> str:
 
 
 def _bytes(text: str) -> str:
-    """Return the number of bytes of a size in Hadoop's notation, such as `128m`."""
+    """Return the number of bytes, as a text, of a size in Hadoop's notation, such as `128m`.
+
+    An empty text stays empty. Raises ValueError for any other text.
+    """
     if not text:
         return ""
     match = re.fullmatch("([0-9]+)([kmgtpe]?)", text.lower())

@@ -41,7 +41,11 @@ class LocalDisk(FileSystem):
         self._private: set[Path] = set()
 
     def upload(self, path: str, data: bytes | Path) -> str:
-        """Write a new file and return its path. Durable."""
+        """Write a new file, durably, and return `path`. Creates missing parent directories.
+
+        A local file `data` that does not exist counts as empty. Raises Refused if `path` exists, and Retry for a
+        failure that may pass.
+        """
         with _converted_errors(f"write {path}"):
             self._make_directory(Path(path).parent)
             with Path(path).open("xb") as written:
@@ -64,7 +68,7 @@ class LocalDisk(FileSystem):
                 return None
 
     def list(self, path: str) -> list[Status]:
-        """Return the entries of a directory, sorted by name; an empty list if it does not exist."""
+        """Return the entries of a directory, sorted by name; an empty list if it does not exist or is a file."""
         with _converted_errors(f"list {path}"):
             try:
                 entries = list(os.scandir(path))
@@ -77,7 +81,7 @@ class LocalDisk(FileSystem):
             return statuses
 
     def read(self, path: str) -> bytes | None:
-        """Return the content of a small file; None if it does not exist."""
+        """Return the content of a small file; None if it does not exist or is a directory."""
         with _converted_errors(f"read {path}"):
             try:
                 return Path(path).read_bytes()
@@ -85,7 +89,10 @@ class LocalDisk(FileSystem):
                 return None
 
     def rename(self, source: str, target: str) -> bool:
-        """Move a file, overwriting nothing, as specified by `FileSystem.rename`."""
+        """Move a file without overwriting; if the target is a directory, into that.
+
+        Return False if another file has the target's name, or the source or the target's directory does not exist.
+        """
         with _converted_errors(f"rename {source} to {target}"):
             if Path(target).is_dir():
                 target = f"{target}/{Path(source).name}"
@@ -102,7 +109,8 @@ class LocalDisk(FileSystem):
         return True
 
     def mkdirs(self, path: str) -> None:
-        """Create a directory and its parents. Raises NoDirectory if there cannot be a directory at that path."""
+        """Create a directory and its parents. Idempotent. Raises NoDirectory if there can be no directory at that
+        path."""
         try:
             with _converted_errors(f"create the directory {path}"):
                 self._make_directory(Path(path))
@@ -112,7 +120,8 @@ class LocalDisk(FileSystem):
             raise
 
     def _make_directory(self, path: Path) -> None:
-        """Create a directory, and restrict the private directory in its path to this user."""
+        """Create a directory and its parents, and restrict the private directory in its path to this user. Raises
+        OSError."""
         private = next((parent for parent in (path, *path.parents) if parent.name == PRIVATE), None)
         if private is not None and private not in self._private:
             make_directory(private.parent)
@@ -125,7 +134,10 @@ class LocalDisk(FileSystem):
         make_directory(path)
 
     def adopt(self, file: str, directory: str) -> None:
-        """Give a file the group and ACL of files that are created in that directory. Best-effort."""
+        """Give a file the group of a set-group-id directory, and the directory's default ACL.
+
+        A group that this user may not give is left out silently. Raises Retry or Refused for any other failure.
+        """
         with _converted_errors(f"give {file} the group of {directory}"):
             status = Path(directory).stat()
             if status.st_mode & stat.S_ISGID and Path(file).stat().st_gid != status.st_gid:
@@ -135,7 +147,7 @@ class LocalDisk(FileSystem):
                 os.setxattr(file, "system.posix_acl_access", acl)
 
     def delete(self, path: str) -> None:
-        """Delete a file, or a directory and its content. Idempotent."""
+        """Delete a file, or a directory and its content. Idempotent: a path that does not exist is no error."""
         deleted = Path(path)
         with _converted_errors(f"delete {path}"):
             try:
@@ -155,7 +167,8 @@ class LocalDisk(FileSystem):
 
 @contextlib.contextmanager
 def _converted_errors(action: str) -> Iterator[None]:
-    """Raise Retry, or Refused, instead of OSError; the text begins with "cannot" and the action."""
+    """Raise Refused instead of OSError, and Retry for the errors in `TRANSIENT`. The text begins with "cannot" and
+    `action`."""
     try:
         yield
     except OSError as e:
@@ -165,7 +178,10 @@ def _converted_errors(action: str) -> Iterator[None]:
 
 
 def _default_acl(directory: Path) -> bytes | None:
-    """Return the ACL of a file that is created in this directory with mode 666; None without a default ACL."""
+    """Return the ACL of a file created in this directory with mode 666, as bytes of the extended attribute.
+
+    Return None without a default ACL, and on systems other than Linux.
+    """
     if not hasattr(os, "getxattr"):  # not Linux
         return None
     try:
@@ -184,6 +200,7 @@ def _status(name: str, result: os.stat_result) -> Status:
 
 
 def _is_same_file(first: str, second: str) -> bool:
+    """Return True if both paths lead to one inode; False if one of them does not exist."""
     try:
         return Path(first).samefile(second)
     except FileNotFoundError:

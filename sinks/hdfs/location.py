@@ -32,7 +32,7 @@ class Location(NamedTuple):
 
 
 def checked_path(value: str) -> str:
-    """Return the path. Raises ValueError if it can name no directory, on any server."""
+    """Return the text of hdfs.path unchanged. Raises ValueError if it can name no directory, on any server."""
     scheme, authority, path = _url(value)
     if scheme not in _SCHEMES:
         hint = f"`hadoop distcp` copies from there to {scheme}:"
@@ -52,7 +52,7 @@ def checked_path(value: str) -> str:
 
 
 def checked_names(text: str) -> str:
-    """Return the text. Raises ValueError if it can be no path on HDFS, for any values of its escapes."""
+    """Return the text unchanged. Raises ValueError if it can be no path on HDFS, for any values of its escapes."""
     BucketPath(text)
     sample = BucketPath(re.sub(r"%\[\w+\]", "host", text), local_time=True, now=lambda: 0).resolve({})
     if ":" in sample:
@@ -73,7 +73,9 @@ def checked_names(text: str) -> str:
 def locate(value: str, webhdfs: str | None, proxy_user: str | None) -> tuple[Location, bool]:
     """Return the location of a path that `checked_path` has accepted, and True if the NameNode's host is assumed.
 
-    Without any configuration, a NameNode on this host is assumed. Raises ValueError if the servers are unknown.
+    `webhdfs` is the option hdfs.webhdfs, which replaces the servers of the path; None if unset. `proxy_user`
+    determines the home directory of a relative path. Without any configuration, a NameNode on this host is assumed.
+    Raises ValueError if the servers are unknown or badly written.
     """
     scheme, authority, path = _url(value)
     if scheme == "file":
@@ -109,7 +111,10 @@ def locate(value: str, webhdfs: str | None, proxy_user: str | None) -> tuple[Loc
 
 
 def _url(value: str) -> tuple[str | None, str, str]:
-    """Return scheme, authority and path, split as by Hadoop. A path without the first two may be relative."""
+    """Return scheme in lower case (None without one), authority and path, split as by Hadoop.
+
+    The path is `/` if empty, and may be relative if the text has neither of the first two.
+    """
     match = _URL.fullmatch(value)
     assert match is not None
     scheme, authority, path = match.groups()
@@ -117,7 +122,10 @@ def _url(value: str) -> tuple[str | None, str, str]:
 
 
 def _home(proxy_user: str | None) -> str:
-    """Return the home directory on HDFS, in which relative paths begin."""
+    """Return the home directory on HDFS, in which relative paths begin, with `%` doubled as in a pattern.
+
+    Raises ValueError for a user without a name.
+    """
     try:
         name = user_name(proxy_user)
     except FlafkaError as e:

@@ -35,7 +35,8 @@ class SequenceFile(Serializer):
         self.suffix = codec.extension if codec else ""
 
     def records(self, batch: Batch) -> Serialized:
-        """Return keys and values; in a file without compression, with their lengths before them."""
+        """Return keys, lengths of values, and values; in a file without compression, with record and key lengths
+        first."""
         keys, sizes = number_bytes(_times(batch).astype(">i8")), byte_lengths(batch.bodies)
         size = encode_numbers(sizes, vint) if self._text else number_bytes(sizes.astype(">i4"))
         if self._codec is not None:
@@ -45,7 +46,7 @@ class SequenceFile(Serializer):
         return as_records(join_columns(record_lengths, KEY_BYTES.to_bytes(4, "big"), keys, size, batch.bodies))
 
     def writer(self, kind: str) -> FileWriter:
-        """Return the writer of one file."""
+        """Return the writer of one file, in blocks if there is a codec. `kind` has no effect."""
         header = _header("Text" if self._text else "BytesWritable", self._codec)
         return PlainFile(header) if self._codec is None else BlockFile(header, self._codec)
 
@@ -58,7 +59,7 @@ class PlainFile(FileWriter):
         self.header, self._since = header + self._sync, 0
 
     def add(self, records: Serialized) -> Buffer:
-        """Return the records, with a sync marker after each `SYNC_INTERVAL_BYTES`."""
+        """Return the records, with a sync marker behind each record that completes `SYNC_INTERVAL_BYTES`."""
         parts: list[Buffer] = []
         begin, ends = 0, records.ends
         while begin < len(ends):
@@ -75,7 +76,7 @@ class PlainFile(FileWriter):
         return b"".join(parts) if len(parts) > 1 else parts[0]
 
     def close(self) -> Buffer:
-        """Return a last sync marker, as Flume writes it."""
+        """Return a last sync marker, as Flume writes it; no bytes if the file ends with one, or has no records."""
         return SYNC_ESCAPE + self._sync if self._since else b""
 
 
@@ -88,7 +89,10 @@ class BlockFile(BlockWriter):
         self.header, self._codec = header + self._sync, codec
 
     def block(self, records: Serialized) -> bytes:
-        """Return a sync marker, the count, and lengths and bytes of keys and values, each compressed."""
+        """Return one block: a sync marker, the number of records, then lengths and bytes of keys and of values.
+
+        Each of these four parts is compressed, with its length before it.
+        """
         data = np.frombuffer(records.data, np.uint8)
         starts = np.concatenate((np.zeros(1, np.int64), records.ends[:-1]))
         key_indexes = starts[:, None] + np.arange(KEY_BYTES)
@@ -108,12 +112,14 @@ class BlockFile(BlockWriter):
 
 
 def _header(value: str, codec: Codec | None) -> bytes:
+    """Return the header of a file up to its sync marker; `value` is the class name of values, without package."""
     compression = b"\1\1" + _text(codec.java) if codec else b"\0\0"
     classes = _text("org.apache.hadoop.io.LongWritable") + _text(f"org.apache.hadoop.io.{value}")
     return b"SEQ\x06" + classes + compression + bytes(4)
 
 
 def _times(batch: Batch) -> npt.NDArray[np.int64]:
+    """Return each event's time in milliseconds: its header `timestamp` if valid, else its arrival in the channel."""
     assert batch.origin is not None
     text = batch.header("timestamp").dictionary_decode()
     # An event without a valid time gets another key; Flume would retry it forever.
@@ -133,4 +139,5 @@ def vint(number: int) -> bytes:
 
 
 def _text(text: str) -> bytes:
+    """Return Hadoop's form of an ASCII text: its length as VInt, and its bytes."""
     return vint(len(text)) + text.encode()

@@ -110,7 +110,11 @@ class HdfsSink(CommittingSink[HdfsConfig]):
     # --- lifecycle
 
     def open(self) -> None:
-        """Connect to the NameNode and create a staging directory."""
+        """Connect to HDFS, read the status of the path's fixed part, and create a staging directory.
+
+        Raises Retry if HDFS does not answer or the staging directory cannot be used. Logs a warning for an unknown
+        hdfs.roundUnit.
+        """
         if self.config.round and self.config.round_unit not in ROUND_UNITS:
             self.log.warning(
                 "hdfs.roundUnit %r is none of second, minute and hour: times are not rounded", self.config.round_unit
@@ -120,7 +124,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         self._staging = Staging(Path(self.config.staging_dir or tempfile.gettempdir()), self._format, self.clock)
 
     def close(self) -> None:
-        """Drop uncommitted files from the staging directory; the next owner removes uploads from HDFS."""
+        """Drop uncommitted files from the staging directory; the next owner removes uploads from HDFS. Idempotent."""
         self._commit_logs.clear()
         self._full.clear()
         if self._staging is not None:
@@ -131,7 +135,8 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             self._hdfs = None
 
     def check_connectivity(self) -> Iterator[str]:
-        """Yield the reasons why the path cannot be created on HDFS, or files cannot be staged."""
+        """Yield the reasons why the path cannot be created on HDFS, or files cannot be staged; nothing if both can be
+        done."""
         staging = Path(self.config.staging_dir or tempfile.gettempdir()).absolute()
         if not is_writable(staging):
             yield f"cannot write into the staging directory {staging}"
@@ -148,6 +153,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             yield str(e)
 
     def _connect(self) -> FileSystem:
+        """Return a new client of the configured file system: local disk for `file:`, else WebHDFS. Raises Retry."""
         config, location = self.config, self.config.location
         if location.scheme == "file":
             return LocalDisk(config.threads)
@@ -162,7 +168,10 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         )
 
     def _fetch(self, url: str) -> bytes:
-        """Return the content at a URL, which may be one of HDFS. Raises Retry if it cannot be fetched."""
+        """Return the content at the URL of an Avro schema. Raises Retry if it cannot be fetched.
+
+        A URL of HDFS is read from the HDFS of this sink, whatever server the URL names.
+        """
         if not url.startswith(("hdfs://", "webhdfs://", "swebhdfs://")):
             return serializers.fetch_schema(url)
         assert self._hdfs is not None
@@ -173,11 +182,15 @@ class HdfsSink(CommittingSink[HdfsConfig]):
     # --- writing
 
     def uses_headers(self) -> dict[str, frozenset[str]]:
-        """Return, by option, the headers that its escapes need."""
+        """Return, by option, the names of the headers that the escapes of this option need."""
         return self.config.uses_headers()
 
     def write(self, batch: Batch) -> None:
-        """Write the events to files of the staging directory. Raises Rejected for events without a valid path."""
+        """Append the events to files of the staging directory, one for each path and kind.
+
+        Raises Retry if the staging disk is full or fails. Raises Rejected, after the other events were written, for
+        events without a valid path or schema, or whose directory cannot exist.
+        """
         assert self._staging is not None
         assert batch.origin is not None
         partition = batch.origin.partition
@@ -212,7 +225,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             raise Rejected(rejected)
 
     def _warn_of_hidden(self, bucket: str) -> None:
-        """Log, at a limited rate, that readers ignore files at this path."""
+        """Log, at a limited rate, that readers ignore files at this path if headers put a hidden name into it."""
         names = bucket[len(self.root) :].split("/")
         if any(name[0:1] in HIDDEN and "=" not in name for name in names) and self.config.uses_headers():
             self.warn_rate_limited(
@@ -220,7 +233,11 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             )
 
     def _check_directory(self, path: str) -> None:
-        """Raise ValueError, with a sentence about the event, if its directory still cannot be created."""
+        """Create a directory at which a commit has failed; do nothing for any other directory.
+
+        Raises ValueError, with a sentence about the event, if it cannot be created at all, and Retry for other
+        failures.
+        """
         if path not in self._refused_directories:
             return
         assert self._hdfs is not None
@@ -232,7 +249,8 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         self._refused_directories.discard(path)
 
     def destinations(self, batch: Batch) -> list[dict[str, str]]:
-        """Return the directory of each event's file."""
+        """Return a mapping for each event: `path` is the directory of its file, or `rejected` the reason why it has
+        no path."""
         paths, codes = self._paths.resolve_batch(batch)
         destinations = [
             {"rejected": str(path)} if isinstance(path, ValueError) else {"path": posixpath.dirname(path)}
@@ -243,7 +261,9 @@ class HdfsSink(CommittingSink[HdfsConfig]):
     def trace(self, assignment: Assignment, id: EventId, batch: Batch | None) -> list[dict[str, Any]]:
         """Return the files that have the event's record. Formats keep no ids, so that the line is unknown.
 
-        If the last commit is below another root, as before a change of hdfs.path, that root is searched, too.
+        If the last commit is below another root, as before a change of hdfs.path, that root is searched, too. The
+        event's path narrows the search; it is unknown without `batch` and with hdfs.useLocalTimeStamp. The only
+        result is `missing` if the event has no valid path. Raises Retry.
         """
         bucket = None
         if batch is not None and not self.config.use_local_time_stamp:
@@ -257,7 +277,10 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             return trace_record(hdfs, states, assignment, id, bucket)
 
     def _targets(self, batch: Batch) -> tuple[list[tuple[str | ValueError, str | ValueError]], Any]:
-        """Return path and kind of each file that the batch needs, and for each event the index of its file."""
+        """Return path and kind of each file that the batch may need, and for each event the index of its file.
+
+        An error in place of a path or kind is the reason to reject the events of that file.
+        """
         paths, codes = self._paths.resolve_batch(batch)
         if (by_kind := self._format.kinds(batch)) is None:
             return [(path, "") for path in paths], codes
@@ -266,12 +289,18 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         return [(path, kind) for path in paths for kind in kinds], codes
 
     def _note_size(self, partition: int, file: OpenFile) -> None:
+        """Note that the partition is due, if this file has reached rollSize or rollCount."""
         size, count = self.config.roll_size, self.config.roll_count
         if (size and file.size >= size) or (count and file.events >= count):
             self._full.add(partition)
 
     def due_partitions(self) -> set[int]:
-        """Return the partitions with a file that has to be closed, or all while the staging disk is nearly full."""
+        """Return the partitions whose files have to be closed.
+
+        All are due while the staging disk is nearly full, or writers buffer too much. Else a partition is due that
+        has a file of rollSize or rollCount, or of an age or idle time as configured. Beyond maxOpenFiles, the
+        partition with the most open files is due as well.
+        """
         assert self._staging is not None
         partitions, now = self._staging.partitions, self.clock()
         if partitions and self._staging.is_low():
@@ -282,18 +311,22 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         return due
 
     def _is_old(self, part: OpenFiles, now: float) -> bool:
+        """Return True if the partition's files are as old as rollInterval, or one was not written for idleTimeout.
+
+        The limit of the age is a day at most. Both options are in seconds; 0 is no limit.
+        """
         interval, idle = self.config.roll_interval or MAX_FILE_AGE_SECONDS, self.config.idle_timeout
         if now - part.since >= min(interval, MAX_FILE_AGE_SECONDS):
             return True
         return bool(idle) and any(now - file.last_write >= idle for file in part.files.values())
 
     def commit_condition(self) -> str:
-        """Return until when events stay in the channel: until a file is closed."""
+        """Return the text "until a file is closed", with the seconds of rollInterval, or idleTimeout, if set."""
         seconds = self.config.roll_interval or self.config.idle_timeout
         return f"until a file is closed{f', after up to {seconds} s' if seconds else ''}"
 
     def reset(self, partition: int | None = None) -> None:
-        """Drop the files in the staging directory of this partition, or of all."""
+        """Drop the files in the staging directory of this partition, or of all partitions if None."""
         assert self._staging is not None
         for number in list(self._staging.partitions) if partition is None else [partition]:
             self._staging.drop(number)
@@ -302,7 +335,11 @@ class HdfsSink(CommittingSink[HdfsConfig]):
     # --- delivering
 
     def stage(self, assignment: Assignment, offsets: OffsetRange) -> Receipt:
-        """Upload the partition's files to a hidden directory. Raises Retry if HDFS does not have all their bytes."""
+        """Upload the partition's files to a hidden directory, drop the local ones, and return the receipt.
+
+        `Receipt.staged` is the manifest to commit; it has no files if no event was written. Raises Retry if a disk or
+        HDFS fails, or HDFS does not have all the bytes.
+        """
         assert self._staging is not None
         assert self._hdfs is not None
         hdfs, part = self._hdfs, self._staging.partitions.get(assignment.partition)
@@ -332,7 +369,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
 
     @property
     def commit_log(self) -> str:
-        """Directory of the commit logs, with the kind of its file system."""
+        """Directory of the commit logs behind the kind of its file system, as `hdfs:/events/.flafka` or `file:…`."""
         return f"{self._kind}:{self.state}"
 
     @property
@@ -340,11 +377,12 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         return "file" if self.config.location.scheme == "file" else "hdfs"
 
     def resume(self, committed: Assignment) -> Assignment:
-        """Finish the last commit, and return the assignment at the end of the commit log.
+        """Finish the last commit, fence earlier epochs, and return the assignment at the end of the commit log.
 
-        The log has a later epoch than the group's offset if the group was deleted, or if others committed for it.
-        Fences earlier epochs, whose owners can commit no more. Raises CommitLogMoved for a log in another directory,
-        from which only `move_commit_log` moves it, and Retry while another owner begins a later epoch.
+        The log has a later epoch than the group's offset if the group was deleted, or if another sink of the group
+        has committed. If committed files have vanished, a log of a new epoch begins at their first record. Raises
+        CommitLogMoved for a log in another directory, from which only `move_commit_log` moves it. Raises Retry if
+        HDFS fails, or while another owner begins a later epoch.
         """
         assert self._hdfs is not None
         commit_log, _, start = self._find_log(committed)
@@ -368,14 +406,15 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         return resumed
 
     def has_commit_log(self, committed: Assignment) -> bool:
-        """Return True if the newest log of that partition is below hdfs.path."""
+        """Return True if the newest log of that partition, begun or not, is below hdfs.path. Raises Retry."""
         return self._find_log(committed)[0].state == self.state
 
     def move_commit_log(self, committed: Assignment) -> Assignment | None:
-        """Continue a commit log of another directory in this one, in a new epoch; None if it is here already.
+        """Continue a commit log of another directory in this one, and return the assignment in its new epoch.
 
-        The old log gets a fence, which names the new log, once a rename here has succeeded. A move that was
-        interrupted is finished by the next call.
+        Return None if the log, and all fenced logs before it, are here already. The old log gets a fence, which names
+        the new log, once a rename here has succeeded. A move that was interrupted is finished by the next call.
+        Raises Retry if HDFS fails or another owner is faster.
         """
         commit_log, fenced, start = self._find_log(committed)
         if commit_log.state == self.state:
@@ -389,7 +428,12 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         return self._resumed(commit_log, commit_log.begin(start))
 
     def _find_log(self, committed: Assignment) -> tuple[HdfsCommitLog, list[HdfsCommitLog], Assignment]:
-        """Return the newest log of a partition, the fenced logs before it, and the assignment at their end."""
+        """Return the newest log of a partition, the fenced logs before it, and the assignment where it begins.
+
+        The search begins in the directory that the group's offset names. The assignment has the greater of the
+        group's offset and the end of the fenced logs. A group's offset of another epoch does not count; without any
+        offset, it has None. Also fences logs of earlier epochs in the directories of the fenced logs. Raises Retry.
+        """
         assert self._hdfs is not None
         generation, next_offset = committed.generation, committed.next_offset
         kind, _, state = generation.commit_log.partition(":")
@@ -415,9 +459,10 @@ class HdfsSink(CommittingSink[HdfsConfig]):
     def _replace_log(
         self, state: str, old: HdfsCommitLog, next_offset: int | None
     ) -> tuple[HdfsCommitLog, Assignment]:
-        """Fence a log. Return the next one, in the directory `state`, and the assignment at which that begins.
+        """Fence the log `old`; return the log of the next epoch, in `state`, and the assignment where it begins.
 
-        Raises Retry if another owner is faster.
+        Nothing is fenced unless a rename in `state` succeeds. Raises Retry if that fails, or if another owner is
+        faster.
         """
         assert self._hdfs is not None
         epoch = next_epoch(old.assignment.generation.epoch)
@@ -434,11 +479,16 @@ class HdfsSink(CommittingSink[HdfsConfig]):
         return commit_log, commit_log.assignment.with_offset(next_offset, _last_before(next_offset, [old]))
 
     def _resumed(self, commit_log: HdfsCommitLog, next_offset: int | None) -> Assignment:
+        """Return the assignment of a log of this sink, with its generation, that offset, and the last record before
+        it if known."""
         owned = commit_log.assignment.replace(commit_log=self.commit_log)
         return owned.with_offset(next_offset, _last_before(next_offset, [commit_log]))
 
     def _fence_earlier(self, commit_log: HdfsCommitLog, successor: HdfsCommitLog, next_offset: int | None) -> None:
-        """Fence the logs of epochs before `commit_log` in its directory. The next one begins at `next_offset`."""
+        """Fence the logs of epochs before `commit_log` in its directory. The next one begins at `next_offset`.
+
+        The fences name `successor`. Records from `next_offset` on, 0 if None, are redelivered. Raises Retry.
+        """
         assert self._hdfs is not None
         state, assignment = commit_log.state, commit_log.assignment
         for epoch in sorted({0, *list_epochs(self._hdfs, state, assignment)}):
@@ -449,7 +499,8 @@ class HdfsSink(CommittingSink[HdfsConfig]):
     def commit(self, receipt: Receipt) -> None:
         """Make the staged files visible. Idempotent: may be repeated after Retry.
 
-        Raises Conflict if another owner was faster, or if `resume` has not returned this assignment.
+        Raises Conflict if another owner was faster, or if `resume` has not returned this assignment. Raises Retry if
+        HDFS fails. If no directory can exist at a path, `write` then rejects the events of that path.
         """
         assert self._hdfs is not None
         partition = receipt.assignment.topic_partition
@@ -468,6 +519,6 @@ class HdfsSink(CommittingSink[HdfsConfig]):
 
 
 def _last_before(offset: int | None, logs: Sequence[HdfsCommitLog]) -> LastRecord:
-    """Return the last record of the newest of these logs that ends at that offset; unknown if none does."""
+    """Return the last record before an offset: of the last of these logs that ends there; unknown if none does."""
     ends = [log.last for log in reversed(logs) if log.last is not None]
     return next((end.last for end in ends if end.end == offset), UNKNOWN_RECORD)

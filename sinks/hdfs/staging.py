@@ -62,7 +62,7 @@ class Staging:
     """Staging directory of one process. A file is open only during a write, so that there can be thousands."""
 
     def __init__(self, parent: Path, format: Serializer, clock: Callable[[], float] = time.monotonic) -> None:
-        """Create it in `parent`, and remove directories of dead processes. Raises Retry if that fails."""
+        """Create a directory in `parent`, and remove directories of dead processes. Raises Retry if that fails."""
         self._format, self._clock, self._number = format, clock, 0
         self.partitions: dict[int, OpenFiles] = {}
         try:
@@ -81,7 +81,11 @@ class Staging:
             self._lock = None
 
     def append(self, partition: int, bucket: str, kind: str, records: Any, events: int, size: int) -> OpenFile:
-        """Append to the partition's file of that bucket and kind. Raises Retry if the disk is full or fails."""
+        """Append records to the partition's file of that bucket and kind, and return the file.
+
+        `events` and `size`, the bytes of their bodies, are added to its counts. Raises Retry if the disk is full or
+        fails.
+        """
         part = self.partitions.setdefault(partition, OpenFiles(self._clock()))
         file = part.files.get((bucket, kind))
         if file is None:
@@ -96,7 +100,10 @@ class Staging:
         return file
 
     def close_file(self, file: OpenFile) -> None:
-        """Write the end of a file. Idempotent. Raises Retry if the disk is full or fails."""
+        """Write the end of a file. Idempotent.
+
+        Raises Retry if the disk is full or fails, or if the file has another length than was written.
+        """
         if not file.closed:
             self._write(file, file.writer.close())
             file.closed = True
@@ -108,6 +115,7 @@ class Staging:
             raise Retry(f"{file.path} was changed by someone: its events are redelivered")
 
     def _write(self, file: OpenFile, data: Buffer) -> None:
+        """Append bytes to a file, which the first write creates. Raises Retry."""
         if not len(data) and file.length:
             return
         try:
@@ -122,7 +130,10 @@ class Staging:
         file.length += len(data)
 
     def _failure(self, error: OSError) -> Retry:
-        """Return the error to raise. Create the directory again if systemd-tmpfiles or a user has removed it."""
+        """Return the error to raise for `error`, with the reason.
+
+        If the staging directory was removed, as by systemd-tmpfiles or a user, create and lock it again.
+        """
         parent = self.directory.parent
         if not isinstance(error, FileNotFoundError):
             full = "is full" if error.errno in (errno.ENOSPC, errno.EDQUOT) else f"fails: {error.strerror}"
@@ -139,7 +150,10 @@ class Staging:
         return Retry(f"files in the staging directory {parent} were removed: their events are redelivered; {hint}")
 
     def is_low(self) -> bool:
-        """Return True if the disk is nearly full, or the writers buffer more than `MAX_BUFFERED_BYTES`."""
+        """Return True if the disk has less free than `LOW_DISK_BYTES`, or than an eighth of a small disk.
+
+        Also return True if the writers buffer more than `MAX_BUFFERED_BYTES`.
+        """
         buffered = sum(
             file.writer.buffered_bytes for part in self.partitions.values() for file in part.files.values()
         )
@@ -152,7 +166,7 @@ class Staging:
         return disk.free < min(LOW_DISK_BYTES, disk.total // 8)
 
     def drop(self, partition: int) -> None:
-        """Delete the partition's files."""
+        """Delete the partition's files, best-effort."""
         part = self.partitions.pop(partition, None)
         for file in part.files.values() if part else ():
             with contextlib.suppress(OSError):
@@ -160,7 +174,10 @@ class Staging:
 
 
 def _lock(directory: Path) -> IO[bytes] | None:
-    """Lock a staging directory, until the file is closed or the process dies. Return None if it is locked."""
+    """Lock a staging directory, until the returned file is closed or the process dies. Return None if it is locked.
+
+    Raises OSError.
+    """
     lock = (directory / "lock").open("ab")
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -171,6 +188,7 @@ def _lock(directory: Path) -> IO[bytes] | None:
 
 
 def _remove_abandoned(parent: Path) -> None:
+    """Remove staging directories of this user that no process has locked, if older than `UNLOCKED_GRACE_SECONDS`."""
     for directory in parent.glob(f"{PREFIX}*"):
         with contextlib.suppress(OSError):  # another user's directory, or one that was removed meanwhile
             status = directory.lstat()

@@ -20,10 +20,11 @@ TraceResult = dict[str, Any]
 def trace_record(
     hdfs: FileSystem, states: Iterable[str], assignment: Assignment, id: EventId, bucket: str | None
 ) -> list[TraceResult]:
-    """Return the files with a record by the first commit log that names some, else the reason why there are none.
+    """Return the files that have a record, or else one or more results with the reason why there are none.
 
-    `states` are the directories `.flafka` with commit logs. `bucket` is the prefix of the paths of the event's files,
-    None if it is not known.
+    `states` are the directories `.flafka` with commit logs, and the first that leads to a file determines the result.
+    Without a file, it is the first whose commit log covers the record, else the first. `bucket` is the prefix of the
+    paths of the event's files, None if it is not known. Raises Retry.
     """
     reasons: list[list[TraceResult]] = []
     for state in states:
@@ -43,7 +44,10 @@ class RecordTracer:
         """Assignments of the topic's commit logs, by the hash in the names of their files."""
 
     def find(self, bucket: str | None) -> list[TraceResult]:
-        """Return all files, of replays and earlier epochs too; `bucket` is an argument of `trace_record`."""
+        """Return all files with the record, of replays and earlier epochs too, or the reason why there are none.
+
+        `bucket` is an argument of `trace_record`. Raises Retry.
+        """
         results = list(self._committed(bucket))
         known = {result.get("path") for result in results}
         if bucket is not None:
@@ -51,7 +55,7 @@ class RecordTracer:
         return results or self._not_found(bucket)
 
     def _committed(self, bucket: str | None) -> Iterator[TraceResult]:
-        """Yield files by the commit logs, which have the manifests of a day, and the latest one."""
+        """Yield results by the commit logs of all groups, whose manifests reach back a day."""
         partition = self._assignment.topic_partition
         topic = posixpath.join(self._state, "chain", safe_name(partition.cluster), safe_name(partition.topic_id))
         for group in self._hdfs.list(topic):
@@ -63,6 +67,11 @@ class RecordTracer:
                 yield from self._in_log(posixpath.join(topic, group.name, epoch.name), assignment, bucket)
 
     def _in_log(self, directory: str, assignment: Assignment, bucket: str | None) -> Iterator[TraceResult]:
+        """Yield the files of the manifest in this log that covers the record; nothing if none does.
+
+        `directory` is that of an epoch. Only files of `bucket` are yielded, or all if it is None or has no file
+        there. A file that no longer exists is a result `missing`.
+        """
         directory, offset = posixpath.join(directory, str(self._id.partition)), self._id.offset
         starts = [int(entry.name) for entry in self._hdfs.list(directory) if entry.name.isdecimal()]
         start = max((start for start in starts if start <= offset), default=None)
@@ -84,7 +93,7 @@ class RecordTracer:
                 yield {"path": file, **about}
 
     def _named(self, bucket: str) -> Iterator[TraceResult]:
-        """Yield files by the names in their directory, which outlive the manifests."""
+        """Yield files of the bucket whose names have a range with the record. Names outlive the manifests."""
         directory, partition = posixpath.dirname(bucket), self._id.partition
         stem = re.escape(partition_stem(self._assignment.topic, partition))
         delivered_name = re.compile(rf"{stem}-(\d{{10,}})-(\d{{10,}})-([0-9a-f]{{8}})")
@@ -96,7 +105,8 @@ class RecordTracer:
                     yield {"path": path, **_about(OffsetRange(first, last + 1), self._assignments.get(match[3]))}
 
     def _first_offset(self) -> int | None:
-        """Return the first offset of the group's oldest commit log; None if there is no log."""
+        """Return the first offset in the group's commit logs of this partition, of any epoch; None if there is no
+        log."""
         directory, starts = epochs_directory(self._state, self._assignment), []
         for epoch in self._hdfs.list(directory):
             log = posixpath.join(directory, epoch.name, str(self._id.partition))
@@ -109,6 +119,10 @@ class RecordTracer:
         return min(starts, default=None)
 
     def _not_found(self, bucket: str | None) -> list[TraceResult]:
+        """Return the reason why no file was found, as the only result.
+
+        It is `missing` if the bucket is known and the commit logs begin at or before the record, else `unknown`.
+        """
         offset = self._id.offset
         if bucket is not None:
             reason, first = f"no file of {posixpath.dirname(bucket)} has record {offset}", self._first_offset()
@@ -127,6 +141,7 @@ class RecordTracer:
 
 
 def _about(offsets: OffsetRange, assignment: Assignment | None) -> TraceResult:
+    """Return the part of a result about a file's range, whose `last` is inclusive, and its group, if known."""
     result: TraceResult = {"first": offsets.start, "last": offsets.end - 1}
     if assignment is not None:
         replay = bool(assignment.replay)
@@ -135,10 +150,11 @@ def _about(offsets: OffsetRange, assignment: Assignment | None) -> TraceResult:
 
 
 def _is_in_bucket(path: str, bucket: str) -> bool:
+    """Return True if a file has the directory of a bucket, and a name that begins with the bucket's prefix."""
     prefix = bucket if bucket.endswith("/") else f"{bucket}."
     return path.startswith(prefix) and posixpath.dirname(path) == posixpath.dirname(bucket)
 
 
 def _unescaped(name: str) -> str:
-    """Return the text whose `safe_name` this is, unless that was shortened."""
+    """Return the text whose `safe_name` this is. A name that was shortened gives another text."""
     return unquote(name.replace("=", "%")).removeprefix("%")

@@ -70,10 +70,12 @@ class WebHdfs(FileSystem):
         stopping: Event,
         file_settings: Mapping[str, str] | None = None,
     ) -> None:
-        """Find the NameNodes' HTTP servers. Raises Retry if there are none.
+        """Create a client. Raises Retry if no NameNode answers on the ports that are tried.
 
-        `hosts` are their addresses as `host:port`; without a port, Hadoop's default ports are tried. `timeout` is the
-        longest silence of a server, in seconds. `file_settings` is `HadoopConfiguration.file_settings`.
+        `hosts` are the NameNodes' HTTP servers as `host:port`; without a port, Hadoop's default ports are tried.
+        `user` owns the files; None is the default of `user_name`. `timeout` is the longest silence of a server, in
+        seconds; None is no limit. `threads` is the number of parallel calls of `each`. Calls fail soon once
+        `stopping` is set, if a server is silent. `file_settings` is `HadoopConfiguration.file_settings`.
         """
         self._pyhdfs, self._requests = require("pyhdfs", "hdfs"), require("requests", "hdfs")
         logging.getLogger("pyhdfs").setLevel(logging.ERROR)  # it logs a traceback for each failed NameNode
@@ -117,14 +119,16 @@ class WebHdfs(FileSystem):
         self._stopping = stopping
 
     def close(self) -> None:
-        """Close the connections."""
+        """Wait for the running calls, and close the connections."""
         super().close()
         self._session.close()
 
     def upload(self, path: str, data: bytes | Path) -> str:
-        """Write a new file, and return its path: `path` with the number of the try.
+        """Write a new file, and return its path: `path` with `-` and the number of the try.
 
-        No name is used twice, as a DataNode whose transfer timed out may still write to it.
+        A try that fails at a DataNode is repeated through another one, up to `UPLOAD_TRIES` in total. No name is used
+        twice, as a DataNode whose transfer timed out may still write to it. Raises DataNodeAway after the last try,
+        and Retry at once for any other failure.
         """
         self._restrict_private_directory(path)
         excluded: dict[str, str] = {}
@@ -150,6 +154,7 @@ class WebHdfs(FileSystem):
         return None if status is None else _status(status)
 
     def _file_status(self, path: str) -> Any:
+        """Return the status in pyhdfs's form; None if the path does not exist. Raises Retry."""
         try:
             return self._read(f"read the status of {path}", lambda client: client.get_file_status(path))
         except _NotFound:
@@ -163,7 +168,10 @@ class WebHdfs(FileSystem):
             return []
 
     def read(self, path: str) -> bytes | None:
-        """Return the content of a small file; None if it does not exist."""
+        """Return the content of a small file; None if it does not exist.
+
+        Raises Retry if the file exists, and the DataNode asks a standby NameNode that does not have it yet.
+        """
         try:
             return self._read(f"read {path}", lambda client: bytes(client.open(path).read()))
         except _NotFound as e:
@@ -173,11 +181,12 @@ class WebHdfs(FileSystem):
             return None
 
     def rename(self, source: str, target: str) -> bool:
-        """Move a file, as specified by `FileSystem.rename`."""
+        """Move a file, as specified by `FileSystem.rename`; return False if the NameNode did not."""
         return bool(self._call(f"rename {source} to {target}", self._client.rename, source, target))
 
     def mkdirs(self, path: str) -> None:
-        """Create a directory and its parents. Raises NoDirectory if there cannot be a directory at that path."""
+        """Create a directory and its parents. Idempotent. Raises NoDirectory if there can be no directory at that
+        path."""
         self._restrict_private_directory(path)
         try:
             self._call(f"create the directory {path}", self._client.mkdirs, path, **self._new_directory)
@@ -187,7 +196,10 @@ class WebHdfs(FileSystem):
             raise
 
     def _restrict_private_directory(self, path: str) -> None:
-        """Create the private directory in a path, for this user only. Restrict one of an earlier version."""
+        """Create the directory `.flafka` in a path, for this user only, once; nothing if the path has none.
+
+        The directory of an earlier version, which others may read, is restricted. Raises Retry.
+        """
         private = private_directory(path)
         if not private or private in self._private:
             return
@@ -201,7 +213,10 @@ class WebHdfs(FileSystem):
         self._private.add(private)
 
     def adopt(self, file: str, directory: str) -> None:
-        """Give a file the group and ACL of files that are created in that directory. Best-effort."""
+        """Give a file the group and ACL of files that are created in that directory.
+
+        Best-effort: if HDFS refuses it, a warning is logged once for the directory. Raises Retry for other failures.
+        """
         group, acl = self._inheritance(directory)
         current_group, _ = self._inheritance(private_directory(file))
         try:
@@ -219,7 +234,10 @@ class WebHdfs(FileSystem):
                 )
 
     def _inheritance(self, directory: str) -> tuple[str, str]:
-        """Return group and ACL of files created in this directory; the ACL is empty without a default ACL."""
+        """Return group and ACL of files created in this directory; the ACL is empty without a default ACL.
+
+        The result is cached for `INHERITANCE_SECONDS`. Raises Retry.
+        """
         now = time.monotonic()
         lookup_time, group, acl = self._inherited.get(directory, (float("-inf"), "", ""))
         if now - lookup_time < INHERITANCE_SECONDS:
@@ -236,17 +254,20 @@ class WebHdfs(FileSystem):
         return group, acl
 
     def delete(self, path: str) -> None:
-        """Delete a file, or a directory and its content. Idempotent."""
+        """Delete a file, or a directory and its content. Idempotent: a path that does not exist is no error."""
         self._call(f"delete {path}", self._client.delete, path, recursive="true")
 
     def check_writable(self, path: str) -> None:
-        """Raise Retry if the user may not create files in that directory."""
+        """Raise Refused if this user may not create files in the directory, and Retry for any other failure."""
         # pyhdfs has no method for it.
         check = functools.partial(self._client._get, path, "CHECKACCESS", fsaction="-wx")
         self._call(f"write into {path}", check)
 
     def _find_ports(self, hosts: Sequence[str], scheme: str) -> Sequence[str]:
-        """Return the hosts with ports. A host that does not answer gets the port of another one."""
+        """Return the hosts with ports, in the same order. A host that does not answer gets the port of another one.
+
+        Only hosts without a port are asked. Raises Retry if none of them answers, and no host has a port.
+        """
         ports = HTTP_PORTS[scheme]
         tried = [(host, port) for host in hosts if ":" not in host for port in ports]
         if not tried:
@@ -268,7 +289,7 @@ class WebHdfs(FileSystem):
             return False
 
     def _read(self, action: str, read: Callable[[Any], R]) -> R:
-        """Return the answer of the active NameNode.
+        """Return what `read` returns for a client of the active NameNode. Raises as `_call`.
 
         If dfs.ha.allow.stale.reads is set, a standby answers reads with a state that is seconds old. A standby also
         redirects uploads, but refuses all other changes. So each NameNode gets a `mkdirs` that changes nothing before
@@ -295,7 +316,11 @@ class WebHdfs(FileSystem):
         return self._call(action, active)
 
     def _call(self, action: str, call: Callable[..., R], *args: Any, **options: str) -> R:
-        """Return the result of a call of pyhdfs. Raises Retry, or Refused, whose text has the action."""
+        """Return the result of a call of pyhdfs. Each error becomes one whose text has the action.
+
+        Raises `_NotFound` for a missing path, DataNodeAway for a broken transfer, Refused for a refusal that lasts,
+        and Retry for any other failure.
+        """
         if self._silence.exceeded:
             raise Retry(f"HDFS is away: {self.hosts} is silent, and the agent stops")
         http = self._requests.packages.urllib3.exceptions.HTTPError
@@ -317,6 +342,7 @@ class WebHdfs(FileSystem):
             raise Retry(f"{self.hosts} does not speak WebHDFS: is it the NameNode's HTTP address?") from e
 
     def _refusal(self, error: Any, action: str) -> Retry:
+        """Return the error for an exception of the NameNode: Retry if it may pass without a change, else Refused."""
         kind, why = str(error.exception), _UNIQUE.sub("…", str(error.message).partition("\n")[0])
         if "SafeMode" in kind or "safe mode" in why:
             return Retry(f"HDFS is in safe mode and cannot {action} until the NameNode leaves it")
@@ -347,7 +373,7 @@ class SilenceLimit:
         """True once a server was silent while the agent stops."""
 
     def apply_to(self, adapter: Any) -> None:
-        """Limit the connections of an adapter of requests."""
+        """Have all connections of an adapter of requests wait for answers with this limit."""
         manager = getattr(adapter, "poolmanager", None)
         if manager is None:
             return
@@ -366,7 +392,10 @@ class SilenceLimit:
         }
 
     def _wait(self, socket: Any) -> None:
-        """Wait until an answer begins. Raises TimeoutError if that takes too long."""
+        """Wait until an answer begins. Raises TimeoutError after the socket's timeout.
+
+        Once the agent stops, raises it after `SERVER_SILENCE_SECONDS` more, and sets `exceeded`.
+        """
         began, limit, stopped = time.monotonic(), socket.gettimeout(), None
         poll = select.poll()
         poll.register(socket, select.POLLIN)
@@ -382,7 +411,10 @@ class SilenceLimit:
 
 
 def _with_timeout(request: Callable[..., Any], timeout: tuple[float, float | None]) -> Callable[..., Any]:
-    """Return `request` with timeouts to connect and to read: pyhdfs sets none for transfers, and one for all else."""
+    """Return `request` with these timeouts to connect and to read, in seconds, whatever timeout the caller gives.
+
+    pyhdfs sets none for transfers, and one for all else.
+    """
     return lambda method, url, **options: request(method, url, **{**options, "timeout": timeout})
 
 
@@ -398,6 +430,7 @@ def _status(status: Any) -> Status:
 
 
 def _no_namenode(tried: list[tuple[str, int]]) -> str:
+    """Return the text of an error: no NameNode answers at these addresses."""
     addresses = " or ".join(f"{host}:{port}" for host, port in tried)
     line = ",".join(f"{host}:port" for host in dict.fromkeys(host for host, _ in tried))
     host = tried[0][0]
@@ -417,6 +450,7 @@ def user_name(proxy: str | None) -> str:
 
 
 def _login() -> str:
+    """Return the name of the user of this process. Raises FlafkaError if it has none."""
     try:
         return getpass.getuser()
     except (KeyError, OSError) as e:

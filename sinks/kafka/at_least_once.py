@@ -26,12 +26,15 @@ class AtLeastOnceKafkaSink(KafkaRecordSink, AtLeastOnceSink[KafkaSinkConfig]):
         """True for a topic of the sink's cluster, by prefix of event ids."""
 
     def close(self) -> None:
-        """Drop records that are not flushed."""
+        """Drop records that are not flushed, and the state of the cluster."""
         self._drop()
         super().close()
 
     def write(self, batch: Batch) -> None:
-        """Produce the events. Raises Retry, and Rejected for events that no topic accepts."""
+        """Produce the events. Raises Retry, and Rejected for events that no topic accepts.
+
+        All other events of the batch are produced then.
+        """
         if self._producer is None:
             self._producer = RecordProducer(self._properties(), single_record_batches=self._single_record_batches)
         try:
@@ -43,9 +46,9 @@ class AtLeastOnceKafkaSink(KafkaRecordSink, AtLeastOnceSink[KafkaSinkConfig]):
             raise Rejected(rejected)
 
     def _is_own_channel(self, topic: str, batch: Batch) -> bool:
-        """Return True if events of this topic have such ids.
+        """Return True if this topic of the sink's cluster is the channel of the batch, by the prefix of event ids.
 
-        After a reset of the group with `--new-ids`, ids have another prefix, and the result is False.
+        After a reset of the group with `--new-ids`, ids have another prefix, and the result is False. Raises Retry.
         """
         assert self._topics is not None
         assert batch.origin is not None
@@ -57,7 +60,7 @@ class AtLeastOnceKafkaSink(KafkaRecordSink, AtLeastOnceSink[KafkaSinkConfig]):
         return self._own_channels[prefix]
 
     def flush(self) -> None:
-        """Return when all in-sync replicas have all records. Raises Retry."""
+        """Return when all in-sync replicas have all records. Raises Retry, also if the producer was fenced."""
         if self._producer is None:
             return
         try:
@@ -76,7 +79,11 @@ class AtLeastOnceKafkaSink(KafkaRecordSink, AtLeastOnceSink[KafkaSinkConfig]):
         self._drop()
 
     def recover(self, committed: Assignment) -> None:
-        """Abort the transaction of the committing form, for which readers would wait until the timeout."""
+        """Abort the open transaction of the committing form, for which readers would wait until its timeout.
+
+        Does nothing for a channel of another cluster, or if this client has no right to use transactions. Raises
+        Retry.
+        """
         cluster = committed.topic_partition.cluster
         if cluster and cluster == self._find_cluster():
             try:
@@ -86,6 +93,7 @@ class AtLeastOnceKafkaSink(KafkaRecordSink, AtLeastOnceSink[KafkaSinkConfig]):
                     raise  # without the right to use transactions there is none
 
     def _drop(self) -> None:
+        """Drop records that are not flushed, with their producer; the next `write` makes a new one."""
         if self._producer is not None:
             self._producer.close()
             self._producer = None

@@ -46,12 +46,19 @@ class KafkaCommitLog:
         self._partitions = 0
 
     def write(self, producer: RecordProducer, assignment: Assignment, next_offset: int) -> None:
-        """Add an entry to the producer's transaction. Raises Conflict if the producer was fenced."""
+        """Add an entry with `next_offset` to the producer's transaction.
+
+        Raises Conflict if the producer was fenced, Retry if its queue stays full, and KafkaException for other
+        failures.
+        """
         entry = json.dumps([assignment.generation.epoch, next_offset, 0]).encode()
         producer.produce(self.name, value=entry, key=_key(assignment), partition=self._partition(assignment))
 
     def read(self, assignment: Assignment) -> CommitLogEntry | None:
-        """Return the newest entry of committed transactions; None without one. Raises Retry if it is not reached."""
+        """Return the newest entry of committed transactions for a partition and group; None without one.
+
+        Raises Retry if the topic cannot be read, and FlafkaError for an entry of a later version.
+        """
         key, entry = _key(assignment), None
         for name, value in self._records(self._partition(assignment), assignment.group):
             if name == key:
@@ -68,6 +75,10 @@ class KafkaCommitLog:
         return CommitLogEntry(*entry[:2])
 
     def _records(self, partition: int, group: str) -> Iterator[tuple[str, Any]]:
+        """Yield key and decoded value of each committed record of a partition, up to the present end.
+
+        Raises Retry if the topic cannot be read.
+        """
         start = TopicPartition(self.name, partition, OFFSET_BEGINNING)
         try:
             # The high watermark, behind open transactions, unlike the last stable offset of `read_committed`.
@@ -80,15 +91,20 @@ class KafkaCommitLog:
             raise Retry(f"topic {self.name} cannot be read: {explain_error(e)}") from e
 
     def _consumer(self, group: str, isolation: str = "read_committed") -> Consumer:
+        """Return a new consumer with the id of that group, as ACLs may allow no other. It does not join the group."""
         # The channel's group, as ACLs may allow no other. The consumer neither joins it nor commits to it.
         properties = {"group.id": group, "isolation.level": isolation}
         return new_consumer(COMMIT_LOG, {**self._client, **properties})
 
     def _partition(self, assignment: Assignment) -> int:
+        """Return the partition of the commit log that has the entries of this assignment."""
         return assignment.partition % self._partitions
 
     def open(self) -> bool:
-        """Create the topic if it is missing. Return False if that is not allowed. Raises Retry."""
+        """Create the topic if it is missing, with as many partitions and replicas as the channel's topic.
+
+        Return False, and log a warning, if this client may not create it. Raises Retry for any other failure.
+        """
         admin = new_admin(COMMIT_LOG, self._client)
         try:
             topics = admin.list_topics(timeout=CONNECTIVITY_SECONDS).topics
@@ -118,4 +134,5 @@ class KafkaCommitLog:
 
 
 def _key(assignment: Assignment) -> str:
+    """Return the key of an assignment's entries: group, topic id and partition."""
     return f"{assignment.group}/{assignment.topic_partition.topic_id}/{assignment.partition}"

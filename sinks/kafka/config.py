@@ -82,23 +82,27 @@ class KafkaSinkConfig(ProducerConfig):
 
     @classmethod
     def for_type(cls, written_type: str) -> type[Config]:
-        """Return the configuration class, which has Flume's defaults if the type is Flume's class name."""
+        """Return the class of options, which has Flume's defaults if the type is written as Flume's class name."""
         return FlumeKafkaSinkConfig if "." in written_type else cls
 
     @classmethod
     def producer_properties(cls, client: Mapping[str, Any]) -> dict[str, Any]:
-        """Return all properties of a producer with transactions. No record may outlast its transaction."""
+        """Return all properties of a producer with transactions, from the client properties of the options.
+
+        A record may not outlast its transaction: configured timeouts of delivery are cut to `transaction.timeout.ms`.
+        The value of `transactional.id` is a placeholder.
+        """
         timeouts = [name for name in client if name in ("message.timeout.ms", "delivery.timeout.ms")]
         limit = parse_number(client.get("transaction.timeout.ms", TRANSACTION_MS)) or TRANSACTION_MS
         capped = {name: str(int(limit)) for name in timeouts if not 0 < (parse_number(client[name]) or 0) <= limit}
         return {**super().producer_properties({**client, **capped}), "transactional.id": "flafka"}
 
     def produced_topics(self) -> list[str]:
-        """Return the topic if it is the same for all events."""
+        """Return the topic as a list if it is the same for all events; an empty list if it has escapes."""
         return [] if "%" in self.topic else [self.topic]
 
     def topic_header_used(self) -> str | None:
-        """Return the header that names a topic; None if it has no effect."""
+        """Return the name of the header that names a topic; None if allowTopicOverride is off."""
         return self.topic_header if self.allow_topic_override else None
 
     @pydantic.field_validator("topic")

@@ -60,10 +60,10 @@ class RecordProducer:
         )
 
     def produce(self, topic: str, *, event: Row | None = None, **record: Any) -> None:
-        """Enqueue one record, with or without an event. Blocks while the queue is full.
+        """Enqueue one record. `event` is acknowledged with it; None for a record without an event.
 
-        Raises Retry after `FLUSH_SECONDS`, Conflict if the producer was fenced, and KafkaException if no broker can
-        ever accept the record.
+        Blocks while the queue is full. Raises Retry after `FLUSH_SECONDS`, Conflict if the producer was fenced, and
+        KafkaException if no broker can ever accept the record.
         """
         report = partial(self._on_delivery, event)
         deadline = time.monotonic() + FLUSH_SECONDS
@@ -78,7 +78,10 @@ class RecordProducer:
                     raise self._timeout_error() from None
 
     def flush(self) -> None:
-        """Return when all in-sync replicas have all records. Raises Retry, and Conflict if fenced."""
+        """Return when all in-sync replicas have all records, and forget the acknowledged events.
+
+        Raises Retry after `FLUSH_SECONDS` or if a record was not stored, and Conflict if the producer was fenced.
+        """
         if self._run_callbacks(self._producer.flush, FLUSH_SECONDS):
             raise self._timeout_error()
         self._check()
@@ -93,15 +96,19 @@ class RecordProducer:
             raise failure(f"Kafka did not store a record: {why}")
 
     def _timeout_error(self) -> Retry:
+        """Return the error to raise for a missing acknowledgement, after which this producer cannot be used again."""
         self._timed_out = True
         return Retry(f"no acknowledgement from Kafka within {FLUSH_SECONDS:.0f} s")
 
     def commit(self, receipt: Receipt, group_metadata: Any) -> None:
-        """Mark the flushed records as committed."""
+        """Set the number of uncommitted events to 0. Flushed records are final; the arguments have no effect."""
         self.events = 0
 
     def abort(self) -> bool:
-        """Drop uncommitted records. Return False if this producer cannot be used any more."""
+        """Drop unsent records and reset the state. Return False if this producer cannot be used any more.
+
+        Without transactions, records that were sent stay in their topics.
+        """
         self._producer.purge()
         try:
             self._run_callbacks(self._producer.flush, 1)
@@ -110,14 +117,17 @@ class RecordProducer:
         return self._reset()
 
     def close(self) -> None:
-        """Drop uncommitted records, and close the client."""
+        """Drop unsent records, wait up to 1 s for their delivery reports, and release the client."""
         self._producer.purge()
         with contextlib.suppress(Conflict):
             # A delivery report without its callback keeps the client, and its threads, alive.
             self._run_callbacks(self._producer.flush, 1)
 
     def _reset(self) -> bool:
-        """Reset the state. Return False if the client may be stalled, or would send the same request batch again."""
+        """Reset the counts and errors. Return False if this producer cannot be used any more.
+
+        That is so if the client may be stalled, or would send the same refused request batch again.
+        """
         error, self._error, self._topic, self.events = self._error, None, "", 0
         refused, code = bool(self.refused), error.code() if error is not None else None
         self.acknowledged.clear()
@@ -126,7 +136,7 @@ class RecordProducer:
 
     @staticmethod
     def _run_callbacks(call: Callable[[float], int], seconds: float) -> int:
-        """Call a method that runs callbacks. Raises Conflict if the producer was fenced."""
+        """Return the result of `call(seconds)`, which runs callbacks. Raises Conflict if the producer was fenced."""
         try:
             return call(seconds)
         except (KafkaException, SystemError) as e:
@@ -134,6 +144,7 @@ class RecordProducer:
             raise Conflict(f"another owner has taken over ({explain_error(e.__cause__ or e)})") from e
 
     def _on_delivery(self, event: Row | None, error: KafkaError | None, message: Message) -> None:
+        """Store the result of a delivery: an acknowledged or refused event, and the first error with its topic."""
         if error is None:
             if event is not None:
                 self.acknowledged.append(event)
@@ -165,7 +176,10 @@ class TransactionalProducer(RecordProducer):
             raise Retry(f"Kafka does not accept transactions now: {why}") from e
 
     def produce(self, topic: str, *, event: Row | None = None, **record: Any) -> None:
-        """Enqueue one record, in a transaction. Raises Retry if the transaction has failed already."""
+        """Enqueue one record in a transaction, which the first record begins.
+
+        Raises Retry if the transaction has failed already, and else as `RecordProducer.produce`.
+        """
         if not self.in_transaction:
             self._producer.begin_transaction()
             self.in_transaction = True
@@ -181,6 +195,7 @@ class TransactionalProducer(RecordProducer):
             raise Retry(f"a transaction has failed and accepts no more records: {explain_error(e)}") from e
 
     def _check(self) -> None:
+        """Raise as `RecordProducer._check`; records that the client purged have the error of the transaction."""
         if self._error is not None and self._error.code() in _PURGED:
             self._error, self._topic = self._transaction_error() or self._error, ""
         super()._check()
@@ -198,10 +213,11 @@ class TransactionalProducer(RecordProducer):
         return None
 
     def commit(self, receipt: Receipt, group_metadata: Any) -> None:
-        """Commit the records and the channel's offset, atomically.
+        """Commit the records and the channel's offset, atomically. Does nothing without a transaction.
 
-        The leader epoch of the receipt's last record is negative if unknown. The next owner needs it to notice that
-        brokers have lost records before the committed offset.
+        `group_metadata` is the consumer's membership in the channel's group. The leader epoch of the receipt's last
+        record is negative if unknown. The next owner needs it to notice that brokers have lost records before the
+        committed offset.
 
         Raises Conflict if another owner was faster, NotCommitted if the transaction is not committed, and
         OutcomeUnknown if that is not known.
@@ -230,9 +246,9 @@ class TransactionalProducer(RecordProducer):
         self.in_transaction, self.events = False, 0
 
     def abort(self) -> bool:
-        """Abort the transaction. Return False if this producer cannot be used any more.
+        """Abort the transaction, if there is one. Return False if this producer cannot be used any more.
 
-        The next producer aborts the transaction of one that has timed out.
+        The next producer of the partition aborts the transaction of a producer that has timed out.
         """
         if self.in_transaction and self._timed_out:
             return False

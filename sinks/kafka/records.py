@@ -44,7 +44,10 @@ class KafkaRecordSink(Sink[KafkaSinkConfig]):
         """Events whose own request batch brokers have refused, with the reason."""
 
     def open(self) -> None:
-        """Connect to the cluster. Raises Retry if no broker answers, or the topic is missing."""
+        """Connect to the cluster. Raises Retry if no broker answers, or kafka.topic, without escapes, is missing.
+
+        Raises FlafkaError if no brokers are configured.
+        """
         if not self.config.bootstrap_servers:
             raise FlafkaError(f"sink {self.name}: {NO_BROKERS}")
         for error in connectivity_errors(self._client, self.config, self.config.produced_topics()):
@@ -53,21 +56,21 @@ class KafkaRecordSink(Sink[KafkaSinkConfig]):
         self._topics = TopicCache(self.config, new_admin(SINK, self._client()))
 
     def close(self) -> None:
-        """Drop the state of the cluster."""
+        """Drop the settings of topics, and the knowledge of stored and refused events."""
         self._topics, self._single_record_batches = None, False
         self._stored.clear()
         self._refused.clear()
 
     def check_connectivity(self) -> Iterator[str]:
-        """Yield problems if no broker answers, or the topic does not exist."""
+        """Yield the problems if no broker answers, or kafka.topic, without escapes, does not exist."""
         yield from connectivity_problems(self._client, self.config, self.config.produced_topics())
 
     def uses_headers(self) -> dict[str, frozenset[str]]:
-        """Return, by option, the headers that its escapes need."""
+        """Return the headers in the escapes of kafka.topic, by this option."""
         return {"kafka.topic": self._path.headers}
 
     def destinations(self, batch: Batch) -> list[dict[str, Any]]:
-        """Return topic and key of each event's record."""
+        """Return topic and key of each event's record, or `rejected` if its topic cannot be known. Asks no broker."""
         keys = batch.header("key").to_pylist()
         return [
             {"rejected": str(topic)} if isinstance(topic, ValueError) else {"topic": topic, "key": key}
@@ -75,17 +78,20 @@ class KafkaRecordSink(Sink[KafkaSinkConfig]):
         ]
 
     def trace(self, assignment: Assignment, id: EventId, batch: Batch | None) -> list[dict[str, Any]]:
-        """Return topic and key of the event's record. Topics are not searched."""
+        """Return topic and key of the event's record, without them if `batch` is None. Topics are not searched."""
         destination = self.destinations(batch)[0] if batch is not None else {}
         why = f"they have it in the header {EVENT_ID_HEADER}" if self.adds_event_ids else "they have no event ids"
         return [{"unknown": f"records of the topic are not searched: {why}", **destination}]
 
     def _is_own_channel(self, topic: str, batch: Batch) -> bool:
-        """Return True if this topic is the channel of the batch."""
+        """Return True if this topic, named like the channel of the batch, is that channel; False in this base."""
         return False
 
     def _writable_topic(self, name: str, batch: Batch) -> TopicSettings | str:
-        """Return the topic, or the reason why no event of this batch can be written to it. Raises Retry."""
+        """Return the topic's settings, or the reason why no event of this batch can be written to it.
+
+        Raises Retry.
+        """
         assert self._topics is not None
         assert batch.origin is not None
         if name == batch.origin.topic and self._is_own_channel(name, batch):
@@ -95,7 +101,10 @@ class KafkaRecordSink(Sink[KafkaSinkConfig]):
         return self._topics.get(name)
 
     def _produce(self, producer: RecordProducer, batch: Batch) -> dict[EventId, str]:
-        """Produce the events, and return the reason for each rejected one. Raises Retry, and Conflict if fenced."""
+        """Produce the events, and return the reason for each rejected one. Raises Retry, and Conflict if fenced.
+
+        Events that topics keep since a failed flush, and events that brokers have refused, are not produced again.
+        """
         config = self.config
         rejected: dict[EventId, str] = {}
         values: list[bytes] = (
@@ -145,7 +154,7 @@ class KafkaRecordSink(Sink[KafkaSinkConfig]):
         return rejected
 
     def _flush(self, producer: RecordProducer) -> None:
-        """Flush the producer. Raises Retry and Conflict."""
+        """Flush the producer. After a failure, note which events are stored. Raises Retry, and Conflict if fenced."""
         try:
             producer.flush()
         except (Conflict, Retry):
@@ -153,7 +162,11 @@ class KafkaRecordSink(Sink[KafkaSinkConfig]):
             raise
 
     def _record_failure(self, producer: RecordProducer) -> None:
-        """Record, before the abort, which events are stored, and which brokers refuse."""
+        """Note, before the abort, which events are stored, and which are refused; clear the settings of topics.
+
+        After a refusal in a larger request batch, the next producer sends each record alone, to find the refused
+        ones.
+        """
         if self._topics is not None:
             self._topics.clear()
         if producer.keeps_acknowledged:
@@ -167,11 +180,12 @@ class KafkaRecordSink(Sink[KafkaSinkConfig]):
             }
 
     def _forget_committed(self, partition: int | None = None) -> None:
-        """Drop the state of committed events, of one partition or of all."""
+        """Forget which committed events were stored or refused, for one partition, or for all if None."""
         self._stored = {id for id in self._stored if partition not in (None, id.partition)}
         self._refused = {id: why for id, why in self._refused.items() if partition not in (None, id.partition)}
 
     def _topics_of(self, batch: Batch) -> list[str | ValueError]:
+        """Return the topic name of each event, from its header or kafka.topic, or the error that rejects it."""
         buckets = self._path.resolve_batch(batch)
         topics: list[str | ValueError] = [buckets.paths[code] for code in buckets.codes.tolist()]
         if self.config.allow_topic_override and self.config.topic_header in batch.header_names:
@@ -181,7 +195,7 @@ class KafkaRecordSink(Sink[KafkaSinkConfig]):
         return topics
 
     def _header_numbers(self, batch: Batch, header: str | None) -> list[Any]:
-        """Return the number in a header of each row, or -1 if it is not one."""
+        """Return each row's number in a header: None without the header, -1 for any text but 1 to 15 digits."""
         if header is None:
             return [None] * len(batch)
         texts = batch.header(header).to_pylist()
@@ -193,15 +207,17 @@ class KafkaRecordSink(Sink[KafkaSinkConfig]):
     # --- clients
 
     def _find_cluster(self) -> str:
+        """Return the id of the sink's cluster; empty if brokers do not report one. Raises Retry."""
         return str(fetch_metadata(self._client(), CONNECTIVITY_SECONDS).cluster_id or "")
 
     def _client(self) -> dict[str, Any]:
-        """Return properties of all clients: brokers, TLS and login."""
+        """Return the properties that all clients have in common: brokers, TLS and login."""
         properties = client_properties(self.config.producer).items()
         security = {name: value for name, value in properties if name.startswith(("security.", "sasl.", "ssl."))}
         return {**self.config.client(self.name), **security}
 
     def _properties(self) -> dict[str, Any]:
+        """Return the properties of a producer without transactions, with batches that all known topics accept."""
         properties = self.config.producer_properties(client_properties(self.config.producer))
         del properties["transactional.id"]
         limit = self._topics.max_batch_bytes if self._topics is not None else BATCH_BYTES

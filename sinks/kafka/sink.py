@@ -73,7 +73,10 @@ class KafkaSink(KafkaRecordSink, CommittingSink[KafkaSinkConfig]):
     # --- partitions
 
     def duplicate_risk(self, assignment: Assignment) -> str:
-        """Return an empty text if transactions can commit the channel's offsets, else the reason why not."""
+        """Return an empty text if the sink's cluster is the channel's, else the sentence that it is at least once.
+
+        Raises Retry if brokers do not answer.
+        """
         if assignment.topic_partition.cluster == self._find_cluster():
             return ""
         return "its cluster is not the channel's, so that it is at least once"
@@ -81,7 +84,9 @@ class KafkaSink(KafkaRecordSink, CommittingSink[KafkaSinkConfig]):
     def resume(self, committed: Assignment) -> Assignment:
         """Fence the earlier owner of this partition, and return the assignment at the end of the last transaction.
 
-        This end is the group's committed offset, or, if that is lost, the commit log's. Raises Retry.
+        This end is the group's committed offset, or the commit log's if that is later or of a later epoch. For a
+        channel of another cluster, the assignment is returned as it is, and nothing is fenced. Raises Retry if Kafka
+        fails. Raises FlafkaError if kafka.topic is the channel's topic, or the group's name is not allowed.
         """
         channel, group = committed.topic_partition, committed.group
         self._close_producer(channel.partition)
@@ -128,19 +133,26 @@ class KafkaSink(KafkaRecordSink, CommittingSink[KafkaSinkConfig]):
         return committed.replace(epoch=epoch, commit_log=commit_log).with_offset(resumed)
 
     def _open_commit_log(self, topic: str) -> KafkaCommitLog | None:
+        """Return the commit log of a channel's topic, opened once; None if it may not be created. Raises Retry."""
         if topic not in self._commit_logs:
             log = KafkaCommitLog(self._client(), topic, self.log)
             self._commit_logs[topic] = log if log.open() else None
         return self._commit_logs[topic]
 
     def due_partitions(self) -> set[int]:
-        """Return the partitions whose transaction has `flumeBatchSize` events or is older than `flushInterval`."""
+        """Return the partitions whose transaction has `flumeBatchSize` events or is older than `flushInterval`.
+
+        Partitions whose last transaction is in doubt are due, too.
+        """
         now, config = time.monotonic(), self.config
         old = {p for p, since in self._transaction_starts.items() if now - since >= config.flush_interval / 1000}
         return old | self._in_doubt.keys() | {p for p, w in self._producers.items() if w.events >= config.batch_size}
 
     def reset(self, partition: int | None = None) -> None:
-        """Abort transactions. A producer that fails to do so is closed, and the next one fences it."""
+        """Abort the transactions of a partition, or of all if None.
+
+        A producer that fails to abort is closed, and the next one fences it.
+        """
         partitions = {*self._producers, *self._in_doubt} if partition is None else {partition}
         for number in partitions:
             self._transaction_starts.pop(number, None)
@@ -152,7 +164,7 @@ class KafkaSink(KafkaRecordSink, CommittingSink[KafkaSinkConfig]):
                     self._close_producer(number)
 
     def _producer_of(self, assignment: Assignment) -> RecordProducer:
-        """Return the producer of the partition. Raises OutcomeUnknown if its last transaction is in doubt."""
+        """Return the producer of the partition. Raises OutcomeUnknown without one: its transaction is in doubt."""
         producer = self._producers.get(assignment.partition)
         if producer is None:
             partition, cause = assignment.topic_partition, self._in_doubt.get(assignment.partition)
@@ -160,6 +172,7 @@ class KafkaSink(KafkaRecordSink, CommittingSink[KafkaSinkConfig]):
         return producer
 
     def _close_producer(self, partition: int) -> None:
+        """Close and forget the producer of a partition, if there is one, with the state of its transaction."""
         self._in_doubt.pop(partition, None)
         self._transaction_starts.pop(partition, None)
         producer = self._producers.pop(partition, None)
@@ -169,12 +182,16 @@ class KafkaSink(KafkaRecordSink, CommittingSink[KafkaSinkConfig]):
     # --- events
 
     def _is_own_channel(self, topic: str, batch: Batch) -> bool:
-        """Return True if this topic, with the name of the channel's, is in the same cluster."""
+        """Return True if the channel of the batch is in the sink's cluster, where its name is unique."""
         assert batch.origin is not None
         return isinstance(self._producers.get(batch.origin.partition), TransactionalProducer)
 
     def write(self, batch: Batch) -> None:
-        """Produce the events. Raises Retry, and Rejected for events that no topic accepts."""
+        """Produce the events. Raises Retry, and Rejected for events that no topic accepts.
+
+        All other events of the batch are produced then. If the producer was fenced, or is gone, the events are
+        dropped, and the next `stage` raises OutcomeUnknown.
+        """
         assert batch.origin is not None
         partition = batch.origin.partition
         producer = self._producers.get(partition)
@@ -192,7 +209,11 @@ class KafkaSink(KafkaRecordSink, CommittingSink[KafkaSinkConfig]):
             raise Rejected(rejected)
 
     def stage(self, assignment: Assignment, offsets: OffsetRange) -> Receipt:
-        """Return when all records are stored. In a transaction they are still invisible."""
+        """Write the commit log's entry in the transaction, and return the receipt once all records are stored.
+
+        In a transaction they are still invisible to readers of committed records. Raises Retry, Conflict if fenced,
+        and OutcomeUnknown if the last transaction is in doubt.
+        """
         producer = self._producer_of(assignment)
         log = self._commit_logs.get(assignment.topic)
         if isinstance(producer, TransactionalProducer) and log is not None and producer.in_transaction:
@@ -211,7 +232,11 @@ class KafkaSink(KafkaRecordSink, CommittingSink[KafkaSinkConfig]):
         return Receipt(assignment, offsets, producer.events, None)
 
     def commit(self, receipt: Receipt) -> None:
-        """Commit the transaction, with the channel's offset in it."""
+        """Commit the transaction, with the channel's offset in it.
+
+        Raises Conflict, NotCommitted and OutcomeUnknown as `TransactionalProducer.commit`; after a Conflict or
+        OutcomeUnknown the producer is closed.
+        """
         assignment = receipt.assignment
         producer = self._producer_of(assignment)
         metadata = self.membership() or self._offset_reader(assignment.group).consumer_group_metadata()
@@ -226,7 +251,7 @@ class KafkaSink(KafkaRecordSink, CommittingSink[KafkaSinkConfig]):
             self._replace_producer(assignment, producer)
 
     def _replace_producer(self, assignment: Assignment, producer: RecordProducer) -> None:
-        """Replace a producer with single-record batches, which is slow, as all refused events are rejected now."""
+        """Replace a producer that sends each record alone, which is slow, as all refused events are rejected now."""
         self._single_record_batches = False
         self._close_producer(assignment.partition)
         if not isinstance(producer, TransactionalProducer):
@@ -236,7 +261,7 @@ class KafkaSink(KafkaRecordSink, CommittingSink[KafkaSinkConfig]):
             self._producers[assignment.partition] = TransactionalProducer(self._properties(), assignment)
 
     def _offset_reader(self, group: str) -> Consumer:
-        """Return a consumer that reads the group's offsets without membership, after pending transactions."""
+        """Return a consumer that reads the group's offsets without membership. It is created once for each group."""
         if group not in self._offset_readers:
             self._offset_readers[group] = new_consumer(SINK, {**self._client(), "group.id": group})
         return self._offset_readers[group]

@@ -46,7 +46,10 @@ class TopicSettings(NamedTuple):
     """Time of the lookup, on the monotonic clock."""
 
     def check(self, record: Mapping[str, Any]) -> None:
-        """Raise ValueError, with a sentence, for a record for which the broker would refuse the request batch."""
+        """Raise ValueError, with a sentence, for a record for which the broker would refuse the request batch.
+
+        `record` has `value`, `key`, and perhaps `headers`, `partition`, and `timestamp` in milliseconds.
+        """
         key = record["key"]
         size = len(record["value"]) + len(key or "")
         size += sum(len(name) + len(text) for name, text in record.get("headers", ()))
@@ -81,12 +84,16 @@ class TopicCache:
         self._known: dict[str, TopicSettings] = {}
 
     def clear(self) -> None:
-        """Clear the cache, as brokers have refused a record that the cached settings allow."""
+        """Forget all settings: brokers have refused a record that the cached ones allow."""
         self._known.clear()
         self.max_batch_bytes = BATCH_BYTES
 
     def get(self, name: str) -> TopicSettings | str:
-        """Return the topic, or the reason why it accepts no records. Raises Retry for a reason that may pass."""
+        """Return the settings of a topic, or the reason why it never accepts records.
+
+        Raises Retry for a reason that may pass. A problem of kafka.topic without escapes counts as one, as it
+        concerns all events.
+        """
         known = self._known.get(name)
         if known is not None and time.monotonic() - known.lookup_time <= TOPIC_CACHE_SECONDS:
             return known
@@ -123,7 +130,7 @@ class TopicCache:
         return settings
 
     def topic_id(self, name: str) -> str:
-        """Return the id of a topic; empty if there is no such topic, or this client may not describe it."""
+        """Return the id of a topic; empty if it does not exist, or this client may not describe it. Raises Retry."""
         futures = self._admin.describe_topics(TopicCollection([name]))
         try:
             return str(futures[name].result(CONNECTIVITY_SECONDS).topic_id)
@@ -133,12 +140,13 @@ class TopicCache:
             raise Retry(f"topic {name}: {self._explain(e, name)}") from e
 
     def _explain(self, error: object, name: str, right: str = "Describe") -> str:
+        """Return a sentence for an error of a topic, with the missing right in case of an ACL."""
         return explain_error(error, topic=name, right=right, client=client_properties(self._config.producer))
 
     def _has_write_access(self, name: str) -> bool:
-        """Return False if this client lacks the right Write.
+        """Return False if this client lacks the right Write; True also if brokers do not answer the question.
 
-        Without this check, brokers refuse the whole transaction, without the topic.
+        Without this check, brokers refuse the whole transaction, and do not name the topic.
         """
         futures = self._admin.describe_topics(TopicCollection([name]), include_authorized_operations=True)
         try:
@@ -147,6 +155,7 @@ class TopicCache:
             return True
 
     def _read_settings(self, name: str, partitions: int) -> TopicSettings:
+        """Return the settings of a topic, with Kafka's defaults for those that this client may not read."""
         resource = ConfigResource(ResourceType.TOPIC, name)
         try:
             entries = self._admin.describe_configs([resource])[resource].result(CONNECTIVITY_SECONDS)

@@ -51,7 +51,7 @@ SERIALIZERS_BY_OPTION = {
 
 
 class SerializerOptions(Protocol):
-    """SerializerOptions of serializers in the configuration of a sink."""
+    """Options of serializers in the configuration of a sink."""
 
     @property
     def serializer(self) -> str: ...
@@ -68,7 +68,10 @@ class SerializerOptions(Protocol):
 
 
 def canonical_serializer(name: str) -> str:
-    """Return the name of a serializer in `FLUME_CLASSES`. Raises ValueError for an unknown one."""
+    """Return the name in `FLUME_CLASSES` of a serializer or of Flume's class.
+
+    Raises ValueError for an unknown one.
+    """
     written = name.removesuffix("$Builder")
     for known, flume in FLUME_CLASSES.items():
         if written.upper() == known or (flume and written.lower() == flume.lower()):
@@ -93,7 +96,7 @@ def check_codec(options: SerializerOptions) -> None:
 
 
 def checked_columns(columns: dict[str, str]) -> dict[str, str]:
-    """Return the columns of `make_serializer`. Raises ValueError for a wrong type or a reserved name."""
+    """Return the columns, types by header, unchanged. Raises ValueError for a wrong type or a reserved name."""
     for header, kind in columns.items():
         if kind not in TYPES:
             raise ValueError(f"{header}: must be one of {', '.join(TYPES)}, not {kind!r}")
@@ -105,7 +108,10 @@ def checked_columns(columns: dict[str, str]) -> dict[str, str]:
 def make_serializer(
     options: SerializerOptions, fetch: FetchSchema = fetch_schema, columns: Mapping[str, str] | None = None
 ) -> Serializer:
-    """Return the configured serializer. `columns` are types of headers, for Parquet."""
+    """Return the configured serializer.
+
+    `fetch` downloads schemas for AVRO_BODY. `columns` are types of headers, for PARQUET.
+    """
     codec = options.compression_codec
     match options.serializer:
         case "TEXT":
@@ -122,7 +128,10 @@ def make_serializer(
 
 
 def option_warnings(options: SerializerOptions, given: set[str], names: dict[str, str]) -> Iterator[Problem]:
-    """Yield a note for each given field without effect on the serializer. `names` are the options by field."""
+    """Yield a note for each given field without effect on the configured serializer.
+
+    `given` are the fields that the user has set, and `names` the options by field.
+    """
     for field, applicable in SERIALIZERS_BY_OPTION.items():
         if field in given and options.serializer not in applicable:
             message = f"has no effect with serializer {options.serializer}, as in Flume"

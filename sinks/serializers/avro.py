@@ -60,7 +60,7 @@ class AvroFile(BlockWriter):
         self.header = b"Obj\x01" + encode_long(len(entries)) + pairs + encode_long(0) + self._sync
 
     def block(self, records: Serialized) -> bytes:
-        """Return a block: count, length, records, sync marker."""
+        """Return a block: number of records, length in bytes, compressed records, sync marker."""
         data = CODECS[self._codec](records.data)
         return encode_long(len(records)) + encode_long(len(data)) + data + self._sync
 
@@ -78,7 +78,7 @@ class AvroEvent(Serializer):
         return as_records(flumeevent.encode(batch))
 
     def writer(self, kind: str) -> AvroFile:
-        """Return the writer of a file of events."""
+        """Return the writer of a file of events; `kind` has no effect."""
         return AvroFile(EVENT_SCHEMA, self._codec, self._interval)
 
 
@@ -91,17 +91,24 @@ class AvroBody(Serializer):
     suffix = ".avro"
 
     def __init__(self, codec: str, interval: int, url: str | None, trusted: list[str], fetch: FetchSchema) -> None:
-        """Create a serializer; `url` is the default schema, `trusted` the allowed prefixes of URLs in headers."""
+        """Create a serializer; `url` is the default schema, or None.
+
+        `trusted` are the allowed prefixes of URLs in headers, and `fetch` returns the content at a URL.
+        """
         self._codec, self._interval, self._url, self._trusted = codec, interval, url, trusted
         self._fetch = fetch
         self._known: dict[str, str] = {}
 
     def records(self, batch: Batch) -> Serialized:
-        """Return the bodies."""
+        """Return the bodies as records, without a check that they are Avro."""
         return as_records(batch.bodies)
 
     def kinds(self, batch: Batch) -> tuple[list[str | ValueError], npt.NDArray[np.int64]]:
-        """Return the schemas, as written to files. Raises Retry if one cannot be fetched now."""
+        """Return the schemas as kinds, and the index for each event, as `Serializer.kinds`.
+
+        A kind is a ValueError if the event names no schema, an URL that is not trusted, or a schema that is no JSON.
+        Raises Retry if a schema cannot be fetched now.
+        """
         url, literal = batch.header(SCHEMA_URL), batch.header(SCHEMA_LITERAL)
         width = len(literal.dictionary) + 1
         distinct, indexes = np.unique(_codes(url) * width + _codes(literal), return_inverse=True)
@@ -109,10 +116,15 @@ class AvroBody(Serializer):
         return [self._schema(_value(url, u), _value(literal, v)) for u, v in pairs], indexes.astype(np.int64)
 
     def writer(self, kind: str) -> AvroFile:
-        """Return the writer of a file with that schema."""
+        """Return the writer of a file with the schema `kind`."""
         return AvroFile(kind, self._codec, self._interval)
 
     def _schema(self, url: str | None, literal: str | None) -> str | ValueError:
+        """Return the schema for a pair of headers, or the reason why there is none; None is a missing header.
+
+        The header with a URL wins over the header with a schema, and both win over the default. Raises Retry if the
+        schema cannot be fetched.
+        """
         try:
             if url is None and literal is not None:
                 return _checked(literal.encode(), "its header flume.avro.schema.literal")
@@ -131,7 +143,10 @@ class AvroBody(Serializer):
 
 
 def fetch_schema(url: str) -> bytes:
-    """Return the content at a URL of `http`, `https` or `file`, or of a local file. Raises Retry."""
+    """Return the content at a URL of `http`, `https` or `file`, or of a local file.
+
+    At most one byte more than `MAX_SCHEMA_BYTES` is read. Raises Retry if it cannot be fetched.
+    """
     address = url if urlsplit(url).scheme else f"file://{url}"
     try:
         with urllib.request.urlopen(address, timeout=SCHEMA_FETCH_SECONDS) as answer:  # noqa: S310  # configured or allowed
@@ -141,7 +156,7 @@ def fetch_schema(url: str) -> bytes:
 
 
 def schema_name(schema: str) -> str:
-    """Return a short hash of a schema, for the names of its files."""
+    """Return a hash of a schema with 8 hexadecimal digits, for the names of its files."""
     return hashlib.sha256(schema.encode()).hexdigest()[:8]
 
 
@@ -156,7 +171,10 @@ def _value(column: pa.Array, code: int) -> str | None:
 
 
 def _checked(schema: bytes, where: str) -> str:
-    """Return a schema without blanks. Raises ValueError if it is not JSON, or too long."""
+    """Return a schema as JSON without blanks.
+
+    Raises ValueError, which names `where`, if it is not JSON, or too long.
+    """
     if len(schema) > MAX_SCHEMA_BYTES:
         raise ValueError(f"{where} is longer than {MAX_SCHEMA_BYTES} bytes")
     try:

@@ -42,12 +42,12 @@ class FileWriter:
     """Beginning of the file."""
 
     def add(self, records: Any) -> Buffer:
-        """Append records, and return the bytes that can be written now."""
+        """Append records, and return the bytes that can be written now; buffered ones follow later."""
         data: memoryview = records.data
         return data
 
     def flush(self) -> Buffer:
-        """Return the buffered bytes, after which readers find all records so far."""
+        """Return the buffered bytes, after which readers find all records so far. This base buffers none."""
         return b""
 
     def close(self) -> Buffer:
@@ -55,7 +55,7 @@ class FileWriter:
         return self.flush()
 
     def discard(self) -> None:
-        """Drop the buffered records, which the runner redelivers."""
+        """Drop the buffered records, which the runner redelivers. This base has none."""
 
 
 class Serializer(ABC):
@@ -69,7 +69,7 @@ class Serializer(ABC):
         """Return one record for each event, in order. The result has a method `part`, like `Serialized`."""
 
     def writer(self, kind: str) -> FileWriter:
-        """Return the writer of a new file of that kind."""
+        """Return the writer of a new file of that kind, which `kinds` has returned, or the empty text."""
         return FileWriter()
 
     def kinds(self, batch: Batch) -> tuple[list[str | ValueError], npt.NDArray[np.int64]] | None:
@@ -90,7 +90,7 @@ class BlockWriter(FileWriter):
         self._ends: list[npt.NDArray[np.int64]] = []
 
     def add(self, records: Serialized) -> Buffer:
-        """Append records, and return a block once they have the size of one."""
+        """Append records, and return a block of all buffered records once they have its size, else no bytes."""
         # A copy: a view of a few events would keep the whole batch in memory.
         self._parts.append(bytes(records.data))
         self._ends.append(records.ends + self.buffered_bytes)
@@ -98,7 +98,7 @@ class BlockWriter(FileWriter):
         return self.flush() if self.buffered_bytes >= self._size else b""
 
     def flush(self) -> Buffer:
-        """Return a block of the buffered records."""
+        """Return a block of the buffered records; no bytes if there are none."""
         if not self._parts:
             return b""
         records = Serialized(memoryview(b"".join(self._parts)), np.concatenate(self._ends))
@@ -112,7 +112,7 @@ class BlockWriter(FileWriter):
         self.buffered_bytes = 0
 
     def block(self, records: Serialized) -> bytes:
-        """Encode records as one block."""
+        """Return the encoding of the records as one block."""
         raise NotImplementedError
 
 
@@ -120,7 +120,7 @@ class BlockWriter(FileWriter):
 
 
 def as_records(records: Any) -> Serialized:
-    """Return the values of a binary array as records. Copies nothing."""
+    """Return the values of a binary array without nulls as records. Copies no values."""
     _, offsets, data = records.buffers()
     bounds = np.frombuffer(offsets, np.int32, len(records) + 1, records.offset * 4).astype(np.int64)
     values = memoryview(data if data is not None else b"")[bounds[0] : bounds[-1]]
@@ -128,13 +128,16 @@ def as_records(records: Any) -> Serialized:
 
 
 def join_columns(*columns: Any) -> Any:
-    """Concatenate binary columns, or constants, row by row."""
+    """Return the concatenation of binary columns, or constants, row by row; null if one is null."""
     constants = [pa.scalar(c, pa.binary()) if isinstance(c, bytes) else c for c in columns]
     return pc.binary_join_element_wise(*constants, pa.scalar(b"", pa.binary()))
 
 
 def join_present(columns: list[Any], separator: bytes, rows: int) -> Any:
-    """Join the values of each row that are not null, with the separator between."""
+    """Return the values of each row that are not null, joined by the separator.
+
+    `columns` are binary, and empty rows give empty values. `rows` is the number of rows, for no columns at all.
+    """
     if not columns:
         return pa.repeat(pa.scalar(b"", pa.binary()), rows)
     # Not with null_handling="skip": Arrow leaves rows without any value out of the result.
@@ -145,21 +148,27 @@ def join_present(columns: list[Any], separator: bytes, rows: int) -> Any:
 
 
 def join_entries(maps: Any, name: Any, value: Any, separator: bytes) -> Any:
-    """Join the entries of each map; `name` and `value` encode binary columns of names and values."""
+    """Return the entries of each map joined by the separator.
+
+    `name` and `value` encode binary columns of names and values, which are then concatenated.
+    """
     offsets = maps.offsets
     entries = join_columns(name(maps.keys.cast(pa.binary())), value(maps.items.cast(pa.binary())))
     return pc.binary_join(pa.ListArray.from_arrays(offsets, entries), pa.scalar(separator, pa.binary()))
 
 
 def encode_values(column: Any, encode: Any) -> Any:
-    """Encode the distinct values of a header column. The result is binary, null if an event lacks the header."""
+    """Return the encoded texts of a header column, each distinct one encoded once.
+
+    The result is binary, null if an event lacks the header. `encode` maps a binary column to another one.
+    """
     if len(column.dictionary) > len(column):  # the dictionary is shared with other batches
         column = column.dictionary_decode().dictionary_encode()
     return encode(column.dictionary.cast(pa.binary())).take(column.indices)
 
 
 def encode_numbers(numbers: npt.NDArray[Any], encode: Any) -> Any:
-    """Encode the distinct numbers, and return a binary array of all."""
+    """Return the encoded numbers as a binary array; `encode` is called once for each distinct number."""
     distinct, indexes = np.unique(numbers, return_inverse=True)
     return pa.array([encode(int(number)) for number in distinct], pa.binary()).take(pa.array(indexes))
 

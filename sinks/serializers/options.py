@@ -8,7 +8,7 @@ from flafka.plugins import option
 
 
 def serializer(prefix: str = "", more: str = "") -> Any:
-    """Return the option `serializer`; `more` describes values that only this sink has."""
+    """Return the option `serializer`; `prefix` is that of the sink's options, `more` ends the description."""
     return option(
         "TEXT",
         name=f"{prefix}serializer",

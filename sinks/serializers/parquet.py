@@ -64,12 +64,12 @@ class Parquet(Serializer):
         self._schema = pa.schema([*(pa.field(header, kind) for header, kind in self._types.items()), *FIELDS])
 
     def records(self, batch: Batch) -> Rows:
-        """Return the columns."""
+        """Return the events as columns: one for each typed header, then `headers` and `body`."""
         typed = [_typed_column(batch.header(header), kind) for header, kind in self._types.items()]
         return Rows(pa.RecordBatch.from_arrays([*typed, batch.header_maps(), batch.bodies], schema=self._schema))
 
     def writer(self, kind: str) -> FileWriter:
-        """Return the writer of one file."""
+        """Return the writer of one file; `kind` has no effect."""
         return ParquetFile(CODECS[self._codec], self._schema)
 
 
@@ -84,7 +84,7 @@ class ParquetFile(FileWriter):
         self._rows: list[Any] = []
 
     def add(self, records: Rows) -> Buffer:
-        """Append rows, and return a row group once they have its size."""
+        """Append rows, and return a row group once `ROW_GROUP_BYTES` are buffered, else no bytes."""
         rows = pa.Table.from_batches([records.records])
         if (
             rows.get_total_buffer_size() > 2 * rows.nbytes
@@ -95,7 +95,7 @@ class ParquetFile(FileWriter):
         return self.flush() if self.buffered_bytes >= ROW_GROUP_BYTES else b""
 
     def flush(self) -> Buffer:
-        """Return a row group of the buffered rows."""
+        """Return a row group of the buffered rows, and what Parquet's writer has not returned yet."""
         if self._rows:
             self._writer.write_table(pa.concat_tables(self._rows), row_group_size=MAX_ROW_GROUP_ROWS)
             self.discard()
@@ -137,13 +137,17 @@ class _ChunkBuffer:
         self.closed = True
 
     def take(self) -> bytes:
+        """Return the bytes written since the last call."""
         data = b"".join(self._parts)
         self._parts.clear()
         return data
 
 
 def _typed_column(column: Any, kind: Any) -> Any:
-    """Return a header as values of a type, null for other texts. Each distinct text is parsed once."""
+    """Return a header column as values of a type, null for a missing header and for other texts.
+
+    Each distinct text is parsed once.
+    """
     texts = column.dictionary
     if kind == pa.string():
         return column.dictionary_decode()
@@ -155,7 +159,10 @@ def _typed_column(column: Any, kind: Any) -> Any:
 
 
 def _parse_value(text: str, kind: Any) -> Any:
-    """Parse a text. A time may also be in milliseconds since the epoch, as in Flume's header `timestamp`."""
+    """Return the value of a text as an Arrow scalar; None if it is no value of this type.
+
+    A time may also be in milliseconds since the epoch, as in Flume's header `timestamp`.
+    """
     if pa.types.is_timestamp(kind) and _MILLIS.fullmatch(text):
         return pa.scalar(int(text) * 1000, pa.int64()).cast(kind)
     try:

@@ -31,7 +31,7 @@ class Text(Serializer):
         self._newline = newline
 
     def records(self, batch: Batch) -> Serialized:
-        """Return the bodies. Without newlines nothing is copied."""
+        """Return the bodies, with a newline behind each if configured. Without newlines nothing is copied."""
         return as_records(join_columns(batch.bodies, b"\n") if self._newline else batch.bodies)
 
 
@@ -42,7 +42,7 @@ class HeaderAndText(Serializer):
         self._newline = b"\n" if newline else b""
 
     def records(self, batch: Batch) -> Serialized:
-        """Return headers, in the order of the batch, and bodies."""
+        """Return each event as `{name=value, name=value} body`, with its headers in the order of the batch."""
         if batch.is_wide:
             headers = join_entries(
                 batch.header_maps(), lambda names: join_columns(names, b"="), lambda texts: texts, b", "
@@ -65,7 +65,7 @@ class Json(Serializer):
     suffix = ".json"
 
     def records(self, batch: Batch) -> Serialized:
-        """Return headers and bodies."""
+        """Return each event as an object in JSON, with a newline, and with its headers in the order of the batch."""
         if batch.is_wide:
             headers = join_entries(
                 batch.header_maps(), lambda names: join_columns(_json_texts(names), b":"), _json_texts, b","
@@ -80,14 +80,17 @@ class Json(Serializer):
 
 
 def _pair(name: bytes, values: Any) -> Any:
+    """Return `name`, which ends with a colon, and each value as a JSON string."""
     return join_columns(name, _json_texts(values))
 
 
 def _json_texts(texts: Any) -> Any:
+    """Return binary texts of UTF-8 as JSON strings, a binary array."""
     return _quoted(texts.cast(pa.string()))
 
 
 def _bodies(bodies: Any) -> Any:
+    """Return the member `body`, or `bodyBase64` if a body is not UTF-8, for each body."""
     try:
         return join_columns(b'"body":', _quoted(bodies.cast(pa.string())))
     except pa.ArrowInvalid:

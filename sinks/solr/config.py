@@ -107,7 +107,10 @@ class SolrConfig(MorphlineConfig, DocumentsConfig):
     )
 
     def locator(self, morphline: Morphline) -> dict[str, str]:
-        """Return the `solrLocator` of a morphline. Raises ValueError for a wrong one, or for two that differ."""
+        """Return the `solrLocator` of a morphline; empty if it has no loadSolr.
+
+        Raises ValueError if it is incomplete and `url` is not set, or if two commands have different ones.
+        """
         locator: dict[str, str] = {}
         for place, properties in morphline.solr_locators:
             texts = {name: value.source for name, value in properties.items() if isinstance(value, Scalar)}
@@ -128,13 +131,13 @@ class SolrConfig(MorphlineConfig, DocumentsConfig):
                     yield Problem(option.name, "has no effect: the morphline makes the documents")
 
     def templates(self) -> dict[str, Template]:
-        """Return the templates of the configured fields, with that of the id, by field."""
+        """Return the template of each configured field, and of the id from documentId, by field."""
         return {name: Template(text) for name, text in self.fields.items()} | {
             self.id_field: Template(self.document_id)
         }
 
     def option_of(self, field: str) -> str:
-        """Return the name of the option that sets this field."""
+        """Return the name of the option that sets this field of a document."""
         return "documentId" if field == self.id_field else f"field.{field}"
 
     _check_url = pydantic.field_validator("url")(collection_address)

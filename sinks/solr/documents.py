@@ -30,7 +30,7 @@ class DocumentMaker:
         self._documents: list[dict[str, Any]] = []
 
     def attach(self, morphline: Morphline, schema: Mapping[str, Any]) -> None:
-        """Set the morphline, and the schema of its collection, as Solr returns it."""
+        """Set the morphline, and the schema of its collection, as Solr returns it, before the first document."""
         self._morphline = morphline
         self._known_fields = {field["name"] for field in schema.get("fields", ())}
         self._dynamic_fields = [field["name"] for field in schema.get("dynamicFields", ())]
@@ -39,9 +39,9 @@ class DocumentMaker:
         morphline.compiler.unique_key = schema.get("uniqueKey", "id")
 
     def documents(self, id: EventId, event: Event) -> tuple[bool, list[dict[str, Any]]]:
-        """Return True if the morphline succeeds with the event, and the documents, in a failure those before it.
+        """Return True if the morphline succeeds with the event, else False, and the documents that it has loaded.
 
-        Raises MorphlineRuntimeError if a command raises an error.
+        After a failure these are the documents before it. Raises MorphlineRuntimeError if a command raises an error.
         """
         record = MorphlineRecord({name: [value] for name, value in event.headers.items()})
         if event.body:
@@ -52,10 +52,12 @@ class DocumentMaker:
         return self._morphline.process(record), self._documents
 
     def _load(self, record: MorphlineRecord) -> None:
+        """Append the document of a record that reaches `loadSolr`. A field with one value is no list."""
         document = {name: [_value(value) for value in record[name]] for name in record}
         self._documents.append({name: values if len(values) > 1 else values[0] for name, values in document.items()})
 
     def _is_known_field(self, name: str) -> bool:
+        """Return True if the schema has this field, or a pattern of dynamic fields for it."""
         if name not in self._known_fields and any(
             fnmatch.fnmatchcase(name, pattern) for pattern in self._dynamic_fields
         ):
@@ -64,13 +66,18 @@ class DocumentMaker:
 
 
 def _value(value: Any) -> Any:
+    """Return a value for JSON: Base64 for bytes, text for a node of JSON, any other as it is."""
     if isinstance(value, bytes):
         return base64.b64encode(value).decode()
     return str(value) if isinstance(value, JsonNode) else value
 
 
 def live_address(hosts: str, collection: str) -> str:
-    """Return the address of a collection on one of the live servers in ZooKeeper. Raises Retry."""
+    """Return the address of a collection on the first live server that ZooKeeper lists.
+
+    `hosts` are addresses of ZooKeeper with commas, perhaps with a path. Raises Retry if ZooKeeper does not answer, or
+    lists no server.
+    """
     exceptions = require("kazoo.exceptions", "morphlines")
     timeout = require("kazoo.handlers.threading", "morphlines").KazooTimeoutError
     client = require("kazoo.client", "morphlines").KazooClient(hosts=hosts, read_only=True)

@@ -73,7 +73,7 @@ class SolrSink(DocumentsSink[SolrConfig, SolrDocument]):
 
     @classmethod
     def libraries_for(cls, config: SolrConfig) -> Mapping[str, str]:
-        """Return the libraries for Solr, and those for ZooKeeper if a morphline may name it."""
+        """Return the libraries for Solr, and also for ZooKeeper if there is a morphline, which may name it."""
         more = config.morphline_file is not None
         return {module: extra for module, extra in cls.libraries.items() if more or extra == "solr"}
 
@@ -95,7 +95,10 @@ class SolrSink(DocumentsSink[SolrConfig, SolrDocument]):
     # --- lifecycle
 
     def open(self) -> None:
-        """Connect to the collection, with an empty update. Raises Retry."""
+        """Connect to the collection, with an empty update. Also read its schema if there is a morphline.
+
+        Raises Retry if Solr does not accept the update, does not return the schema, or the morphline cannot run.
+        """
         pysolr, requests = require("pysolr", "solr"), require("requests", "solr")
         logging.getLogger("pysolr").setLevel(logging.CRITICAL)  # it logs a traceback for each failure
         session = requests.Session()
@@ -126,7 +129,7 @@ class SolrSink(DocumentsSink[SolrConfig, SolrDocument]):
         self.metrics.add("ConnectionCreatedCount")
 
     def close(self) -> None:
-        """Drop what was not flushed, and close the connections."""
+        """Drop what was not flushed, wait for running requests, and close the connections."""
         super().close()
         if self._solr is not None:
             self._solr.get_session().close()
@@ -134,7 +137,10 @@ class SolrSink(DocumentsSink[SolrConfig, SolrDocument]):
             self._solr = None
 
     def check_connectivity(self) -> Iterator[str]:
-        """Yield an error if the collection refuses an empty update, and warnings of fields that its schema lacks."""
+        """Yield the error if the collection refuses an empty update.
+
+        If it accepts one, yield a warning for each field that its schema lacks.
+        """
         try:
             self.open()
             yield from self._unknown_fields()
@@ -144,7 +150,10 @@ class SolrSink(DocumentsSink[SolrConfig, SolrDocument]):
             self.close()
 
     def _address(self, morphline: Morphline) -> str:
-        """Address of the collection: the option, else the morphline's `solrLocator`."""
+        """Return the address of the collection: the option url, else that of the morphline's `solrLocator`.
+
+        Raises Retry if neither names one, or ZooKeeper lists no live server.
+        """
         if self.config.url is not None:
             return self.config.url
         try:
@@ -158,6 +167,7 @@ class SolrSink(DocumentsSink[SolrConfig, SolrDocument]):
         return locator["solrUrl"].rstrip("/")
 
     def _schema(self) -> dict[str, Any] | None:
+        """Return the collection's schema, as Solr returns it; None on any error, as this user may lack the right."""
         try:
             schema: dict[str, Any] = json.loads(self._solr._send_request("get", "schema?wt=json")).get("schema", {})
         except self._errors:  # the user may lack the right
@@ -165,7 +175,11 @@ class SolrSink(DocumentsSink[SolrConfig, SolrDocument]):
         return schema
 
     def _unknown_fields(self) -> Iterator[ConnectivityWarning]:
-        """Yield warnings, not errors, because some update chains add unknown fields to the schema."""
+        """Yield warnings of fields that the schema lacks, and of a unique key other than idField.
+
+        They are no errors, because some update chains add unknown fields to the schema. There are none with a
+        morphline.
+        """
         schema = self._schema()
         if schema is None or self.config.morphline_file is not None:
             return
@@ -185,19 +199,23 @@ class SolrSink(DocumentsSink[SolrConfig, SolrDocument]):
     # --- writing
 
     def uses_headers(self) -> dict[str, set[str]]:
-        """Return, by option, the headers that its escapes need."""
+        """Return, by option, the headers that its escapes need; an empty mapping with a morphline."""
         if self.config.morphline_file is not None:
             return {}
         return {self.config.option_of(name): template.headers for name, template in self._templates.items()}
 
     def _concurrency(self) -> int:
-        """Return 1 with an update chain, which may change ids, so that the order of documents must be kept."""
+        """Return the option connections; 1 with an update chain.
+
+        A chain may change ids, so that the order of documents must be kept.
+        """
         return 1 if self.config.update_chain else self.config.connections
 
     def _key(self, document: SolrDocument) -> str:
         return str(document.fields.get(self._id_field))
 
     def _make_items(self, batch: Batch) -> dict[EventId, str]:
+        """Append the documents of these events, without empty fields. Return the reasons for events without an id."""
         if self.config.morphline_file is not None:
             return self._transform(batch)
         columns = {name: list(template.texts(batch)) for name, template in self._templates.items()}
@@ -222,10 +240,14 @@ class SolrSink(DocumentsSink[SolrConfig, SolrDocument]):
         return {batch.id(row): f"its document has no id: {why}" for row, why in without_id.items()}
 
     def _field(self, header: str) -> str:
+        """Return the field of a header: its name, with `_` for forbidden characters, and headerSuffix."""
         return _NOT_IN_NAMES.sub("_", header) + self.config.header_suffix
 
     def _header_columns(self, batch: Batch) -> dict[str, list[Any]]:
-        """Return texts of headers by field; if several headers of an event have the same field, the last."""
+        """Return the texts of headers by field, None for events without it.
+
+        If several headers of an event have the same field, the last one wins.
+        """
         columns: dict[str, list[Any]] = {}
         for name in batch.header_names:
             field, texts = self._field(name), batch.header(name).to_pylist()
@@ -235,7 +257,7 @@ class SolrSink(DocumentsSink[SolrConfig, SolrDocument]):
         return columns
 
     def destinations(self, batch: Batch) -> list[dict[str, Any]] | None:
-        """Return the document of each event; None with a morphline, which needs Solr's schema."""
+        """Return the `document` of each event, or `rejected`; None with a morphline, which needs Solr's schema."""
         if self.config.morphline_file is not None:
             return None
         rejected = self._make_items(batch)
@@ -245,7 +267,11 @@ class SolrSink(DocumentsSink[SolrConfig, SolrDocument]):
         return [destinations[id] for id in batch.ids()]
 
     def trace(self, assignment: Assignment, id: EventId, batch: Batch | None) -> list[dict[str, Any]]:
-        """Find documents, committed or not, by the id of the event, or by the ids that the event gives them."""
+        """Return documents, committed or not, by the id of the event, or by the ids that the event gives them.
+
+        A document that Solr does not have is `missing`. Without `batch` the result is `unknown` if the event's id is
+        not the document's. Raises Retry.
+        """
         has_event_id = self.config.morphline_file is None and self.config.document_id == "%[id]"
         if batch is None and not has_event_id:
             return [{"unknown": "the id of its document depends on the event itself"}]
@@ -260,6 +286,7 @@ class SolrSink(DocumentsSink[SolrConfig, SolrDocument]):
             self.close()
 
     def _find_document(self, name: str) -> dict[str, Any]:
+        """Return the document with this unique key as a result of `trace`, or `missing`. Raises Retry."""
         try:
             answer = json.loads(self._solr._send_request("get", f"get?{urlencode({'id': name, 'wt': 'json'})}"))
         except self._errors as e:
@@ -270,13 +297,19 @@ class SolrSink(DocumentsSink[SolrConfig, SolrDocument]):
         return {"collection": self._url, "id": name, "document": document}
 
     def duplicate_risk(self, assignment: Assignment) -> str:
-        """Return a sentence unless ids are the events': else an older document could replace a newer one."""
+        """Return an empty text if ids of documents are the events', or a morphline makes them.
+
+        Else return a sentence, as an older event could replace a newer one.
+        """
         if self.config.morphline_file is not None or self.config.document_id == "%[id]":
             return ""
         return f"documentId {self.config.document_id} is not the event's id: an older event would replace a newer one"
 
     def _transform(self, batch: Batch) -> dict[EventId, str]:
-        """Append the documents that the morphline makes. Return the reasons for failed events."""
+        """Append the documents that the morphline makes. Return the reasons for failed events, by id.
+
+        Documents that an event made before its failure are kept, unless a command raised an error.
+        """
         failed: dict[EventId, str] = {}
         assert batch.origin is not None
         for row, event in enumerate(batch):
@@ -292,9 +325,9 @@ class SolrSink(DocumentsSink[SolrConfig, SolrDocument]):
         return failed
 
     def _send_items(self, documents: Sequence[SolrDocument]) -> dict[EventId, str]:
-        """Send documents, and return the reasons for those that a tolerant update chain refuses.
+        """Send documents, and return the reasons for those that a tolerant update chain refuses, by event id.
 
-        Raises RequestRefused without such a chain.
+        A document that Solr has already is not refused. Raises RequestRefused without such a chain, and Retry.
         """
         try:
             reasons = self._refusals(self._add([document.fields for document in documents]))
@@ -314,7 +347,10 @@ class SolrSink(DocumentsSink[SolrConfig, SolrDocument]):
         }
 
     def _refusals(self, answer: str) -> dict[str, str]:
-        """Return the reasons of a tolerant update chain, by the unique key of the document."""
+        """Return the reasons of a tolerant update chain, by unique key; an empty mapping without one.
+
+        Raises Retry if the answer is not JSON.
+        """
         try:
             errors = json.loads(answer).get("responseHeader", {}).get("errors", [])
         except ValueError as e:
@@ -322,7 +358,10 @@ class SolrSink(DocumentsSink[SolrConfig, SolrDocument]):
         return {error["id"]: _sentence(error["message"]) for error in errors}
 
     def _add(self, documents: list[dict[str, Any]]) -> str:
-        """Send one request. Raises RequestRefused if Solr refuses a document, Retry for all other failures."""
+        """Send documents in one request, and return the answer as text.
+
+        Raises RequestRefused if Solr refuses a document, Retry for all other failures.
+        """
         try:
             answer: str = self._solr._send_request(
                 "post",
@@ -358,6 +397,7 @@ def _is_stored(document: SolrDocument, refusal: str) -> bool:
 
 
 def _filled(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return the fields whose values are neither empty texts nor None."""
     return {name: value for name, value in fields.items() if value not in ("", None)}
 
 
@@ -369,6 +409,6 @@ def _as_json(value: Any) -> str:
 
 
 def _sentence(text: str) -> str:
-    """Return Solr's message in an error of Solr or pysolr."""
+    """Return the first line of Solr's message in an error of Solr or pysolr, at most 500 characters."""
     reason = re.search(r"\[Reason: (.*)\]", text, re.DOTALL)
     return (reason[1] if reason else text).partition("\n")[0].removeprefix("ERROR: ")[:500]

@@ -14,7 +14,10 @@ from flafka.sinks.spark.loading import SessionRequired, load_processor
 
 
 def check_spark_path(path: str) -> str:
-    """Return the path. Raises ValueError for WebHDFS, as the Hadoop in pyspark lacks a class of its client."""
+    """Return the path unchanged. Raises ValueError for WebHDFS.
+
+    The Hadoop in pyspark lacks a class of the WebHDFS client.
+    """
     if path.startswith(("webhdfs://", "swebhdfs://")):
         raise ValueError(f"must be hdfs://host:port/…, not {path!r}: the Hadoop client in pyspark cannot use WebHDFS")
     return path
@@ -121,12 +124,15 @@ class SparkSinkConfig(Config):
         return value
 
     def outputs(self) -> dict[str, Output]:
-        """Return the outputs by name."""
+        """Return the configuration of each output by its name."""
         return read_outputs(self.output)
 
 
 def read_outputs(properties: dict[str, str]) -> dict[str, Output]:
-    """Return outputs by name, from the options `output.`. Raises ValueError, with a text `<name>.<option>: …`."""
+    """Return the configuration of each output by name, from the options `output.`, as `<name>.<option>` and value.
+
+    Raises ValueError, with a text `<name>.<option>: …`, at the first problem.
+    """
     by_output: dict[str, dict[str, str]] = {}
     for key, value in properties.items():
         name, _, option_name = key.partition(".")

@@ -25,9 +25,11 @@ class SessionRequired(ValueError):
 
 
 def load_processor(processor: str, path: str | None) -> Processor:
-    """Return the function that `module:function` names. Raises ValueError, with a sentence for the user.
+    """Return the function that `module:function` names.
 
-    Raises SessionRequired if the import needs a session, and this process has none.
+    `path` is the directory of the module, which becomes the first of Python's path; None searches that path only.
+    Raises ValueError, with a sentence for the user. Raises SessionRequired if the import needs a session, and this
+    process has none.
     """
     name, colon, attribute = processor.partition(":")
     if not (name and colon and attribute):
@@ -51,7 +53,10 @@ def load_processor(processor: str, path: str | None) -> Processor:
 
 
 def error_location(error: BaseException, module: ModuleType | None) -> str:
-    """Return the line of the user's file that raised an error, as ` (jobs.py, line 12)`; empty if unknown."""
+    """Return the last line of the module's file that raised an error, as ` (jobs.py, line 12)`; empty if unknown.
+
+    For a SyntaxError it is the line of that error.
+    """
     file = getattr(module, "__file__", None)
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
     if isinstance(error, SyntaxError) and error.filename:
@@ -60,6 +65,7 @@ def error_location(error: BaseException, module: ModuleType | None) -> str:
 
 
 def _import(name: str, path: str | None) -> ModuleType:
+    """Return the imported module. Raises ValueError, with a sentence, and SessionRequired as `load_processor`."""
     if path is not None:
         if not Path(path).is_dir():
             raise ValueError(f"processor.path {path} is no directory")
@@ -84,7 +90,7 @@ def _import(name: str, path: str | None) -> ModuleType:
 
 
 def _lacks_session(error: BaseException) -> bool:
-    """Return True if a call of PySpark's raised this because the process has no SparkContext.
+    """Return True if PySpark has raised this error because the process has no SparkContext.
 
     `udf("string")` raises an error whose message has a code for this; `col("x")` fails at an `assert` in PySpark.
     """
@@ -98,7 +104,10 @@ def _lacks_session(error: BaseException) -> bool:
 
 
 def _forget_namesake(name: str, directory: Path) -> None:
-    """Drop an imported module of the same name from another directory, as of another sink."""
+    """Drop an imported module of this name, with its package, if it is from another directory.
+
+    Another sink may have imported it. Nothing is dropped if `directory` has no module of this name.
+    """
     imported, own = sys.modules.get(name), directory.joinpath(*name.split("."))
     if imported is None or not (own.with_suffix(".py").exists() or own.is_dir()):
         return
@@ -109,7 +118,7 @@ def _forget_namesake(name: str, directory: Path) -> None:
 
 
 def _module_stub(name: str) -> Any:
-    """Return an empty module with the `__file__` of a module that could not be imported."""
+    """Return an empty module with the `__file__` of a module that could not be imported; None if not found."""
     spec = importlib.util.find_spec(name)
     module = ModuleType(name)
     module.__file__ = spec.origin if spec is not None else None

@@ -36,7 +36,7 @@ class SparkSink(StreamingSink[SparkSinkConfig]):
 
     @property
     def pipeline(self) -> str:
-        """Name of the function, as configured."""
+        """The option processor, `module:function`."""
         return self.config.processor
 
     @property
@@ -45,7 +45,10 @@ class SparkSink(StreamingSink[SparkSinkConfig]):
         return self.config.path and str(Path(self.config.path).absolute())
 
     def frames(self, events: Any) -> Mapping[str, Any]:
-        """Return the function's DataFrames by output. Raises FlafkaError if it raises or returns a wrong type."""
+        """Return the function's DataFrames by output, from the DataFrame of events.
+
+        Raises ValueError if the function cannot be imported, and FlafkaError if it raises or returns a wrong result.
+        """
         name, outputs = self.config.processor, self.config.outputs()
         function = load_processor(name, self.config.path)
         module = sys.modules[name.partition(":")[0]]
@@ -60,16 +63,19 @@ class SparkSink(StreamingSink[SparkSinkConfig]):
         return check_frames(name, returned, outputs)
 
     def topics(self) -> set[str]:
-        """Return the topics to which the outputs write."""
+        """Return the topics of the outputs of type kafka."""
         return {output.topic for output in self.config.outputs().values() if isinstance(output, KafkaOutput)}
 
     def output_directory(self, name: str) -> str | None:
-        """Return the directory of a Parquet output; None for another output."""
+        """Return the directory of the output `name` if it is of Parquet, else None."""
         output = self.config.outputs()[name]
         return output.path if isinstance(output, ParquetOutput) else None
 
     def writer(self, name: str, frame: Any, stream: KafkaStream) -> Any:
-        """Return a `DataStreamWriter` of a DataFrame for an output."""
+        """Return a `DataStreamWriter`, not started, that writes a DataFrame to the output `name`.
+
+        Topics are written on the brokers of the channel, with the login of its client in `stream`.
+        """
         output = self.config.outputs()[name]
         if isinstance(output, KafkaOutput):
             client = {
@@ -89,7 +95,10 @@ class SparkSink(StreamingSink[SparkSinkConfig]):
 
 
 def check_frames(name: str, returned: Any, outputs: Iterable[str]) -> Mapping[str, Any]:
-    """Return the DataFrames of a processor's result, by output. Raises FlafkaError unless they fit the outputs."""
+    """Return the DataFrames of a processor's result, by output. A single DataFrame is that of the only output.
+
+    Raises FlafkaError unless each output has one, and each is a stream. `name` is the processor, for errors.
+    """
     frame_class = require("pyspark.sql", "spark").DataFrame
     outputs = list(outputs)
     if isinstance(returned, frame_class) and len(outputs) == 1:
@@ -119,7 +128,11 @@ def check_frames(name: str, returned: Any, outputs: Iterable[str]) -> Mapping[st
 
 
 def as_kafka_records(frame: Any) -> Any:
-    """Return a DataFrame of Kafka records, with the columns key, value and headers."""
+    """Return a DataFrame of Kafka records, with the columns value and headers, and key if there is one.
+
+    Without a column `body`, the value is the row as JSON. Each record has the header `RECORD_FORMAT`, behind those in
+    the column `headers`.
+    """
     functions = require("pyspark.sql.functions", "spark")
     col, lit = functions.col, functions.lit
     format_header = functions.array(

@@ -17,7 +17,10 @@ MAX_NOTE_CHARACTERS = 300
 
 @contextlib.contextmanager
 def annotated_udfs() -> Iterator[None]:
-    """Add notes with arguments to the exceptions of all UDFs that are created within this context."""
+    """Add notes with arguments to the exceptions of UDFs that are created within this context.
+
+    Only kinds of UDFs that `annotate_arguments` or `annotate_batches` can wrap get them.
+    """
     udf = require("pyspark.sql.udf", "spark").UserDefinedFunction
     kinds = require("pyspark.util", "spark").PythonEvalType
     wrappers = {
@@ -47,7 +50,7 @@ def annotated_udfs() -> Iterator[None]:
 
 
 def annotate_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return the function with exceptions that have its arguments as a note."""
+    """Return the function wrapped: an Exception that it raises gets a note with its arguments."""
     prefix, limit = NOTE_PREFIX, MAX_NOTE_CHARACTERS  # locals, as executors get this function by value
 
     @functools.wraps(function)
@@ -64,9 +67,9 @@ def annotate_arguments(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def annotate_batches(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a function of iterators over batches of rows, with exceptions that have a note.
+    """Return a function of iterators over batches of rows, wrapped: an Exception that it raises gets a note.
 
-    The note has the key and the first row of the current batch. Used by `mapInPandas` and similar functions.
+    The note has the key and the first row of the current batch. For `mapInPandas` and similar functions.
     """
     prefix, limit = NOTE_PREFIX, MAX_NOTE_CHARACTERS
 

@@ -84,7 +84,10 @@ class HttpSourceConfig(ServingConfig, EncodingConfig):
         return self.max_blob_length if self.handler == "blob" else self.max_request_bytes
 
     def warnings(self) -> Iterator[Problem]:
-        """Yield warnings about Jetty's settings, and about TLS."""
+        """Yield warnings about TLS, and a note or a warning for each setting of Jetty, which has no effect.
+
+        A setting that restricts access gives a warning.
+        """
         yield from super().warnings()
         for prefix in (prefix for prefix in self.options() if prefix.without_effect):
             for name in getattr(self, prefix.field):

@@ -29,7 +29,9 @@ _MAX_SHOWN_NAMES = 5
 
 
 def read_events(text: str) -> list[ParsedEvent | None] | None:
-    """Return the events of a JSON array, with None for null; None for empty or null input.
+    """Return the events of a JSON array, in order, with None for a null element.
+
+    The result is None if the text is empty or null.
 
     Raises ValueError where the text is anything else.
     """
@@ -54,6 +56,10 @@ def read_events(text: str) -> list[ParsedEvent | None] | None:
 
 
 def _event(reader: _JsonReader) -> ParsedEvent | None:
+    """Read one element of the array of events; None for null.
+
+    Raises ValueError where it is no event, NoEventError where it has only fields other than headers and body.
+    """
     if reader.peek() != "{":
         if reader.scalar() is None:
             return None
@@ -112,6 +118,7 @@ class _JsonReader:
         self.text, self.index = text, 0
 
     def skip_space(self) -> None:
+        """Skip white space and comments."""
         match = _SPACE.match(self.text, self.index)
         assert match is not None
         self.index = match.end()
@@ -124,11 +131,15 @@ class _JsonReader:
         return self.text[self.index]
 
     def at_end(self, *, strict: bool = False) -> bool:
+        """Return True if nothing follows but white space and, unless `strict`, comments."""
         remaining = self.text[self.index :]
         return not (remaining.strip(" \t\r\n") if strict else _SPACE.sub("", remaining, count=1))
 
     def elements(self) -> Iterator[None]:
-        """Yield at each element of the array whose `[` was read; the caller must read the element."""
+        """Yield None before each element of the array whose `[` was read; the caller must read the element.
+
+        Raises ValueError where the array is invalid.
+        """
         if self.peek() == "]":
             self.index += 1
             return
@@ -142,7 +153,10 @@ class _JsonReader:
                 raise ValueError(f"expected , or ] at character {self.index - 1}")
 
     def members(self) -> Iterator[str]:
-        """Yield the name of each member of the object that begins here; the caller must read the value."""
+        """Yield the name of each member of the object that begins here; the caller must read the value.
+
+        Raises ValueError where the object is invalid.
+        """
         self.index += 1
         if self.peek() == "}":
             self.index += 1
@@ -175,7 +189,7 @@ class _JsonReader:
         return None if bare.lower() == "null" else bare.lower() if bare.lower() in ("true", "false") else bare
 
     def skip(self, depth: int) -> None:
-        """Skip any value."""
+        """Skip any value, nested `depth` deep. Raises ValueError beyond `MAX_DEPTH`, and for an invalid value."""
         if depth > MAX_DEPTH:
             raise ValueError("the JSON is nested too deep")
         character = self.peek()
@@ -190,6 +204,7 @@ class _JsonReader:
             self.scalar()
 
     def _string(self, quote: str) -> str:
+        """Read a string in these quotes, with its escapes replaced. Raises ValueError where it does not end."""
         match = _QUOTED_TEXT[quote].match(self.text, self.index + 1)
         if match is None or match.end() >= len(self.text):
             raise ValueError("a string does not end")
@@ -197,6 +212,7 @@ class _JsonReader:
         return _ESCAPE.sub(_unescape, match[0]) if "\\" in match[0] else match[0]
 
     def _unquoted(self) -> str:
+        """Read an unquoted name or value. Raises ValueError where there is none."""
         match = _UNQUOTED.match(self.text, self.index)
         if match is None:
             raise ValueError(f"unexpected {self.text[self.index]!r} at character {self.index}")
@@ -205,6 +221,7 @@ class _JsonReader:
 
 
 def _unescape(match: re.Match[str]) -> str:
+    """Return the character of an escape such as `\\n`. Raises ValueError for an unknown one."""
     if len(match[1]) == 5:
         return chr(int(match[1][1:], 16))
     if match[1] not in _NAMED:
@@ -213,10 +230,10 @@ def _unescape(match: re.Match[str]) -> str:
 
 
 def _encodable(text: str) -> str:
-    """Replace unpaired surrogates by question marks, as Java does in UTF-8."""
+    """Return the text with question marks for unpaired surrogates, as in Java's UTF-8."""
     return SURROGATE.sub("?", _join_surrogates(text))
 
 
 def _join_surrogates(text: str) -> str:
-    """Join surrogate pairs of UTF-16."""
+    """Return the text with each surrogate pair of UTF-16 joined to one character; unpaired ones stay."""
     return text if text.isascii() else text.encode("utf-16", "surrogatepass").decode("utf-16", "surrogatepass")

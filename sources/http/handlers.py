@@ -15,6 +15,9 @@ from flafka.sources.http.gson import SURROGATE, NoEventError, read_events
 from flafka.sources.log4j.framing import Log4jFramer
 from flafka.sources.log4j.parser import LogEventParser
 
+MAX_PARAMETERS = 1_000
+"""Maximum number of URL parameters that the handler `blob` makes headers of."""
+
 
 class HandlerError(Exception):
     """Error of an invalid request, with the HTTP status and text of the response."""
@@ -37,6 +40,7 @@ class _SimpleEvent(msgspec.Struct):
         return headers + (4 if isinstance(self.body, str) else 0)
 
     def event(self) -> Event:
+        """Return the event; an absent body is empty, absent headers are none."""
         return Event((self.body or "").encode(), self.headers or {})
 
 
@@ -70,7 +74,9 @@ def decompress(content: bytes, headers: Iterable[tuple[bytes, bytes]], max_bytes
 
 
 def _decompress_gzip(content: bytes, max_bytes: int) -> bytes:
-    """Uncompress all members of a gzip file.
+    """Return the uncompressed content of all members of a gzip file.
+
+    Raises HandlerError: 413 for more than `max_bytes` bytes, 400 for an invalid or incomplete file.
 
     `unused_data` is a copy of the input behind a member. Short slices of input keep that copy short: otherwise a body
     of many small members would take quadratic time.
@@ -96,7 +102,8 @@ def _decompress_gzip(content: bytes, max_bytes: int) -> bytes:
 def json(content: bytes, charset: str | None) -> list[Event]:
     """Return the events of a request as Flume's JSONHandler reads it; bodies keep the charset of the request.
 
-    Raises HandlerError.
+    `charset` is from the Content-Type; None means UTF-8. Raises HandlerError: 400 for invalid JSON, 500 for another
+    charset than UTF-8, UTF-16 and UTF-32, for null, and for a null event.
     """
     charset = (charset or "utf-8").lower()
     if charset not in ("utf-8", "utf-16", "utf-32"):
@@ -123,7 +130,10 @@ def json(content: bytes, charset: str | None) -> list[Event]:
 
 
 def ndjson(content: bytes, charset: str | None) -> list[Event]:
-    """Return each line, unchanged, as an event; skip empty lines. Raises HandlerError for invalid JSON."""
+    """Return each line as an event, without blanks around it; skip empty lines. The charset is ignored.
+
+    Raises HandlerError 400 where a line is not JSON.
+    """
     events = []
     for number, line in enumerate(content.split(b"\n"), 1):
         if line := line.strip(b"\r \t"):
@@ -136,7 +146,10 @@ def ndjson(content: bytes, charset: str | None) -> list[Event]:
 
 
 def log4j(content: bytes, parser: LogEventParser) -> list[Event]:
-    """Return the log events of a request, as the layouts of log4j 2 and logback write them. Raises HandlerError."""
+    """Return the log events of a request, as the layouts of log4j 2 and logback write them.
+
+    Raises HandlerError 400 where an event is not a JSON object.
+    """
     framer, events = Log4jFramer(len(content)), []
     for number, text in enumerate([*framer.feed(content), *framer.end()], 1):
         try:
@@ -147,15 +160,25 @@ def log4j(content: bytes, parser: LogEventParser) -> list[Event]:
 
 
 def blob(content: bytes, query: str) -> list[Event]:
-    """Return the request as one event; its URL parameters are the headers, the first of each name."""
+    """Return the request as one event; its URL parameters are the headers, the first of each name.
+
+    Raises HandlerError for more than 1,000 parameters.
+    """
     headers: dict[str, str] = {}
-    for name, value in parse_qsl(query, keep_blank_values=True, max_num_fields=1000):
+    try:
+        parameters = parse_qsl(query, keep_blank_values=True, max_num_fields=MAX_PARAMETERS)
+    except ValueError:
+        raise HandlerError(400, f"the URL may have at most {MAX_PARAMETERS:,} parameters") from None
+    for name, value in parameters:
         headers.setdefault(name, value)
     return [Event(content, headers)]
 
 
 def _decode(content: bytes, charset: str) -> str:
-    """Decode as Java does: big-endian without a byte order mark; invalid bytes are replaced."""
+    """Return the content as text, without its byte order mark, as Java decodes it.
+
+    UTF-16 and UTF-32 without a mark are big-endian. Invalid bytes become U+FFFD.
+    """
     if charset == "utf-8":
         return content.decode("utf-8-sig", "replace")
     little, big = {"utf-16": (b"\xff\xfe", b"\xfe\xff"), "utf-32": (b"\xff\xfe\0\0", b"\0\0\xfe\xff")}[charset]
@@ -165,7 +188,10 @@ def _decode(content: bytes, charset: str) -> str:
 
 
 def _encode(text: str, charset: str) -> bytes:
-    """Encode as Java does: UTF-16 with a byte order mark, UTF-32 without; unpaired surrogates are replaced."""
+    """Return the text in a charset as Java encodes it: UTF-16 with a byte order mark, UTF-32 without.
+
+    Unpaired surrogates are replaced: by `?` in UTF-8, or else by U+FFFD.
+    """
     if charset == "utf-8":
         return text.encode("utf-8", "replace")
     data = SURROGATE.sub("\ufffd", text).encode(f"{charset}-be")

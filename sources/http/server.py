@@ -88,7 +88,7 @@ class HttpServer(serving.Server[HttpRequest]):
         self._server.should_exit = True
 
     def stored(self, requests: Iterable[HttpRequest]) -> None:
-        """Answer 200 to these requests. Thread-safe."""
+        """Answer 200 to the requests that have no answer yet. Thread-safe."""
         self._call(self._respond, requests, True)
 
     # --- on the thread of the event loop
@@ -97,10 +97,12 @@ class HttpServer(serving.Server[HttpRequest]):
         self._server.run()
 
     def _reject_unanswered(self) -> None:
+        """Answer 503 to all requests that wait to be stored, and to any further request."""
         self._is_stopping = True
         self._respond(list(self._unanswered), False)
 
     def _respond(self, requests: Iterable[HttpRequest], stored: bool) -> None:
+        """Answer 200 if `stored`, or else 503, to the requests that have no answer yet."""
         for request in requests:
             if not request.is_answered:
                 request.done.set_result(stored)
@@ -128,6 +130,10 @@ class HttpServer(serving.Server[HttpRequest]):
         await send({"type": "http.response.body", "body": body})
 
     async def _process(self, scope: Any, receive: Any) -> tuple[int, str]:
+        """Read and decode a request, and wait until its events are stored; return the status and text of the answer.
+
+        A request without events is answered 200 at once.
+        """
         method = scope["method"]
         if method not in ("GET", "HEAD", "POST"):
             return {"PUT": 405, "DELETE": 405, "OPTIONS": 403, "TRACE": 403}.get(method, 501), ""
@@ -145,6 +151,10 @@ class HttpServer(serving.Server[HttpRequest]):
         return await self._store(events, len(content) + REQUEST_OVERHEAD_BYTES)
 
     async def _store(self, events: list[Event], size: int) -> tuple[int, str]:
+        """Queue the events, and wait until they are stored: 200, or 503 after `requestTimeout` ms or at a stop.
+
+        503 at once while the server stops or too many bytes wait to be stored.
+        """
         if self._is_stopping:
             return 503, STOPPING_TEXT
         if self._unstored_bytes and self._unstored_bytes + size > self._budget_bytes:
@@ -168,6 +178,10 @@ class HttpServer(serving.Server[HttpRequest]):
             self._unanswered.discard(request)
 
     async def _content(self, receive: Any) -> bytes:
+        """Return the complete body of a request.
+
+        Raises HandlerError: 413 if it is too large, 503 if all requests together are, 499 if the client disconnects.
+        """
         pieces: list[bytes] = []
         size = 0
         try:
@@ -188,6 +202,7 @@ class HttpServer(serving.Server[HttpRequest]):
             self._receiving_bytes -= size
 
     def _events(self, scope: Any, content: bytes) -> list[Event]:
+        """Return the events of an uncompressed body by the configured handler. Raises HandlerError."""
         if self.config.handler == "blob":
             return handlers.blob(content, scope["query_string"].decode("latin-1"))
         if self.config.handler == "log4j":
@@ -206,22 +221,25 @@ class _UvicornServer(uvicorn.Server):
         self._acceptor, self._log = acceptor, log
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Start uvicorn without sockets of its own, then accept clients."""
         rate_limit_loop_errors(asyncio.get_running_loop(), self._log)
         await super().startup(sockets=[])
         self._acceptor.open()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop accepting, and stop uvicorn; unfinished requests are cancelled after `HTTP_DRAIN_SECONDS`."""
         await self._acceptor.close()
         timer = asyncio.get_running_loop().call_later(HTTP_DRAIN_SECONDS, self._cancel_requests)
         await super().shutdown(sockets=[])
         timer.cancel()
 
     def _cancel_requests(self) -> None:
-        """Cancel unfinished requests, each of which answers 503. uvicorn would do so later, with an error."""
+        """Cancel unfinished requests, each of which is answered 503. uvicorn would do so later, with an error."""
         for task in self.server_state.tasks:
             task.cancel()
 
     def protocol(self, client: Client) -> _Protocol:
+        """Return the protocol of an accepted client."""
         return _Protocol(client, self._acceptor.connections, self.config, self.server_state)
 
 
@@ -258,6 +276,7 @@ class _Protocol(H11Protocol):
         super().connection_lost(exc)
 
     def _start_head_timer(self) -> None:
+        """Close the connection after `idleTimeout` seconds unless a request head has arrived by then."""
         self._head_timer = self.loop.call_later(self.timeout_keep_alive, self._on_head_timeout)
 
     def _on_head_timeout(self) -> None:

@@ -60,9 +60,11 @@ class HttpSource(ServingSource[HttpSourceConfig, "HttpServer", "HttpRequest"]):
     libraries: ClassVar = {"flafka.sources.http.server": ""}
 
     def _serve(self, endpoint: Endpoint) -> HttpServer:
+        """Return an HTTP server for an open endpoint, not started."""
         from flafka.sources.http.server import HttpServer
 
         return HttpServer(self, endpoint)
 
     def _read(self, server: HttpServer, requests: list[HttpRequest]) -> tuple[list[HttpRequest], Batch]:
+        """Return all requests, and a batch of their events, which the server has decoded already."""
         return requests, Batch.of(event for request in requests for event in request.events)

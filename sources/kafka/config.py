@@ -90,7 +90,7 @@ class KafkaSourceConfig(ConsumerConfig):
 
     @classmethod
     def for_type(cls, written_type: str) -> type[Config]:
-        """Return the options with Flume's rules and defaults for Flume's class name."""
+        """Return the class of the options: with Flume's names and defaults if `type` is Flume's class name."""
         return FlumeKafkaSourceConfig if "." in written_type else cls
 
     @property
@@ -106,17 +106,20 @@ class KafkaSourceConfig(ConsumerConfig):
         return [name for name in re.split(r"[,\s]+", self.topics) if name]
 
     def consumes(self, topic: str) -> bool:
-        """Return True if the source consumes this topic."""
+        """Return True if `kafka.topics.regex` matches the whole name, or without it, if `kafka.topics` has the name.
+
+        The regular expression never selects Kafka's internal topics.
+        """
         if self.topics_regex:
             return topic not in _INTERNAL_TOPICS and self.pattern().fullmatch(topic) is not None
         return topic in self.topic_names
 
     def pattern(self) -> Pattern[str]:
-        """Return the compiled `kafka.topics.regex`, for whole names. librdkafka's syntax differs from Java's."""
+        """Return the compiled `kafka.topics.regex`, in Java's syntax, to be used with `fullmatch`."""
         return compile_backtracking(self.topics_regex or "")
 
     def topic_header_set(self) -> str | None:
-        """Return the header for the name of the topic; None where it is not set."""
+        """Return the name of the header for the topic; None if `setTopicHeader` is false."""
         return self.topic_header if self.set_topic_header else None
 
     @cross_field_validator("topics", "topics_regex")
@@ -173,6 +176,7 @@ class FlumeKafkaSourceConfig(KafkaSourceConfig):
     @pydantic.model_validator(mode="wrap")
     @classmethod
     def _brokers_beside_zookeeper(cls, values: Any, handler: Any) -> Any:
+        """Take ZooKeeper's hosts at port 9092 as brokers if `zookeeperConnect` is set without brokers."""
         zookeeper = values.get("zookeeperConnect")
         assumed = bool(zookeeper) and "kafka.bootstrap.servers" not in values
         if assumed:

@@ -53,7 +53,10 @@ class TopicConsumer(ConsumerThread):
         log: logging.Logger,
         is_consumed: Callable[[str], bool] | None = None,
     ) -> None:
-        """Consume `topics`, or with `is_consumed` every topic for which it returns True, also those created later."""
+        """Start to consume `topics`, or every topic for which `is_consumed` returns True, also if created later.
+
+        `offset_reset` is earliest, latest or none: the initial offset of a partition without a committed offset.
+        """
         name = f"{properties['group.id']}-source"
         super().__init__(SOURCE, {"enable.partition.eof": False, **properties}, name, BUSY_POLL_SECONDS, metrics, log)
         self._offset_reset = offset_reset
@@ -79,9 +82,10 @@ class TopicConsumer(ConsumerThread):
     def take(
         self, max_events: int, max_bytes: int, linger_seconds: float, timeout_seconds: float
     ) -> tuple[list[Message], dict[PartitionKey, AssignedOffset]]:
-        """Return the records that arrive within `linger_seconds` of the first one, and the offsets behind them.
+        """Return the records that arrive within `linger_seconds` of the first one, and the next offset by partition.
 
-        Empty after `timeout_seconds` without a record. Raises the error that ended the consumer.
+        At most `max_events` records are taken, and none after `max_bytes` are reached. Both results are empty after
+        `timeout_seconds` without a record. Raises the error that ended the consumer, such as `Fenced`.
         """
         messages: list[Message] = []
         offsets: dict[PartitionKey, AssignedOffset] = {}
@@ -109,7 +113,10 @@ class TopicConsumer(ConsumerThread):
         return messages, offsets
 
     def stored(self, offsets: Mapping[PartitionKey, AssignedOffset]) -> None:
-        """Let the polling thread commit these offsets: all records before them are in the channels."""
+        """Let the polling thread commit these offsets, as all records before them are in the channels.
+
+        Offsets of an assignment that ended meanwhile are not committed. Does not block.
+        """
         with self.changed:
             self._stored.update(offsets)
             self.changed.notify_all()
@@ -131,12 +138,15 @@ class TopicConsumer(ConsumerThread):
             self._commit()
 
     def on_stop(self) -> None:
-        """Commit the offsets of stored records."""
+        """Commit the offsets of stored records, unless an error ended the consumer."""
         if self.error is None:
             self._commit()
 
     def _refresh_topics(self) -> None:
-        """Subscribe to all present topics that match the pattern."""
+        """Subscribe to all present topics that match the pattern, if they have changed.
+
+        While brokers are unavailable, the known topics stay. Raises KafkaException if no topic is known.
+        """
         assert self._is_consumed is not None
         try:
             topics = sorted(filter(self._is_consumed, self.consumer.list_topics(timeout=CONNECTIVITY_SECONDS).topics))
@@ -155,7 +165,10 @@ class TopicConsumer(ConsumerThread):
         return self._queued
 
     def on_messages(self, messages: Sequence[Message]) -> None:
-        """Queue records until they are taken, and handle errors."""
+        """Queue records of assigned partitions until they are taken, and handle errors.
+
+        Records of other partitions are dropped: the partition was revoked, or its topic recreated.
+        """
         failed: list[tuple[Message, KafkaError]] = []
         generation = self._generation
         with self.changed:
@@ -172,6 +185,10 @@ class TopicConsumer(ConsumerThread):
                 self._on_error(message, error)
 
     def _on_error(self, message: Message, error: KafkaError) -> None:
+        """Restart the partition at its earliest record if its offset no longer exists; log any other error once.
+
+        Raises Fenced if another process has this instance ID, Retry if the only topic or the group may not be read.
+        """
         if error.code() == KafkaError._AUTO_OFFSET_RESET:
             topic, partition = _partition_key(message)
             if self._detect_recreation(topic, self._topic_ids.get(topic)):
@@ -198,6 +215,7 @@ class TopicConsumer(ConsumerThread):
     def _detect_recreation(self, topic: str, id: str) -> bool:
         """Compare the present id of a topic; return True if the topic was recreated, and restart at its first record.
 
+        An empty id is unknown, and is never that of a recreated topic.
         librdkafka does not notice the recreation: it would skip the records of the new topic before the old offset.
         """
         owned = sorted(key for key in self._generations if key[0] == topic)
@@ -223,6 +241,7 @@ class TopicConsumer(ConsumerThread):
         return True
 
     def _restart_at(self, starts: list[TopicPartition]) -> None:
+        """Continue assigned partitions at the offsets in `starts`; a pause of the consumer remains."""
         # librdkafka refuses to seek in a partition whose fetching failed: assign it again.
         self.consumer.incremental_unassign(starts)
         self.consumer.incremental_assign(starts)
@@ -230,6 +249,10 @@ class TopicConsumer(ConsumerThread):
             self.consumer.pause(starts)
 
     def _commit(self) -> None:
+        """Commit the offsets of stored records that are not committed yet, with the topic id. Blocks.
+
+        A failure is logged, and the next call commits these offsets, too.
+        """
         self._next_commit = time.monotonic() + COMMIT_SECONDS
         with self.changed:
             ready = {
@@ -253,7 +276,11 @@ class TopicConsumer(ConsumerThread):
     # --- assignment and revocation
 
     def assigned(self, partitions: list[TopicPartition]) -> Sequence[TopicPartition]:
-        """Return the committed offset of each partition, or its initial offset."""
+        """Return each partition with its committed offset, or its initial offset if it has none.
+
+        Raises FlafkaError for a partition without a committed offset if `auto.offset.reset` is none. Raises
+        KafkaException while the brokers do not return the offsets.
+        """
         starts = []
         with self.changed:
             self._generation += 1
@@ -273,6 +300,7 @@ class TopicConsumer(ConsumerThread):
         return starts
 
     def _initial_offset(self, tp: TopicPartition) -> int:
+        """Return the end offset for `latest`, OFFSET_BEGINNING for `earliest`; raise FlafkaError for `none`."""
         if self._offset_reset == "none":
             raise FlafkaError(
                 f"group {self.group} has no position in {tp.topic}-{tp.partition}, and auto.offset.reset = none: "
@@ -283,7 +311,11 @@ class TopicConsumer(ConsumerThread):
         return OFFSET_BEGINNING
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
-        """Wait until the taken records of these partitions are stored, at most 30 s, and commit their offsets."""
+        """Drop the queued records of these partitions, and commit the offsets of their stored records.
+
+        Before the commit, block until the taken records are stored: at most `HANDOVER_SECONDS`, and not while this
+        consumer closes.
+        """
         keys = {(tp.topic, tp.partition) for tp in partitions}
         self._drop_queued(keys)
         with self.changed:
@@ -292,21 +324,27 @@ class TopicConsumer(ConsumerThread):
         self._drop_state(keys)
 
     def lost(self, partitions: list[TopicPartition]) -> None:
-        """Drop the queued records and the offsets of these partitions."""
+        """Drop the queued records and the offsets of these partitions, without a commit.
+
+        Another member may be their assignee already.
+        """
         keys = {(tp.topic, tp.partition) for tp in partitions}
         self._drop_queued(keys)
         self._drop_state(keys)
 
     def _has_unstored(self, keys: set[PartitionKey]) -> bool:
+        """Return True if records of these partitions were taken and are not stored yet."""
         return any(self._taken.get(key) not in (None, self._stored.get(key)) for key in keys)
 
     def _drop_queued(self, keys: set[PartitionKey]) -> None:
+        """Drop the records of these partitions that were not taken yet."""
         with self.changed:
             kept = [message for message in self._queue if _partition_key(message) not in keys]
             self._queue = deque(kept)
             self._queued = sum(map(memory_bytes, kept))
 
     def _drop_state(self, keys: set[PartitionKey]) -> None:
+        """Drop the generations and the offsets of these partitions; the known topic ids stay."""
         with self.changed:
             for key in keys:
                 for known in (self._generations, self._taken, self._stored, self._committed):
@@ -314,4 +352,5 @@ class TopicConsumer(ConsumerThread):
 
 
 def _partition_key(message: Message) -> PartitionKey:
+    """Return topic and partition of a record."""
     return cast("str", message.topic()), cast("int", message.partition())

@@ -70,7 +70,10 @@ class KafkaSource(Source[KafkaSourceConfig]):
         """Number of times that this member was fenced: another agent joined the group with the same instance id."""
 
     def open(self) -> None:
-        """Join the consumer group. Raises Retry while brokers or topics are unavailable."""
+        """Join the consumer group. Raises Retry while brokers or topics are unavailable.
+
+        Raises FlafkaError without configured brokers. The assignment of partitions arrives later.
+        """
         config = self.config
         if not config.bootstrap_servers:
             raise FlafkaError(f"source {self.name}: {NO_BROKERS}")
@@ -91,7 +94,7 @@ class KafkaSource(Source[KafkaSourceConfig]):
         )
 
     def close(self) -> None:
-        """Commit the offsets of stored records, and leave the group."""
+        """Commit the offsets of stored records, and close the consumer. Idempotent."""
         if self._consumer is not None:
             self._consumer.close()
             self._consumer = None
@@ -101,10 +104,15 @@ class KafkaSource(Source[KafkaSourceConfig]):
         yield from connectivity_problems(self._client, self.config, self._topic_names())
 
     def _topic_names(self) -> list[str]:
+        """Return the topics of `kafka.topics`; empty with `kafka.topics.regex`."""
         return [] if self.config.topics_regex else self.config.topic_names
 
     def batches(self) -> Iterator[Batch]:
-        """Yield batches of records, present and new ones, until the agent stops."""
+        """Yield batches of records, present and new ones, until the agent stops.
+
+        Raises Fenced if another process has the same instance ID; the next `open` joins with a new one. Raises any
+        other error that ended the consumer.
+        """
         consumer, config = self._consumer, self.config
         assert consumer is not None
         while not self.stopping.is_set():
@@ -122,15 +130,16 @@ class KafkaSource(Source[KafkaSourceConfig]):
                 yield self._batch(messages)
 
     def stored(self, batch: Batch) -> None:
-        """Commit the offsets behind the batch within half a second. Does not block."""
+        """Commit the offsets behind the earliest unstored batch within half a second. Does not block."""
         positions = self._yielded.popleft()
         if self._consumer is not None:
             self._consumer.stored(positions)
 
     def _batch(self, messages: list[Message]) -> Batch:
-        """Convert records to events with Flume's headers.
+        """Return one event per record, in order, with Flume's headers.
 
-        Headers of the event itself take precedence, except over `key` and configured ones.
+        Headers of the event itself take precedence over `timestamp`, topic, `partition` and `offset`. The record's
+        key and the configured headers overwrite them.
         """
         config = self.config
         values = [message.value() or b"" for message in messages]
@@ -167,6 +176,7 @@ class KafkaSource(Source[KafkaSourceConfig]):
         return batch
 
     def _events(self, values: list[bytes]) -> Batch:
+        """Decode Flume's Avro events; any other value becomes an Invalid event, which is counted and logged."""
         batch = flumeevent.decode(values)
         if batch is not None:
             return batch
@@ -186,11 +196,12 @@ class KafkaSource(Source[KafkaSourceConfig]):
         return Batch.of(events)
 
     def _client(self) -> dict[str, Any]:
+        """Return the properties of the Kafka client; `kafka.consumer.*` overrides the others."""
         return {**self.config.client(self.name), **client_properties(self.config.consumer)}
 
 
 def _overlay_header(batch: Batch, name: str, values: list[str | None]) -> Batch:
-    """Return the batch with these values of a header; None preserves the present value."""
+    """Return the batch with these values of a header; an event with None keeps its present value."""
     if None not in values:
         return batch.with_header(name, values)
     before = batch.header(name).dictionary_decode()
@@ -198,4 +209,5 @@ def _overlay_header(batch: Batch, name: str, values: list[str | None]) -> Batch:
 
 
 def _text(value: bytes | str) -> str:
+    """Return a key or header as text, decoded as UTF-8 with replacement of invalid bytes."""
     return value if isinstance(value, str) else value.decode(errors="replace")

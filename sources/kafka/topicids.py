@@ -37,7 +37,7 @@ class TopicIdRequests:
     def get(self, topic: str) -> str:
         """Return the id of a topic; empty where there is no such topic, no response, or brokers have no topic ids.
 
-        Blocks until the response or its timeout. A pending request is dropped.
+        Blocks until the response, at most `REQUEST_SECONDS`. A pending request is dropped.
         """
         self._request([topic])
         requests, self._requests = self._requests, {}
@@ -48,9 +48,10 @@ class TopicIdRequests:
         self._requests, self._next_request = {}, 0.0
 
     def poll(self, topics: Collection[str]) -> dict[str, str]:
-        """Return ids by topic that brokers returned since the last call; request the ids of `topics` at intervals.
+        """Return ids by topic that brokers returned since the last call; request ids of `topics` at intervals.
 
-        Does not block.
+        Empty while a request is pending, and for topics whose id brokers did not return. Blocks at most for one
+        metadata request, if the controller could not be reached before.
         """
         if not self._requests:
             if topics and time.monotonic() >= self._next_request:
@@ -63,6 +64,7 @@ class TopicIdRequests:
         return {topic: id for topic, id in ids.items() if id}
 
     def _request(self, topics: Collection[str]) -> None:
+        """Request the ids of these topics; without effect where the client refuses the request."""
         self._requests, self._next_request = {}, time.monotonic() + TOPIC_ID_SECONDS
         with contextlib.suppress(KafkaException):
             if self._controller_unreachable:
@@ -74,6 +76,7 @@ class TopicIdRequests:
             self._requests = dict(self._admin.describe_topics(names, request_timeout=REQUEST_SECONDS))
 
     def _topic_id(self, request: Any, seconds: float) -> str:
+        """Return the id in the response, after at most `seconds`; empty on an error or a timeout."""
         try:
             return topic_id(request.result(seconds))
         except (KafkaException, TimeoutError) as e:

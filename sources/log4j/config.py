@@ -31,5 +31,5 @@ class EncodingConfig(TimeZoneConfig):
         return value
 
     def parser(self) -> LogEventParser:
-        """Return a parser with these options."""
+        """Return a parser with the field names and the time zone of these options."""
         return LogEventParser(self.field, self.zone)

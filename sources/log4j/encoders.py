@@ -164,7 +164,7 @@ LEVEL_NAMES = frozenset(
 
 
 def encoder_rows(fields: Mapping[str, str]) -> list[EncoderRow]:
-    """Return the rows of the table, with the names in `fields` first."""
+    """Return the names of each encoder by part, in the order of `ENCODERS`, with the names in `fields` first."""
     rows = [dataclasses.asdict(encoder) for encoder in ENCODERS]
     for row in rows[:-1]:
         row.update({part: f"{row[part]} {rows[-1][part]}" for part in COMMON_PARTS})

@@ -44,7 +44,7 @@ class Log4jFramer:
         self._object_bytes = 0
 
     def feed(self, data: bytes) -> list[bytes]:
-        """Return the events that `data` completes."""
+        """Return the events that `data` completes, in order; an event beyond the limit as a `TruncatedEvent`."""
         events: list[bytes] = []
         *lines, remainder = data.replace(b"\0", b"\n").split(b"\n")
         if lines:
@@ -70,7 +70,10 @@ class Log4jFramer:
         return events
 
     def end(self) -> list[bytes]:
-        """Return the remaining data at the end of the connection, as events."""
+        """Return the remaining data at the end of the connection, as events.
+
+        Each line of an unfinished object is one event.
+        """
         events: list[bytes] = []
         if self._pending_bytes:
             self._add_line(self._release(), events)
@@ -79,7 +82,7 @@ class Log4jFramer:
         return events
 
     def _append(self, piece: bytes) -> None:
-        """Append to the incomplete line."""
+        """Append received bytes to the incomplete line; note if it may hold several objects."""
         if piece:
             last = self._pending[-1][-1:] if self._pending else b""
             self._is_splittable = (
@@ -95,6 +98,7 @@ class Log4jFramer:
         return text
 
     def _add_line(self, line: bytes, events: list[bytes]) -> None:
+        """Append the events of a complete line to `events`, or begin or continue an object of several lines."""
         if self._open_braces > 0 and not _OBJECT_START.match(line):
             self._continue_object(line, events)
             return
@@ -112,7 +116,7 @@ class Log4jFramer:
             events += [*objects, *([] if remainder in (b"", b"[", b"]") else [remainder])]
 
     def _continue_object(self, line: bytes, events: list[bytes]) -> None:
-        """Add a line to the unfinished object."""
+        """Add a line to the unfinished object; append the object to `events` once it is complete or too long."""
         self._open_braces += _depth(line)
         self._object_bytes += 1 + len(line)
         if self._object_lines:
@@ -132,7 +136,7 @@ def _depth(text: bytes) -> int:
 
 
 def _split_objects(text: bytes) -> tuple[list[bytes], bytes]:
-    """Return the objects at the start of a line, and the remainder. Takes linear time."""
+    """Return the complete objects at the start of a line, and the text behind the last of them. Takes linear time."""
     objects: list[bytes] = []
     if not _OBJECT_START.match(text):
         return objects, text

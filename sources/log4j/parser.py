@@ -46,6 +46,7 @@ class _ObjectWithRepeats(dict[str, Any]):
 
 
 def _make_object(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return an object with the first member of each name; repetitions are kept in an `_ObjectWithRepeats`."""
     fields = dict(members)
     if len(fields) == len(members):
         return fields
@@ -112,7 +113,10 @@ class LogEventParser:
         self._zone = zone
 
     def batch(self, objects: Sequence[bytes]) -> tuple[Batch, int]:
-        """Return one event per text, and the number of texts that are no JSON object."""
+        """Return one event per text, in order, and the number of texts that are no JSON object.
+
+        Such a text is the body of an event with the header `STATUS`: Incomplete if it was truncated, or else Invalid.
+        """
         events, invalid = [], 0
         for text in objects:
             try:
@@ -127,7 +131,11 @@ class LogEventParser:
         return Batch.of(events), invalid
 
     def event(self, text: bytes) -> Event:
-        """Return the event of a JSON object. Raises ValueError if `text` is none."""
+        """Return the event of a JSON object: message and stack trace as its body, other fields as headers.
+
+        Without both, the text is the body. Raises ValueError if `text` is no JSON object, RecursionError if it is
+        nested too deep.
+        """
         fields = _decode(text)
         if not isinstance(fields, dict):
             raise ValueError("no object")
@@ -166,7 +174,11 @@ class LogEventParser:
         return Event(text if body is None else body.encode(errors="replace"), headers)
 
     def _level(self, fields: dict[str, Any], names: Iterable[str]) -> str | None:
-        """Return the level. A candidate with the name of a level precedes others, which may be thread context."""
+        """Remove and return the level; None without one.
+
+        A configured field comes first, then the encoder's fields, then the default encoder's. Among the fields of an
+        encoder, one whose value is the name of a level comes first, as others may be thread context.
+        """
         for candidates, read in (
             (self._level_fields, _scalar),
             (names, _level_name),
@@ -180,7 +192,7 @@ class LogEventParser:
 
 
 def _has(fields: dict[str, Any], name: str) -> bool:
-    """Return True if a field exists. A dot in `name` denotes a nested field."""
+    """Return True if a field exists. `a.b` is the field of that name, or else the field `b` of the object `a`."""
     if name in fields:
         return True
     outer, dot, inner = name.partition(".")
@@ -188,7 +200,10 @@ def _has(fields: dict[str, Any], name: str) -> bool:
 
 
 def _take(fields: dict[str, Any], names: Iterable[str], read: Callable[[Any], Any]) -> Any:
-    """Remove the first field that `read` accepts, and return its result; None without such a field."""
+    """Remove the first field of `names` for which `read` does not return None, and return that result.
+
+    None without such a field. A dot in a name denotes a nested field; an object that becomes empty is removed, too.
+    """
     for name in names:
         if (value := fields.get(name)) is not None:
             if (result := read(value)) is not None:
@@ -207,7 +222,10 @@ def _take(fields: dict[str, Any], names: Iterable[str], read: Callable[[Any], An
 
 
 def _body(fields: dict[str, Any], names: EncoderRow) -> str | None:
-    """Return message and stack trace; None without both."""
+    """Remove message, arguments and stack trace from `fields`; return message and trace, joined by a newline.
+
+    None without either.
+    """
     arguments = None
     if "formattedMessage" not in fields:
         arguments = _take(fields, names["arguments"], lambda value: value if isinstance(value, list) else None)
@@ -226,7 +244,7 @@ def _body(fields: dict[str, Any], names: EncoderRow) -> str | None:
 
 
 def _fill_placeholders(message: str, arguments: list[Any]) -> str:
-    """Return the message with arguments for its `{}`, as in slf4j, and remove these from the list."""
+    """Return the message with arguments in place of its `{}`, as in slf4j; remove used arguments from the list."""
     arguments.reverse()  # popping the first element of a list moves all others
 
     def substitute(match: re.Match[str]) -> str:
@@ -240,6 +258,7 @@ def _fill_placeholders(message: str, arguments: list[Any]) -> str:
 
 
 def _text(value: Any) -> str:
+    """Return a text unchanged, any other value as JSON; unpaired surrogates become question marks."""
     if isinstance(value, str):
         # An unpaired surrogate, which UTF-8 cannot encode, becomes a question mark.
         return value if value.isascii() else value.encode(errors="replace").decode()
@@ -261,16 +280,21 @@ def _replace_surrogates(value: Any) -> Any:
 
 
 def _scalar(value: Any) -> str | None:
+    """Return a value as text; None for an object or an array."""
     return None if isinstance(value, dict | list) else _text(value)
 
 
 def _level_name(value: Any) -> str | None:
+    """Return a value as text if it is the name of a level, in any case; else None."""
     text = _scalar(value)
     return text if text is not None and text.upper() in LEVEL_NAMES else None
 
 
 def _entries(value: Any) -> list[tuple[str, Any]] | None:
-    """Return the keys and values of an object, of a list of objects, or of a list of `key` and `value` pairs."""
+    """Return the keys and values of an object, of a list of objects, or of a list of `key` and `value` pairs.
+
+    None for any other value.
+    """
     if isinstance(value, dict):
         return list(value.items())
     if not isinstance(value, list) or not all(isinstance(entry, dict) for entry in value):

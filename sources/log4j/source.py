@@ -88,7 +88,7 @@ class Log4jSource(EndpointSource[Log4jConfig]):
         self._listener.close()
 
     def batches(self) -> Iterator[Batch]:
-        """Yield the events of all applications until `stopping`, then those that had arrived."""
+        """Yield the events of all applications until `stopping`, then the events that had arrived."""
         while not self.stopping.is_set():
             if events := self._gather():
                 yield self._batch(events)
@@ -104,6 +104,7 @@ class Log4jSource(EndpointSource[Log4jConfig]):
             yield self._batch(events)
 
     def _batch(self, events: list[bytes]) -> Batch:
+        """Return the parsed events; count and log the texts that are no JSON objects."""
         batch, invalid = self._parser.batch(events)
         if invalid:
             self.metrics.add("EventReadFail", invalid)
@@ -113,7 +114,7 @@ class Log4jSource(EndpointSource[Log4jConfig]):
         return batch
 
     def _gather(self) -> list[bytes]:
-        """Return the events of one batch; none if none arrives within `STOP_CHECK_SECONDS`."""
+        """Return the JSON texts of one batch; empty if no event is complete within `STOP_CHECK_SECONDS`."""
         events: list[bytes] = []
         size = 0
         while size < MAX_BATCH_BYTES:
@@ -132,7 +133,10 @@ class Log4jSource(EndpointSource[Log4jConfig]):
         return events
 
     def _read_all(self, ready: list[tuple[_Application, int]], events: list[bytes]) -> int:
-        """Read once from each connection until a batch is full, and return the size of the events in bytes."""
+        """Read once from each connection until a batch is full, and append the complete events to `events`.
+
+        Return the size of these events in bytes.
+        """
         size = 0
         for connection, _ in ready:
             if size >= MAX_BATCH_BYTES:
@@ -143,6 +147,10 @@ class Log4jSource(EndpointSource[Log4jConfig]):
         return size
 
     def _read(self, connection: _Application, events: list[bytes]) -> None:
+        """Read once from a connection, and append the events that are complete; close it at its end.
+
+        A connection that begins with serialized Java objects is closed.
+        """
         data = self._listener.read(connection)
         if data is None:
             return
@@ -163,7 +171,7 @@ class Log4jSource(EndpointSource[Log4jConfig]):
         events += connection.framer.feed(data)
 
     def _refuse_objects(self, connection: _Application) -> None:
-        """Close a connection that sends Java objects."""
+        """Close a connection that sends serialized Java objects; count and log that."""
         self.metrics.add("EventReadFail")
         self.warn_rate_limited(
             "serialised",

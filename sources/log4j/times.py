@@ -43,8 +43,9 @@ _EPOCH, _MILLISECOND = datetime(1970, 1, 1, tzinfo=UTC), timedelta(milliseconds=
 
 
 def epoch_millis(value: Any, zone: tzinfo | None) -> int | None:
-    """Return milliseconds since the epoch; None if `value` is no time.
+    """Return milliseconds since the epoch of a text, a number or an instant of log4j; None if `value` is no time.
 
+    The size of a number decides between seconds, milliseconds, microseconds and nanoseconds.
     `zone` applies to times without one; None is the time zone of this machine.
     """
     if isinstance(value, dict):  # log4j's instant
@@ -90,6 +91,7 @@ def _parse_text(text: str, zone: tzinfo | None) -> int:
 
 
 def _moment_millis(moment: datetime, zone: tzinfo | None) -> int:
+    """Return milliseconds since the epoch; a moment without a zone is in `zone`, or that of this machine if None."""
     if moment.tzinfo is None:
         moment = moment.replace(tzinfo=zone) if zone else moment.astimezone()
     return (moment - _EPOCH) // _MILLISECOND

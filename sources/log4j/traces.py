@@ -14,9 +14,9 @@ _NATIVE_LINE = -2
 
 
 def format_trace(value: Any) -> str | None:
-    """Return a stack trace, without a final newline, of a text, a list of lines, or objects.
+    """Return the stack trace in `value`, a text, a list of lines or frames, or an object, without a final newline.
 
-    Empty without an exception; None if `value` is no stack trace.
+    Empty for an empty text or list; None if `value` is no stack trace, such as a text of one line.
     """
     if isinstance(value, list):
         lines = all(isinstance(line, str) for line in value)
@@ -32,7 +32,11 @@ def format_trace(value: Any) -> str | None:
 def _lines(
     thrown: dict[str, Any], introduction: str = "", indent: str = "", outer: list[dict[str, Any]] | None = None
 ) -> Iterator[str]:
-    """Yield the lines of an exception. `outer`: stack frames of the exception that it caused."""
+    """Yield the lines of an exception, its suppressed exceptions and its causes, as Java prints them.
+
+    `introduction` begins the first line, such as `Caused by: `. `indent` begins every line. `outer`: stack frames of
+    the exception that this one caused; None for the outermost.
+    """
     head = [str(part) for part in (_get(thrown, _NAME), _get(thrown, _MESSAGE)) if part is not None]
     yield f"{indent}{introduction}{': '.join(head)}"
     frames = _dicts(_get(thrown, _FRAMES))
@@ -48,6 +52,7 @@ def _lines(
 
 
 def _frame(frame: dict[str, Any]) -> str:
+    """Return the line of a stack frame as Java prints it, with a leading tab."""
     module = f"{frame['module']}/" if frame.get("module") else ""
     line = _get(frame, ("line", "lineNumber"))
     location = _get(frame, ("file", "fileName")) or "Unknown Source"
@@ -59,9 +64,10 @@ def _frame(frame: dict[str, Any]) -> str:
 
 
 def _get(fields: dict[str, Any], names: tuple[str, ...]) -> Any:
-    """Return the value of the first existing field of `names`."""
+    """Return the value of the first field of `names` that is there and not null; None without one."""
     return next((fields[name] for name in names if fields.get(name) is not None), None)
 
 
 def _dicts(values: Any) -> list[dict[str, Any]]:
+    """Return the objects in a list; empty if `values` is no list."""
     return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []

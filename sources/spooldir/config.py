@@ -205,7 +205,10 @@ class SpooldirConfig(Config):
             raise ValueError("sets the header that basenameHeaderKey names: the two need different names")
 
     def warnings(self) -> Iterator[Problem]:
-        """Yield warnings: shell globs, and options of another deserializer."""
+        """Yield a warning for each directory or pattern like a shell glob, and a note for options without effect.
+
+        Options of another deserializer have no effect.
+        """
         for option_name, text in {
             "spoolDir": glob_directory_warning(self.spool_dir, "write a source for each directory"),
             "includePattern": glob_pattern_warning(self.include_pattern),

@@ -29,7 +29,10 @@ class FileContent:
     """
 
     def __init__(self, path: str, *, decompress: bool) -> None:
-        """Open the file. Raises OSError."""
+        """Open the file. With `decompress`, its content is uncompressed if it begins with a known magic number.
+
+        Raises OSError.
+        """
         self._fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             self.state = FileState.of_path(self._fd)
@@ -47,7 +50,11 @@ class FileContent:
         return self._offset
 
     def seek(self, offset: int) -> int:
-        """Set the offset of the next read. A compressed file is uncompressed up to that offset again."""
+        """Set the offset of the next read, and return it. A compressed file is uncompressed up to that offset again.
+
+        The result is less if the uncompressed content ends before. Raises SkipFile where it cannot be uncompressed,
+        OSError where the file cannot be read.
+        """
         if not self.is_compressed:
             self._offset = offset
             return offset
@@ -64,20 +71,24 @@ class FileContent:
         return self._file.tell() if self._file is not None else 0
 
     def read(self, size: int) -> bytes:
-        """Return the next `size` bytes."""
+        """Return the next `size` bytes, or fewer at the end.
+
+        Raises SkipFile where the file has changed or cannot be uncompressed, OSError where it cannot be read.
+        """
         data = self._read_compressed(size) if self.is_compressed else self._read_plain(size)
         if len(data) < size:
             self.check_unchanged()
         return data
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file. Idempotent."""
         self._close_stream()
         if self._fd >= 0:
             os.close(self._fd)
             self._fd = -1
 
     def _read_plain(self, size: int) -> bytes:
+        """Return the next `size` bytes of a plain file, or fewer at the end that it had when it was opened."""
         size = max(0, min(size, self.state.size - self._offset))
         pieces = []
         while size:
@@ -90,6 +101,10 @@ class FileContent:
         return b"".join(pieces)
 
     def _read_compressed(self, size: int) -> bytes:
+        """Return the next `size` uncompressed bytes, or fewer at the end or before damaged data.
+
+        Raises SkipFile where damaged data come next, OSError where the file cannot be read.
+        """
         if self._stream is None:
             self._file = os.fdopen(os.dup(self._fd), "rb")
             self._file.seek(0)
@@ -115,11 +130,12 @@ class FileContent:
         return b"".join(pieces)
 
     def check_unchanged(self) -> None:
-        """Raise SkipFile if the file has changed since it was opened."""
+        """Raise SkipFile if inode, size or modification time have changed since the file was opened."""
         if not self.state.is_unchanged(FileState.of(os.fstat(self._fd))):
             raise SkipFile("has changed since it was put there")
 
     def _close_stream(self) -> None:
+        """Close the stream of uncompressed content; the next read begins at the start of the file."""
         if self._stream is not None:
             self._stream.close()
             self._stream = None

@@ -48,12 +48,16 @@ class Deserializer(Protocol):
     def read(self, max_events: int, max_bytes: int) -> FileEvents | None:
         """Return about `max_events` events of about `max_bytes` bytes, but at least one event; None at the end.
 
-        Raises OSError, and SkipFile where the file cannot be read any further; all events before that were returned.
+        Raises OSError where the file cannot be read now. Raises SkipFile where it cannot be read any further; all
+        events before that were returned.
         """
 
 
 def make_deserializer(config: SpooldirConfig, content: FileContent, offset: int) -> Deserializer:
-    """Return the configured deserializer, which begins at that offset of the file."""
+    """Return the configured deserializer, which begins at that offset of the uncompressed content.
+
+    Raises OSError where the file cannot be read, SkipFile where its content is invalid.
+    """
     match config.deserializer:
         case "AVRO":
             return _AvroRecords(content, offset, literal=config.schema_type == "LITERAL")
@@ -99,6 +103,10 @@ class _TextLines:
         self._skip_error: SkipFile | None = None
 
     def read(self, max_events: int, max_bytes: int) -> FileEvents | None:
+        """Return about `max_events` lines of about `max_bytes` bytes, at least one; None at the end.
+
+        Raises SkipFile where the file has changed or the next line cannot be decoded, OSError on a read error.
+        """
         while True:
             raw, ends = self._take(max_events, max_bytes)
             if not raw:
@@ -110,6 +118,11 @@ class _TextLines:
                 return events
 
     def _convert(self, raw: bytes, ends: Ends) -> FileEvents:
+        """Return the events of whole lines, and move behind these lines.
+
+        Where a line cannot be decoded, the lines before it are returned, and nothing further is read. Raises SkipFile
+        if there are none.
+        """
         try:
             bodies = self._bodies(raw, ends)
         except UnicodeDecodeError as e:
@@ -128,7 +141,11 @@ class _TextLines:
         return FileEvents(bodies, self._offset)
 
     def _take(self, max_events: int, max_bytes: int) -> tuple[bytes, Ends]:
-        """Return the bytes of the next lines, or a part of a too long line, and the indexes of their line feeds."""
+        """Return the bytes of the next lines, and the indexes of their line feeds in these bytes.
+
+        Without indexes: a part of a too long line, or the last line, which no line feed ends. Both are empty at the
+        end.
+        """
         while self._line_count == len(self._newlines):
             buffered_bytes = len(self._data) - self._start
             if self._end:
@@ -152,7 +169,10 @@ class _TextLines:
         return b"" if self._skip_error is not None else line
 
     def _fill(self, size: int) -> None:
-        """Read up to `size` more bytes into the buffer."""
+        """Read up to `size` more bytes into the buffer, drop the lines before, and find the line feeds.
+
+        At the end of the file, or where it cannot be read any further, `_end` is set.
+        """
         try:
             data = self._content.read(size)
         except SkipFile as e:
@@ -173,7 +193,10 @@ class _TextLines:
         return len(self._data) - len(decoder.getstate()[0])
 
     def _bodies(self, raw: bytes, ends: Ends) -> pa.Array:
-        """Return the bodies of the lines in `raw`. Raises UnicodeDecodeError."""
+        """Return the bodies of the lines in `raw`, in the output character set; long lines are split.
+
+        Raises UnicodeDecodeError with `decodeErrorPolicy = FAIL`.
+        """
         is_utf8 = self._charset == self._output == "utf-8"
         if is_utf8 and raw.isascii():
             text = None
@@ -202,7 +225,10 @@ class _TextLines:
 
 
 def split_line(line: str, max_length: int, *, ends_line: bool) -> list[str]:
-    """Return the bodies of one line, split after `max_length` UTF-16 units. `ends_line`: a line feed follows it."""
+    """Return the bodies of one line, split after every `max_length` UTF-16 units.
+
+    `ends_line`: a line feed follows the line. An empty body follows a last part of full length then.
+    """
     if len(line) * 2 < max_length:
         return [line]
     if line.isascii() or max(line) <= "\uffff":
@@ -259,6 +285,7 @@ class _Blobs:
         self._max_length = max_length
 
     def read(self, max_events: int, max_bytes: int) -> FileEvents | None:
+        """Return one event of up to `max_length` bytes, whatever the limits; None at the end."""
         data = self._content.read(self._max_length)
         if not data:
             return None
@@ -279,6 +306,10 @@ class _AvroRecords:
         self._headers: Mapping[str, str] = {}
 
     def read(self, max_events: int, max_bytes: int) -> FileEvents | None:
+        """Return the records of the next block, whatever the limits; None at the end.
+
+        Raises SkipFile where the file is damaged or has changed, OSError where it cannot be read.
+        """
         try:
             if self._blocks is None:
                 self._begin()
@@ -303,6 +334,7 @@ class _AvroRecords:
         return FileEvents(pa.array(bodies, pa.binary()), self._offset, self._headers)
 
     def _begin(self) -> None:
+        """Read the header of the file, set the schema header, and seek to the first block after the offset."""
         fastavro = self._fastavro
         self._content.seek(0)
         blocks = fastavro.block_reader(self._content)
@@ -319,7 +351,7 @@ class _AvroRecords:
         self._blocks = blocks
 
     def _seek_sync_marker(self, marker: bytes) -> None:
-        """Seek behind the first sync marker at or after the offset."""
+        """Seek behind the first sync marker at or after the offset; to the end where no marker follows."""
         offset = self._content.seek(self._offset)
         data = b""
         while (index := data.find(marker)) < 0:

@@ -65,7 +65,10 @@ class SpoolDirectory:
         self._unmarked_files: dict[str, _UnmarkedFiles] = {}
 
     def mark_as_read(self, path: str) -> str:
-        """Rename, delete or mark a file that was read. Return the reason of a failure, as a predicate; else ""."""
+        """Rename or delete a file that was read, or create its mark in `trackerDir`, as the options say.
+
+        Return the reason of a failure, such as an existing file of that name, as a predicate; else "".
+        """
         mark = self._mark_path(path)
         try:
             if self._deletes:
@@ -90,7 +93,10 @@ class SpoolDirectory:
         return os.path.join(self._marks_directory, os.path.relpath(path, self.path) + self._suffix)
 
     def candidates(self) -> list[Candidate]:
-        """Return all unread files, the next one first. Errors are reported."""
+        """Return all unread files in the order of `consumeOrder`, the next one first; in any order if it is random.
+
+        Read errors are reported, and the files concerned left out.
+        """
         files: list[Candidate] = []
         before, self._listings = self._listings, {}
         pending = [self.path]
@@ -110,6 +116,7 @@ class SpoolDirectory:
         return files
 
     def _list(self, directory: str, before: dict[str, _Listing]) -> _Listing | None:
+        """Return the content of a directory, from `before` if it has not changed; None where it cannot be read."""
         try:
             modified = os.stat(directory).st_mtime_ns
             listing = before.get(directory)
@@ -128,6 +135,10 @@ class SpoolDirectory:
         return listing
 
     def _scan(self, directory: str, modified: int) -> _Listing:
+        """Return the files of a directory that the patterns select, and its directories if the search is recursive.
+
+        Files with the suffix and hidden files are left out. Raises OSError where the directory cannot be read.
+        """
         files: list[Candidate] = []
         directories: list[str] = []
         with os.scandir(directory) as entries:
@@ -153,7 +164,10 @@ class SpoolDirectory:
         return _Listing(modified, files, directories)
 
     def _unmarked(self, directory: str, files: list[Candidate]) -> list[Candidate]:
-        """Return the files of `directory` that have no mark in `trackerDir`."""
+        """Return the files of `directory` that have no mark in `trackerDir`.
+
+        Empty where the marks cannot be read, which is reported.
+        """
         if not files:
             return files
         marks_directory = os.path.dirname(self._mark_path(files[0].path))
@@ -186,7 +200,7 @@ class SpoolDirectory:
         return unmarked
 
     def _check_name_reuse(self, file: Candidate, mark: str) -> None:
-        """Report a file that is younger than its mark: another file of that name was read, and this one is not."""
+        """Report a file that changed over 2 s after its mark: another file of its name was read, and it is not."""
         with suppress(OSError):
             if file.state.modified > os.stat(mark).st_mtime_ns + _RELIABLE_AGE_NS:
                 reason = (

@@ -64,7 +64,7 @@ class SpooldirSource(Source[SpooldirConfig]):
 
     @classmethod
     def libraries_for(cls, config: SpooldirConfig) -> Mapping[str, str]:
-        """Return the library for Avro files with deserializer `AVRO`; else none."""
+        """Return the library that deserializer `AVRO` needs, with its extra; empty for other deserializers."""
         return cls.libraries if config.deserializer == "AVRO" else {}
 
     def __init__(self, config: SpooldirConfig, name: str = "") -> None:
@@ -77,7 +77,11 @@ class SpooldirSource(Source[SpooldirConfig]):
         self.metrics.set_function("FollowedFileCount", lambda: len(self._waiting) + (self._reading is not None))
 
     def open(self) -> None:
-        """Lock and read `trackerDir`. Raises Retry while a directory is missing or not writable."""
+        """Lock and read `trackerDir`.
+
+        Raises Retry while a directory is missing or not writable, or another source has locked `trackerDir`. Raises
+        FlafkaError where the list of skipped files is invalid.
+        """
         config = self.config
         if config.deserializer == "AVRO":
             require("fastavro", "avro")
@@ -115,22 +119,22 @@ class SpooldirSource(Source[SpooldirConfig]):
         self._update_health()
 
     def close(self) -> None:
-        """Release the lock of `trackerDir`, and close all files."""
+        """Release the lock of `trackerDir`, and close all files, without saving. Idempotent."""
         self._exit_stack.close()
         self._waiting.clear()
         self._reading = None
         self.metrics.degradation = str
 
     def exclusive_resources(self) -> Mapping[Path, str]:
-        """Return `trackerDir`, which no other source may use."""
+        """Return the path of `trackerDir`, which no other source may use, with the name of its option."""
         return {self.config.tracker_directory: "trackerDir"}
 
     def check_connectivity(self) -> Iterator[str]:
-        """Yield every reason why the directories cannot be used."""
+        """Yield every reason why `spoolDir` or `trackerDir` cannot be used."""
         yield from problems(self.config)
 
     def sets_headers(self) -> Collection[str]:
-        """Return the names of the headers that the options set, and that of the Avro schema."""
+        """Return the headers for path and file name, if set, and the header for the schema with `AVRO`."""
         config = self.config
         names = [config.file_header_key] * config.file_header + [config.basename_header_key] * config.basename_header
         if config.deserializer == "AVRO":
@@ -138,13 +142,17 @@ class SpooldirSource(Source[SpooldirConfig]):
         return names
 
     def batches(self) -> Iterator[Batch]:
-        """Yield batches of all unread files, then wait for new files, until the agent stops."""
+        """Yield batches of all unread files, then list the directories every `pollDelay`, until `stopping` is set."""
         while not self.stopping.is_set():
             yield from self.poll()
             self.stopping.wait(max(_MIN_POLL_SECONDS, self.config.poll_delay / 1000))
 
     def stored(self, batch: Batch) -> None:
-        """Mark the files that were read to their end, and save the file offset of the present one. Blocking."""
+        """Mark the files that were read to their end, and save the offset of the present file. Blocking.
+
+        An error is reported, and the next batch waits until saving succeeds. A file that cannot be marked counts as
+        skipped.
+        """
         last, self._last = self._last, None
         tracked = self._finished.get(self._tracker.tracked_path)
         if tracked is not None and last is not self._current:
@@ -159,14 +167,20 @@ class SpooldirSource(Source[SpooldirConfig]):
         self._save()
 
     def tailed_files(self) -> list[TailedFile]:
-        """Return the present file and those to be read, without skipped files. Thread-safe."""
+        """Return the present file with its stored offset, then the files to be read. Thread-safe.
+
+        Skipped files are left out.
+        """
         reading, waiting = self._reading, self._waiting.copy()
         return [*([reading] if reading else ()), *(TailedFile(candidate.path, 0) for candidate in waiting)]
 
     # --- reading
 
     def poll(self) -> Iterator[Batch]:
-        """Yield batches of all files that can be read now."""
+        """Yield batches of all files that can be read now; a batch may span files.
+
+        Once `stopping` is set, events since the last batch are not yielded; the next start reads them again.
+        """
         room, space = self.config.batch_size, _BATCH_BYTES
         while not self.stopping.is_set():
             file = self._current = self._current or self._next()
@@ -189,6 +203,7 @@ class SpooldirSource(Source[SpooldirConfig]):
                 room, space = self.config.batch_size, _BATCH_BYTES
 
     def _read(self, file: SpooledFile, room: int, space: int) -> FileEvents | None:
+        """Return the next events; None at the end, and on a read error, which is reported and closes the file."""
         try:
             return file.read(room, space)
         except OSError as e:
@@ -208,6 +223,7 @@ class SpooldirSource(Source[SpooldirConfig]):
             self._finish(file)
 
     def _yield_batch(self) -> Iterator[Batch]:
+        """Yield a batch of the events that were read, once changes are saved; none if the agent stops before."""
         while not self._save():
             if self.stopping.wait(_RETRY_SECONDS):
                 return
@@ -220,7 +236,10 @@ class SpooldirSource(Source[SpooldirConfig]):
     # --- files
 
     def _next(self) -> SpooledFile | None:
-        """Open and return the next file; None where there is none at present."""
+        """Open and return the next file, at its stored offset; None where no file can be read at present.
+
+        A file that was skipped before is passed over. A file that cannot be read at all is skipped from now on.
+        """
         self._update_waiting()
         while self._waiting:
             candidate = self._waiting.popleft()
@@ -243,7 +262,10 @@ class SpooldirSource(Source[SpooldirConfig]):
         return None
 
     def _update_waiting(self) -> None:
-        """List the directories, unless files wait and the latest listing is recent."""
+        """List the unread files, partly read ones first, unless files wait and the latest listing is recent.
+
+        With `consumeOrder = random`, a listing counts until all of its files are read. Failed marks are retried.
+        """
         now = time.monotonic()
         if self._waiting and (now < self._next_listing or self.config.consume_order == "random"):
             return
@@ -262,7 +284,11 @@ class SpooldirSource(Source[SpooldirConfig]):
         self._update_health()
 
     def _finish(self, file: SpooledFile) -> None:
-        """Mark or skip a file whose events are all stored."""
+        """Mark a file whose events are all stored as read.
+
+        A file that has changed, ended early or cannot be marked is skipped. A file that was removed or replaced
+        meanwhile is neither.
+        """
         path, state = file.path, file.state
         del self._finished[path]
         if file.skip_reason:
@@ -298,6 +324,7 @@ class SpooldirSource(Source[SpooldirConfig]):
             self._unsaved = None
 
     def _mark_as_read(self, path: str) -> str:
+        """Mark a file and count it; return the reason of a failure, as a predicate, or else ""."""
         reason = self._directory.mark_as_read(path)
         if not reason:
             self.metrics.add("FileReadCount")
@@ -306,6 +333,7 @@ class SpooldirSource(Source[SpooldirConfig]):
     # --- skipped files
 
     def _skip(self, path: str, state: FileState, reason: str, *, done: bool = False) -> None:
+        """Skip a file from now on, count it, and log the reason. `done`: only its mark is missing."""
         self._skipped.add(path, SkippedFile(state, reason, done))
         self.metrics.add("FileSkippedCount")
         remedy = "" if done else "; under another name it is read from its start"
@@ -313,7 +341,10 @@ class SpooldirSource(Source[SpooldirConfig]):
         self._update_health()
 
     def _retry_marks(self) -> None:
-        """Retry marks that failed, and drop skipped files that were renamed, replaced or removed."""
+        """Retry marks that failed, and take renamed, replaced and removed files off the list of skipped files.
+
+        The list is saved.
+        """
         for path, skipped in [*self._skipped.files.items()]:
             try:
                 now = FileState.of_path(path)
@@ -330,6 +361,7 @@ class SpooldirSource(Source[SpooldirConfig]):
         self._save()
 
     def _update_health(self) -> None:
+        """Show the number of skipped files in the health, with one of them, or else the oldest read error."""
         files = self._skipped.files
         self.metrics.set("SkippedFileCount", len(files))
         text = self._file_errors.oldest()
@@ -343,7 +375,10 @@ class SpooldirSource(Source[SpooldirConfig]):
     # --- tracker
 
     def _read_tracker(self) -> dict[str, FileOffset]:
-        """Return the offset that the last run, or Flume, stored, by path; empty where there is none."""
+        """Return the offset that the last run, or Flume, stored, by path; empty where there is none.
+
+        An invalid tracker file is logged and counts as empty. Raises Retry where the file cannot be read.
+        """
         try:
             stored = self._tracker.read()
         except OSError as e:
@@ -358,7 +393,10 @@ class SpooldirSource(Source[SpooldirConfig]):
         return {stored.path: stored} if stored is not None else {}
 
     def _save(self) -> bool:
-        """Save all changes durably; return False, and report the error, where that fails."""
+        """Save the list of skipped files and the file offset durably.
+
+        Return False, and report the error, where that fails.
+        """
         try:
             self._skipped.save()  # first: the tracker may drop the only record of a skipped file
             if self._unsaved is not None:
@@ -383,7 +421,11 @@ class SpooldirSource(Source[SpooldirConfig]):
     # --- directories
 
     def _lock(self, directory: Path) -> None:
-        """Lock a directory against other sources. Raises Retry where another source holds the lock, OSError."""
+        """Lock a directory against other sources, until `close`.
+
+        Raises Retry where another source holds the lock, OSError where the directory cannot be opened. A file system
+        without locks is logged only.
+        """
         fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         self._exit_stack.callback(os.close, fd)
         try:

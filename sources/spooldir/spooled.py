@@ -18,7 +18,7 @@ from flafka.sources.spooldir.tracker import FileOffset
 
 
 def path_text(path: str) -> str:
-    """Return the path as valid text; names on disk need not be UTF-8."""
+    """Return the path as valid text; bytes of a name that are not UTF-8 become U+FFFD."""
     return os.fsencode(path).decode("utf-8", "replace")
 
 
@@ -26,7 +26,10 @@ class SpooledFile:
     """Spooled file that is being read, with its headers and its offset."""
 
     def __init__(self, config: SpooldirConfig, path: str, offset: int) -> None:
-        """Open the file. Raises OSError, and SkipFile where the file cannot be read at all."""
+        """Open the file at an offset of its uncompressed content.
+
+        Raises OSError where it cannot be opened, SkipFile where it cannot be read at all.
+        """
         self.path = path
         self.offset = offset
         """File offset of the first unread byte."""
@@ -48,7 +51,10 @@ class SpooledFile:
             raise
 
     def read(self, room: int, space: int) -> FileEvents | None:
-        """Return the next events; None at the end, or where `skip_reason` ends the reading. Raises OSError."""
+        """Return about `room` events of about `space` bytes; None at the end, or once `skip_reason` is set.
+
+        A file without any event gives one empty event. Raises OSError where the file cannot be read.
+        """
         try:
             piece = self._events.read(room, space)
         except SkipFile as e:
@@ -88,8 +94,8 @@ def open_spooled(
 ) -> SpooledFile:
     """Open a file at its stored offset, or at its start where there is none.
 
-    Raises OSError, and SkipFile if the file has changed since the offset was stored. Another file of the same name is
-    read from its start.
+    Raises OSError where the file cannot be opened, SkipFile if it has changed since the offset was stored. Another
+    file of the same name is logged and read from its start.
     """
     if file_offset is None or not file_offset.offset:
         return SpooledFile(config, path, 0)

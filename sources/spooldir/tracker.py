@@ -46,11 +46,17 @@ class FileState(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_path(cls, path: str | int) -> FileState:
-        """Return the state, with the birth time, of the file with that path or descriptor. Raises OSError."""
+        """Return the state, with the birth time, of the file with that path or descriptor.
+
+        Raises OSError where there is no file.
+        """
         return cls.of(os.stat(path)).with_birth_time(path)  # noqa: PTH116  (no object for each of thousands)
 
     def with_birth_time(self, path: str | int) -> FileState:
-        """Return this state with the birth time of the file with that path or descriptor."""
+        """Return this state with the birth time of the file at that path or descriptor.
+
+        0 where the birth time is not reported, or the file there has another inode.
+        """
         return msgspec.structs.replace(self, born=birth_time(path, self.inode))
 
     def is_same_file(self, other: FileState) -> bool:
@@ -94,9 +100,9 @@ class Tracker:
         self._size = 0
 
     def read(self) -> FileOffset | None:
-        """Return the stored offset; None where there is none.
+        """Return the stored offset; None where no offset is stored.
 
-        Raises ValueError where the content is invalid, and OSError.
+        Raises ValueError where the content is invalid, OSError where the file cannot be read.
         """
         try:
             data = self.path.read_bytes()
@@ -139,6 +145,7 @@ class Tracker:
         self._size = append_to_file(self._fd, block + self._sync, self._size)
 
     def _rewrite(self, file_offset: FileOffset, block: bytes) -> None:
+        """Replace the tracker file by a new one for that file, with `block` as its only record. Raises OSError."""
         sync = secrets.token_bytes(_SYNC_BYTES)
         entries = {b"avro.schema": _SCHEMA, b"file": os.fsencode(file_offset.path)}
         if file_offset.state is not None:
@@ -150,13 +157,13 @@ class Tracker:
         self.tracked_path, self._sync, self._size = file_offset.path, sync, len(data)
 
     def remove(self) -> None:
-        """Delete the stored offset. Raises OSError."""
+        """Delete the tracker file, if it exists. Raises OSError."""
         self.close()
         self.tracked_path = ""
         self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Close the tracker file."""
+        """Close the tracker file. Idempotent."""
         if self._fd is not None:
             os.close(self._fd)
             self._fd = None
@@ -187,6 +194,7 @@ def _header(data: bytes) -> tuple[dict[str, bytes], int]:
 
 
 def _decode_bytes(data: bytes, index: int) -> tuple[bytes, int]:
+    """Return the Avro bytes at `index`, and the index behind them. Raises IndexError where the data end before."""
     size, index = decode_long(data, index)
     if size < 0 or index + size > len(data):
         raise IndexError
@@ -206,7 +214,7 @@ class SkippedFiles:
     """Durable list of the files that are skipped until they are renamed or replaced."""
 
     def __init__(self, directory: Path) -> None:
-        """Read the list. Raises ValueError where it is invalid, and OSError."""
+        """Read the list; a missing file is an empty list. Raises ValueError where it is invalid, OSError."""
         self._path = directory / SKIPPED_FILES_NAME
         try:
             data = self._path.read_bytes()
@@ -218,7 +226,10 @@ class SkippedFiles:
         self._changed = False
 
     def contains(self, path: str, state: FileState) -> bool:
-        """Return True if that file is skipped, even if it has changed since then."""
+        """Return True if the file with that path and state is skipped, even if it has changed since then.
+
+        A new file of the same path is not skipped.
+        """
         skipped = self.files.get(path)
         # Birth times take a system call: compare them only where device and inode agree.
         return (
@@ -233,12 +244,15 @@ class SkippedFiles:
         self._changed = True
 
     def remove(self, path: str) -> None:
-        """Remove a file; durable once `save` returns."""
+        """Remove a file; durable once `save` returns. Raises KeyError for a file that is not skipped."""
         del self.files[path]
         self._changed = True
 
     def save(self) -> None:
-        """Save changes durably. Raises OSError; the caller must then call it again."""
+        """Save changes durably, if there are any; delete the file of an empty list.
+
+        Raises OSError; the caller must then call `save` again.
+        """
         if not self._changed:
             return
         if self.files:

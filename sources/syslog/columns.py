@@ -21,7 +21,10 @@ LOOK_AHEAD_BYTES = 320
 
 
 def unpack(frames: Array) -> tuple[Bytes, Ints, Ints]:
-    """Return the bytes of the frames, with `LOOK_AHEAD_BYTES` behind them, and the start and end of each frame."""
+    """Return the bytes of all frames, and the start and exclusive end of each frame in these bytes.
+
+    At least `LOOK_AHEAD_BYTES` follow the last frame; the bytes are copied only if they lack these.
+    """
     _, offsets, values = frames.buffers()
     bounds = np.frombuffer(offsets, np.int32, len(frames) + 1, 4 * frames.offset).astype(np.int64)
     data = np.frombuffer(values or b"", np.uint8)
@@ -31,7 +34,7 @@ def unpack(frames: Array) -> tuple[Bytes, Ints, Ints]:
 
 
 def windows(data: Bytes, starts: Ints, width: int) -> Bytes:
-    """Return the `width` bytes from each start, one row each."""
+    """Return an array with one row for each start: the `width` bytes of `data` from there on."""
     everywhere = np.ndarray((len(data) - width + 1,), f"V{width}", data, strides=(1,))
     return everywhere[starts].view(np.uint8).reshape(-1, width)
 
@@ -67,20 +70,26 @@ def _texts(numbers: bytes, kind: str) -> Array:
 
 
 def _absent(present: Mask | None) -> Mask | None:
-    """Return the null mask for Arrow, which handles None faster than an empty mask."""
+    """Return the mask of nulls for Arrow: the inverse of `present`, or None if all are present.
+
+    Arrow handles None faster than a mask without nulls.
+    """
     return None if present is None or present.all() else ~present
 
 
 def is_digit(window: Bytes) -> Mask:
-    """Return the mask of ASCII digits."""
+    """Return a mask, of the shape of `window`, of the bytes that are ASCII digits."""
     return window - ord("0") < 10
 
 
 def two_digits(window: Bytes, column: int) -> Bytes:
-    """Return the numbers written by two digits at `column` and behind it."""
+    """Return for each row the number that the digits in `column` and in the next column write, modulo 256."""
     return (window[:, column] - ord("0")) * 10 + (window[:, column + 1] - ord("0"))
 
 
 def row_index(mask: Mask) -> Any:
-    """Return the cheapest index of the rows where the mask is true; None if it is true nowhere."""
+    """Return an index of the rows where the mask is true: a slice for all rows, or else an array of row numbers.
+
+    None if the mask is true nowhere.
+    """
     return slice(None) if mask.all() else np.flatnonzero(mask) if mask.any() else None

@@ -88,9 +88,11 @@ class Decoder:
         self._names.close()
 
     def batches(self, frames: Any, marks: Bytes, senders: list[Sender], source: Source[Any]) -> Iterator[Batch]:
-        """Yield the events of these frames (a binary array). `senders` has one entry per frame if `needs_senders`.
+        """Yield the events of these frames (a binary array), at most `MAX_BATCH_EVENTS` a batch.
 
-        Count the Invalid and Incomplete ones in the metrics of `source`, and log a warning with the first.
+        `senders` has one entry per frame if `needs_senders`. With character sets by port, a batch has the frames of
+        one set. Invalid and Incomplete events are counted in the metrics of `source`. A warning shows the first
+        Invalid one.
         """
         now = self.clock()
         for start in range(0, len(frames), MAX_BATCH_EVENTS):
@@ -112,6 +114,7 @@ class Decoder:
                 yield batch
 
     def _by_charset(self, frames: Any, marks: Bytes, senders: list[Sender], now: float) -> Iterator[Batch]:
+        """Yield one batch for each character set of the senders' ports; one for all frames without `charsets`."""
         if not self._charsets:
             yield self._batch(frames, marks, senders, now, self._options)
             return
@@ -122,6 +125,7 @@ class Decoder:
             yield self._batch(frames.take(pa.array(rows)), marks[rows], [senders[row] for row in rows], now, options)
 
     def _batch(self, frames: Any, marks: Bytes, senders: list[Sender], now: float, options: ParserOptions) -> Batch:
+        """Return the events of these frames, in order, with the headers of their senders."""
         if self._format is not None:
             batch = self._format.parse(frames, now, options, marks)
         else:
@@ -136,12 +140,13 @@ class Decoder:
         return batch
 
     def _host_names(self, senders: list[Sender]) -> list[str]:
+        """Return the host name of each sender, or its address if the lookup fails or takes too long."""
         names = self._names.resolve(sender.address for sender in senders)
         return [names[sender.address] for sender in senders]
 
 
 def _explain_invalid(body: bytes) -> tuple[str, bytes]:
-    """Return the first error in a message, and its beginning."""
+    """Return the first error in a message, as a predicate, and its first `_SAMPLE_BYTES` bytes."""
     priority = _PRIORITY.match(body)
     if priority is None:
         reason = "does not begin with a priority such as <13>"

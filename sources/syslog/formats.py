@@ -50,7 +50,11 @@ class CustomFormat:
         self._fraction = re.search(r"[.,:]S+$", pattern) is not None
 
     def parse(self, frames: Array, now: float, options: ParserOptions, marks: Bytes) -> Batch:
-        """Return the events of these frames; `parse` reads those that the format does not match in full."""
+        """Return one event for each of these frames, in order.
+
+        The regular expression must match the whole frame, and the frame must begin with a valid priority and continue
+        no cut frame. `parser.parse` reads all other frames.
+        """
         data, starts, ends = unpack(frames)
         priority, _, valid = priorities(data, starts, ends)
         ends = without_terminator(data, starts, ends, marks)
@@ -72,6 +76,7 @@ class CustomFormat:
     def _events(
         self, lines: Array, groups: list[Array], priority: Bytes, marks: Bytes, now: float, options: ParserOptions
     ) -> Batch:
+        """Return the events of matched lines. `groups` has the columns of the regular expression's groups."""
         first, version, stamp, host = (pc.if_else(pc.equal(group, ""), None, group) for group in groups[:4])
         text = self._regex.replace(lines, (_GROUPS,))
         kept = []
@@ -108,7 +113,10 @@ class CustomFormat:
         return pa.array([None if time is None else str(time) for time in times], pa.string()).take(encoded.indices)
 
     def _millis(self, text: str, now: float, seconds: dict[str, int | None]) -> int | None:
-        """Return milliseconds since the epoch. `seconds` caches the times of a format that ends with milliseconds."""
+        """Return milliseconds since the epoch; None for an invalid time, and without `dateFormat`.
+
+        `seconds` caches the times of a format that ends with milliseconds.
+        """
         if self._time is None:
             return None
         if self._fraction and (fraction := _FRACTION.search(text)):
@@ -120,6 +128,11 @@ class CustomFormat:
         return self._read(self._time, text, now, whole=False)
 
     def _read(self, time: SimpleDateFormat, text: str, now: float, *, whole: bool) -> int | None:
+        """Return milliseconds since the epoch; None if `text` is no time of the format.
+
+        A time without a year gets the year that puts it at most 335 days before `now` or 31 days after it. Where no
+        year does, the first valid of this, the last and the next year counts.
+        """
         if not self._yearless:
             return time.parse(text, whole=whole)
         year, day = datetime.fromtimestamp(now, UTC).year, 86_400_000

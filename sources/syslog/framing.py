@@ -69,7 +69,8 @@ class SyslogFramer:
     def cut(self, data: memoryview) -> tuple[Positions, Bytes]:
         """Return the ends of the complete pieces in `data`, which join without gaps, and their marks.
 
-        `data` begins with the remainder of the previous call.
+        `data` begins with the remainder of the previous call: the bytes behind the last end. `fault` is set if octet
+        counts prove wrong.
         """
         if len(data) and not self._missing and not self._counted:
             octets = np.frombuffer(data, np.uint8)
@@ -81,7 +82,7 @@ class SyslogFramer:
 
     @property
     def is_mid_frame(self) -> bool:
-        """True if other data than the beginning of a line may follow."""
+        """True within a frame that was cut or counted, and behind a counted frame: not only lines may follow."""
         return bool(self._missing or self._continuation or self._counted)
 
     def record_lines(self) -> None:
@@ -89,11 +90,11 @@ class SyslogFramer:
         self._counted = False
 
     def final_mark(self) -> int:
-        """Return the mark of the remainder at the end of the stream: an incomplete frame."""
+        """Return the mark of the remainder at the end of the stream: `CUT`, with `CONTINUATION` behind a cut."""
         return CUT | self._continuation
 
     def _cut_frames(self, text: bytes) -> tuple[Positions, Bytes]:
-        """Cut data that may contain octet-counted frames."""
+        """Return ends and marks of the complete pieces in data that may contain octet-counted frames."""
         pieces = []
         position = 0
         while True:
@@ -112,7 +113,10 @@ class SyslogFramer:
         return np.concatenate([ends for ends, _ in pieces]), np.concatenate([marks for _, marks in pieces])
 
     def _cut_lines(self, octets: Bytes, ends: Positions) -> tuple[Positions, Bytes]:
-        """Cut data that consists of lines. `ends`: the positions behind their terminators."""
+        """Return ends and marks of the pieces in data that consists of lines, with cuts of long lines.
+
+        `ends` holds the positions behind the terminators of the lines. The remainder is no piece.
+        """
         bounds = np.empty(len(ends) + 2, np.int64)
         bounds[0], bounds[1:-1], bounds[-1] = 0, ends, len(octets) + 1
         sizes = bounds[1:] - bounds[:-1] - 1
@@ -274,31 +278,39 @@ class FrameAccumulator:
 
     @property
     def free_space(self) -> memoryview:
-        """Buffer for the next read."""
+        """Buffer for the next read: all bytes behind the pieces that were added."""
         return self._bytes[self.used_bytes :]
 
     def timeout(self) -> float:
-        """Seconds to wait for more data."""
+        """Seconds to wait for more data: `STOP_CHECK_SECONDS` while the batch is empty, 0 once it is full.
+
+        In between, the time that `BatchingPolicy.timeout` returns.
+        """
         if not self.pieces:
             return STOP_CHECK_SECONDS
         return 0.0 if self._is_full else self._batching.timeout()
 
     def linger(self) -> bool:
-        """Sleep as `BatchingPolicy.linger` does, and return True if it slept."""
+        """Sleep for the rest of `LINGER_SECONDS` since the last batch; return True if there was a rest.
+
+        A full batch does not linger.
+        """
         return not self._is_full and self._batching.linger()
 
     def is_due(self, *, idle: bool) -> bool:
-        """Return True if the batch is complete. `idle`: no data arrived within the last `timeout`."""
+        """Return True if the batch is complete; an empty one never is. `idle`: no data arrived in `timeout`."""
         return self.pieces > 0 and (self._is_full or self._batching.is_due(idle=idle))
 
     @property
     def _is_full(self) -> bool:
+        """True at `MAX_BATCH_EVENTS` pieces, or with less than `MIN_READ_BYTES` of free space."""
         return self.pieces >= MAX_BATCH_EVENTS or len(self.free_space) < MIN_READ_BYTES
 
     def add(self, ends: Positions, marks: Bytes, senders: list[Any] | None = None) -> int:
-        """Add the pieces that end at `ends` in `free_space`, and return the last end; the bytes behind it stay free.
+        """Add the pieces that end at `ends` in `free_space`, and return the last end, or 0 without pieces.
 
-        `senders` holds the sender of each piece. Either all pieces of a batch have senders, or none.
+        The bytes behind the last end stay free. `senders` holds the sender of each piece. Either all pieces of a
+        batch have senders, or none.
         """
         if not len(ends):
             return 0
@@ -315,7 +327,7 @@ class FrameAccumulator:
     def take(self) -> tuple[Any, Bytes, list[Any]]:
         """Return the frames (a binary array), their marks and their senders (empty if unknown), and clear the batch.
 
-        The array is valid until the next write to `free_space`.
+        Pieces with the mark `NO_FRAME` are left out. The array is valid until the next write to `free_space`.
         """
         marks = np.concatenate(self._marks) if self._marks else np.zeros(0, np.uint8)
         bounds = np.concatenate(self._ends).astype(np.int32)

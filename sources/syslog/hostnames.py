@@ -31,7 +31,10 @@ class HostNames:
         self._cache: dict[str, Future[str]] = {}
 
     def resolve(self, addresses: Iterable[str]) -> dict[str, str]:
-        """Return the name of each address, after at most `_TIMEOUT_SECONDS`."""
+        """Return the host name of each address, or the address itself, after at most `_TIMEOUT_SECONDS`.
+
+        A lookup that takes longer continues for later calls.
+        """
         futures = {address: self._lookup(address) for address in dict.fromkeys(addresses)}
         wait([future for future in futures.values() if future is not None], self._TIMEOUT_SECONDS)
         return {
@@ -62,6 +65,7 @@ class HostNames:
 
 
 def _resolve(address: str) -> str:
+    """Return the host name of an address by a reverse lookup; the address itself where there is none."""
     try:
         return socket.getnameinfo((address, 0), socket.NI_NAMEREQD)[0]
     except OSError:

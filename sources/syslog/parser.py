@@ -169,7 +169,10 @@ def without_terminator(data: Bytes, starts: Ints, ends: Ints, marks: Bytes) -> I
 
 
 def statuses(valid: Mask, marks: Bytes) -> Array:
-    """Return the header column `STATUS`."""
+    """Return the header column `STATUS`: null for a complete, valid frame, Invalid or Incomplete for any other.
+
+    A frame that is not `valid` is Invalid; a valid one with a mark is Incomplete.
+    """
     return dictionary_column(~valid, _constants()[0], ~valid | (marks != 0))
 
 
@@ -193,7 +196,10 @@ def _readable(frames: Array, charset: str) -> Any:
 
 
 def _texts(values: Array, charset: str | None) -> Array:
-    """Decode byte strings, which are few: each occurs once."""
+    """Return byte strings as text, decoded by a character set, or by UTF-8 if it is None.
+
+    The strings are few, as each occurs once.
+    """
     if charset in (None, "utf-8"):
         return values.cast(pa.string())
     return pa.array([value.decode(charset, "replace") for value in values.to_pylist()], pa.string())
@@ -203,7 +209,10 @@ def _texts(values: Array, charset: str | None) -> Array:
 
 
 def priorities(data: Bytes, starts: Ints, ends: Ints) -> tuple[Bytes, Ints, Mask]:
-    """Return the priority of each frame, the position behind it, and the mask of valid ones."""
+    """Return the priority of each frame, the position behind its `>`, and the mask of frames with a valid priority.
+
+    Valid is a number from 0 to 191 of one to three digits. Other frames have an arbitrary priority and position.
+    """
     window = windows(data, starts, 5)
     digits = window[:, 1:4] - ord("0")
     first, two, three = digits[:, 0], two_digits(window, 1), two_digits(window, 2)

@@ -30,7 +30,10 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def parse(frames: Array, now: float, options: ParserOptions, marks: Bytes | None) -> Batch | None:
-    """Return the result of `parser.parse`; None if a frame is not usual, or options need the vectorized parser."""
+    """Return the result of `parser.parse`; None where the vectorized parser has to be used.
+
+    That is so if a frame is unusual or was cut, if options need columns, or beyond `MAX_EVENTS` or `MAX_BYTES`.
+    """
     if not 0 < len(frames) <= MAX_EVENTS or frames.nbytes > MAX_BYTES:
         return None
     if options.needs_columns or (marks is not None and marks.any()):

@@ -54,7 +54,10 @@ def extract(data: Bytes, starts: Ints, ends: Ints, wanted: Mask) -> tuple[Ints, 
 
 
 def _columns(elements: Array) -> tuple[dict[str, Array], Array | None]:
-    """Return the headers of structured data, and the overflow map. Each distinct text is parsed once."""
+    """Return the header columns of structured data, and the overflow map of headers beyond `_MAX_COLUMNS`, or None.
+
+    Each distinct text is parsed once.
+    """
     encoded = elements.dictionary_encode()
     read = [_parameters(text) for text in encoded.dictionary.to_pylist()]
     names = list(dict.fromkeys(name for parameters in read for name in parameters))

@@ -85,11 +85,14 @@ class SyslogStream(EndpointSource[C]):
         self._decoder.close()
 
     def sets_headers(self) -> Collection[str] | None:
-        """Return the names of the headers that the decoder sets."""
+        """Return the names of all possible headers; None if senders choose names, with structured data."""
         return self._decoder.sets_headers()
 
     def batches(self) -> Iterator[Batch]:
-        """Yield the messages of all senders until `stopping`, then those that had arrived."""
+        """Yield the messages of all senders until `stopping`, then the messages that had arrived by then.
+
+        Partial frames become Incomplete events at the end.
+        """
         while not self.stopping.is_set():
             ready = self._listener.poll(self._accumulator.timeout(), self._accumulator.linger)
             yield from self._read(ready)
@@ -104,11 +107,14 @@ class SyslogStream(EndpointSource[C]):
         yield from self._flush()
 
     def _flush(self) -> Iterator[Batch]:
-        """Return the batches of the accumulated frames."""
+        """Return the batches of the accumulated frames, and clear the accumulator."""
         return self._decoder.batches(*self._accumulator.take(), self)
 
     def _read(self, ready: Sequence[tuple[_Connection, int]]) -> Iterator[Batch]:
-        """Read once from each of these connections, and cut the data into frames."""
+        """Read once from each connection in `ready`, cut the data into frames, and add these to the current batch.
+
+        Yields batches only where the data do not fit into the current one. Connections at their end are closed.
+        """
         received_from: list[_Connection] = []
         stops: list[int] = []
         ended: list[_Connection] = []
@@ -173,6 +179,7 @@ class SyslogStream(EndpointSource[C]):
                 yield from self._end(connection)
 
     def _add(self, connections: Sequence[_Connection], counts: Sequence[int], ends: Positions, marks: Bytes) -> None:
+        """Add pieces to the current batch; `counts` has the number of pieces of each connection."""
         senders = None
         if self._decoder.needs_senders:
             senders = []
@@ -181,7 +188,10 @@ class SyslogStream(EndpointSource[C]):
         self._accumulator.add(ends, marks, senders)
 
     def _overdue(self) -> list[_Connection]:
-        """Return the connections past `frameTimeout` or `idleTimeout`; none within a second of the last call."""
+        """Return the connections past `frameTimeout` or `idleTimeout`, and log them.
+
+        At most one check a second: an empty list in between.
+        """
         now = time.monotonic()
         if now < self._timeouts_checked + 1:
             return []
@@ -204,7 +214,10 @@ class SyslogStream(EndpointSource[C]):
         return overdue
 
     def _end(self, connection: _Connection) -> Iterator[Batch]:
-        """Close a connection; its partial frame becomes an incomplete one."""
+        """Close a connection, and add its partial frame to the current batch as an incomplete frame.
+
+        Yields the current batch first if the partial frame does not fit.
+        """
         if size := len(connection.partial_frame):
             if len(self._accumulator.free_space) < size:
                 yield from self._flush()

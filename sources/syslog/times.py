@@ -22,9 +22,10 @@ _DAYS_IN_MONTH = np.array([0, 31, 29, 31, 30, 31, 30, 31, 31, 30, 31, 30, 31])
 
 
 def rfc5424_times(window: Bytes, tail: Bytes) -> tuple[Ints, Ints, Mask]:
-    """Return seconds and milliseconds of `2003-10-11T22:14:15.003Z`, and the mask of local times, which have no zone.
+    """Return seconds since the epoch and milliseconds of timestamps such as `2003-10-11T22:14:15.003Z`, and a mask.
 
-    `window` holds the first bytes of each timestamp, `tail` the last six.
+    The mask is of local times, which have no zone: their seconds are as in UTC. `window` holds the first bytes of
+    each timestamp, `tail` the last six.
     """
     year = two_digits(window, 0).astype(np.int64) * 100 + two_digits(window, 2)
     seconds = _seconds(
@@ -50,7 +51,7 @@ def rfc5424_times(window: Bytes, tail: Bytes) -> tuple[Ints, Ints, Mask]:
 def rfc3164_times(
     data: Bytes, window: Bytes, end: Ints, now: float, zone: tzinfo | None, strict: bool
 ) -> tuple[Ints, Mask]:
-    """Return the seconds of `Oct 11 22:14:15`, and the mask of valid months.
+    """Return the seconds since the epoch of timestamps such as `Oct 11 22:14:15`, and the mask of valid months.
 
     The year puts a time between 11 months before `now` and one month after it. With `strict`, the mask also requires
     a valid day and time. `end` holds the position behind each timestamp.
@@ -66,7 +67,10 @@ def rfc3164_times(
 
 
 def rfc3164_second(stamp: bytes, now: float, zone: tzinfo | None) -> int | None:
-    """Return the seconds of one timestamp, whose day has two bytes; None for an invalid month, day or time."""
+    """Return one RFC 3164 timestamp, whose day has two bytes, in seconds since the epoch.
+
+    None for an invalid month, day or time.
+    """
     seconds, known = _parse_runs(stamp + b" ", stamp[4:], int(now), zone, True)
     return int(seconds[0]) if known[0] else None
 
@@ -107,7 +111,10 @@ def _seconds(year: Ints, month: Any, day: Any, hour: Any, minute: Any, second: A
 
 
 def _wall_seconds(here: datetime, months: int) -> int:
-    """Return the seconds of `here` moved by `months`, on the last day of a shorter month."""
+    """Return the local time `here` moved by `months`, in seconds since the epoch as if in UTC.
+
+    The last day of a shorter month counts for a day that it lacks.
+    """
     year, month = divmod(here.year * 12 + here.month - 1 + months, 12)
     day = min(here.day, calendar.monthrange(year, month + 1)[1])
     return int((here.replace(year=year, month=month + 1, day=day) - _EPOCH).total_seconds())

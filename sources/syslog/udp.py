@@ -40,16 +40,19 @@ class SyslogUdp(DatagramSource[SyslogUdpConfig]):
         self._decoder = Decoder(config, format=config.format)
 
     def close(self) -> None:
-        """Stop listening."""
+        """Stop listening, and cancel lookups of host names."""
         super().close()
         self._decoder.close()
 
     def sets_headers(self) -> Collection[str] | None:
-        """Return the names of the headers that the decoder sets."""
+        """Return the names of all possible headers; None if senders choose names, with structured data."""
         return self._decoder.sets_headers()
 
     def batches(self) -> Iterator[Batch]:
-        """Yield the messages of all senders until `stopping`, then those that had arrived."""
+        """Yield the messages of all senders until `stopping`, then the messages in the kernel's buffer.
+
+        The buffer is read for at most `DRAIN_READ_SECONDS`.
+        """
         while not self.stopping.is_set():
             if has_datagram := self._has_datagram(self._accumulator.timeout()):
                 self._read()
@@ -63,11 +66,11 @@ class SyslogUdp(DatagramSource[SyslogUdpConfig]):
         self._count_drops()
 
     def _flush(self) -> Iterator[Batch]:
-        """Return the batches of the accumulated frames."""
+        """Return the batches of the accumulated datagrams, and clear the accumulator."""
         return self._decoder.batches(*self._accumulator.take(), self)
 
     def _read(self) -> int:
-        """Read the waiting datagrams that fit, and return their number."""
+        """Add the waiting datagrams that fit to the current batch; return their number without empty datagrams."""
         space, position = self._accumulator.free_space, 0
         ends: list[int] = []
         senders: list[Sender] | None = [] if self._decoder.needs_senders else None

@@ -176,7 +176,7 @@ class TaildirConfig(Config):
         self.groups()
 
     def warnings(self) -> Iterator[Problem]:
-        """Yield a warning for each path that looks like a shell glob."""
+        """Yield a warning for each file group whose directory or pattern looks like a shell glob."""
         for name in self.filegroups:
             directory, slash, pattern = self.patterns.get(name, "").rpartition("/")
             for text in (
@@ -188,11 +188,15 @@ class TaildirConfig(Config):
 
     @cross_field_validator("multiline_pattern")
     def _joins_lines(self) -> None:
+        """Raise ValueError if an option `multiline.*` is set, but not `multiline.pattern`."""
         if not self.multiline_pattern and any(name.startswith("multiline_") for name in self.model_fields_set):
             raise ValueError("is required, as without it no lines are joined")
 
     def groups(self) -> list[FileGroup]:
-        """Return the file groups. Raises ValueError with all errors of their options."""
+        """Return the file groups in the order of `filegroups`, each with its headers.
+
+        Raises ValueError with all errors of `filegroups` and `headers`.
+        """
         groups, errors = [], []
         headers: dict[str, dict[str, str]] = {}
         for key, value in self.headers.items():

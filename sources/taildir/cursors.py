@@ -46,7 +46,7 @@ class FileCheckpoint(msgspec.Struct, frozen=True):
 
     @classmethod
     def of_file(cls, fd: int, offset: int) -> FileCheckpoint:
-        """Return the checkpoint of an offset in the file as it is now."""
+        """Return a checkpoint at an offset, with fingerprints of the open file as it is now."""
         head = os.pread(fd, HEAD_BYTES, 0)
         return cls(offset, len(head), fingerprint(head), fingerprint(_before(fd, offset)))
 
@@ -58,22 +58,26 @@ class FileCheckpoint(msgspec.Struct, frozen=True):
         return len(head) >= self.length and fingerprint(head[: self.length]) == self.head
 
     def matches_file(self, fd: int) -> bool:
-        """Return True if the open file has the fingerprinted bytes."""
+        """Return True if the open file has the fingerprinted bytes, at its start and before `offset`."""
         head = os.pread(fd, self.length, 0) if self.length else b""
         return self.matches(head, _before(fd, self.offset))
 
     def matches(self, head: bytes, before: bytes) -> bool:
-        """Return True if the fingerprints match the head of a file and the bytes `before` the offset."""
+        """Return True if the fingerprints match the head of a file, and `before`, the bytes before its offset.
+
+        `before` has the last `TAIL_BYTES` bytes before the offset, or all if there are fewer.
+        """
         return self.matches_head(head) and fingerprint(before) == self.tail
 
 
 def _before(fd: int, offset: int) -> bytes:
+    """Return the bytes before `offset` in the open file, at most `TAIL_BYTES`."""
     size = min(TAIL_BYTES, offset)
     return os.pread(fd, size, offset - size) if size else b""
 
 
 def fingerprint(data: bytes) -> str:
-    """Return the fingerprint of file content; empty where there is none."""
+    """Return the BLAKE2b hash of file content as 32 hex digits; empty for no content."""
     return hashlib.blake2b(data, digest_size=16).hexdigest() if data else ""
 
 
@@ -138,7 +142,7 @@ class _Entry(msgspec.Struct, tag_field="is", tag="file"):
 
     @classmethod
     def of(cls, cursor: FileCursor) -> _Entry:
-        """Return the line for a cursor."""
+        """Return the journal line for a cursor."""
         return cls(
             cursor.id,
             cursor.inode,
@@ -151,7 +155,7 @@ class _Entry(msgspec.Struct, tag_field="is", tag="file"):
         )
 
     def cursor(self) -> FileCursor:
-        """Return the cursor."""
+        """Return the cursor that this journal line holds."""
         return FileCursor(
             id=self.id,
             inode=self.inode,
@@ -218,8 +222,8 @@ class PositionFile(CursorStore):
     def load(self) -> list[FileCursor]:
         """Lock and read the position file; return its cursors.
 
-        Raises Retry where another source has locked it or it cannot be written, FlafkaError where its content is
-        invalid.
+        Raises Retry where another source has locked it or it cannot be read or written, FlafkaError where its content
+        is invalid.
         """
         try:
             self._lock_directory()
@@ -247,7 +251,9 @@ class PositionFile(CursorStore):
     def read(self) -> list[FileCursor]:
         """Read the position file and its journal without locking; return the cursors.
 
-        Raises FlafkaError where the content is invalid, Retry where a file cannot be read.
+        The journal's offsets count if the position file is the one last written here, or holds zeros. Otherwise the
+        position file's offsets count. Anything unusual is appended to `warnings`. Raises FlafkaError where the
+        content is invalid, Retry where a file cannot be read.
         """
         data = _read_bytes(self.path)
         entries = self._read_journal()
@@ -296,6 +302,11 @@ class PositionFile(CursorStore):
         return cursors
 
     def _read_journal(self) -> list[_Entry]:
+        """Return the latest entry of each tracked file; empty where there is no journal, or only zeros.
+
+        Damaged lines are skipped with a warning. Raises FlafkaError where the journal has another version or does not
+        begin as a journal, Retry where it cannot be read.
+        """
         data = _read_bytes(self._journal_path)
         lines = data.splitlines(keepends=True)
         if _is_zeros(data):
@@ -344,8 +355,8 @@ class PositionFile(CursorStore):
     def save(self, changed: Sequence[FileCursor], removed: Sequence[int], *, final: bool = False) -> None:
         """Store the changed cursors durably, and remove those with the IDs `removed`.
 
-        Flume's file is written too if its interval has passed, or if this is the `final` call. Raises OSError; then
-        the caller must save the same cursors again.
+        The journal is appended to. Flume's position file is replaced, too, if its interval has passed, or if this is
+        the `final` call. Raises OSError; then the caller must save the same cursors again.
         """
         self._cursors.update((cursor.id, cursor) for cursor in changed)
         for id in removed:
@@ -365,6 +376,10 @@ class PositionFile(CursorStore):
             self._is_outdated, self._written_at = False, now
 
     def _append(self, lines: Iterable[_Line]) -> None:
+        """Append lines to the journal and sync it; rewrite it instead where it is missing, replaced or too large.
+
+        Raises OSError.
+        """
         if (
             self._journal is None
             or self._size > self._max_size
@@ -376,6 +391,7 @@ class PositionFile(CursorStore):
         self._size, self._number = append_to_file(self._journal, data, self._size), number
 
     def _rewrite(self) -> None:
+        """Replace the journal by a new one with the present cursors. Raises OSError."""
         lines, self._number = _encode([self._state, *map(_Entry.of, self._cursors.values())], 0)
         data = _HEADER + lines
         self._close_journal()
@@ -386,7 +402,10 @@ class PositionFile(CursorStore):
         self._max_size = _MIN_REWRITE_BYTES + 3 * self._size
 
     def problems(self) -> Iterator[str]:
-        """Yield every reason why the position file cannot be opened. Without side effects."""
+        """Yield every reason why the position file cannot be read or written, apart from locks of other sources.
+
+        Nothing is locked or written.
+        """
         try:
             self.read()
         except FlafkaError as e:
@@ -399,15 +418,16 @@ class PositionFile(CursorStore):
             yield self.write_error_text(NotADirectoryError(f"{directory} is not a directory"))
 
     def write_error_text(self, error: OSError) -> str:
-        """Return the error text for a position file that cannot be written."""
+        """Return the error text for a position file that cannot be written because of `error`."""
         return f"positionFile {self.path} cannot be written, so nothing is read: {error.strerror or error}"
 
     def close(self) -> None:
-        """Close the journal and release the lock."""
+        """Close the journal and release the lock, without saving. Idempotent."""
         self._close_journal()
         self._unlock()
 
     def _unlock(self) -> None:
+        """Release the lock, if it is held."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -429,6 +449,7 @@ def _encode(lines: Iterable[_Line], number: int) -> tuple[bytes, int]:
 
 
 def _json(content: _Line | list[_Position]) -> bytes:
+    """Return the content as JSON; file names that are not UTF-8 are escaped as surrogates."""
     try:
         return msgspec.json.encode(content)
     except UnicodeEncodeError:  # the name is not UTF-8: json accepts it, ten times as slowly
@@ -444,10 +465,12 @@ def _decode(line: bytes) -> tuple[int, _Line]:
 
 
 def _checksum(number: int, text: bytes) -> int:
+    """Return the CRC-32 of a journal line: its number, a blank and its JSON."""
     return zlib.crc32(b"%d %s" % (number, text))
 
 
 def _read_bytes(path: Path) -> bytes:
+    """Return the content of a file; empty where there is no file. Raises Retry where it cannot be read."""
     try:
         return path.read_bytes()
     except (FileNotFoundError, NotADirectoryError):
@@ -462,6 +485,7 @@ def _is_zeros(data: bytes) -> bool:
 
 
 def _invalid_error(path: Path, reason: str) -> FlafkaError:
+    """Return the error for a position file or journal with invalid content, with the remedy."""
     return FlafkaError(
         f"{path} does not hold positions of files: {reason}. "
         "Repair it, or remove it to read every file from its start"
@@ -469,11 +493,12 @@ def _invalid_error(path: Path, reason: str) -> FlafkaError:
 
 
 def _digest(data: bytes) -> str:
+    """Return the fingerprint of the position file's content."""
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
 def _is_same_file(fd: int, path: Path) -> bool:
-    """Return True if the open file is the one at that path."""
+    """Return True if the open file is the one at that path; False where there is no file."""
     try:
         return os.path.samestat(os.fstat(fd), path.stat())
     except FileNotFoundError:

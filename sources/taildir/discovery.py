@@ -70,7 +70,7 @@ class Discovery:
         unpack_directory: str,
         stopping: threading.Event,
     ) -> None:
-        """Find the files of `groups` for `table`.
+        """Keep `table` up to date with the files of `groups`. Scans begin with the first call of `scan`.
 
         A file is idle once it has not changed for `idle` seconds. The directory `unpack_directory` is for the
         uncompressed content of rotated copies; decompression stops once `stopping` is set.
@@ -95,9 +95,10 @@ class Discovery:
         return {directory: self._groups.patterns(directory) for directory in self._groups.directories | links}
 
     def tracked_name(self, path: str) -> str | None:
-        """Return the name under which the file of that path is tracked, or None where it is not tracked.
+        """Return the name under which a file at that path is tracked; None where no group and no tracked file has it.
 
-        Thread-safe.
+        A path that matches a group is its own name. The target of a symbolic link has the path of the link, and a
+        renamed file the name of its log. Thread-safe.
         """
         if self._groups.headers(path) is not None:
             return path
@@ -109,9 +110,11 @@ class Discovery:
     # --- full scans
 
     def scan(self, directories: set[str] | None = None, *, skip_to_end: bool = False) -> DirectoryScan:
-        """Scan all directories of the groups, or those in `directories`.
+        """Scan all directories of the groups, or only those that are in `directories`; return the result.
 
-        With `skip_to_end`, new files are read from their present end.
+        New files are tracked, and renamed, deleted and copied ones found. An unreadable directory is skipped: its
+        files do not count as deleted. Read errors are reported. With `skip_to_end`, new files are read from their
+        present end.
         """
         scanned = self._groups.directories
         if directories is not None:
@@ -133,7 +136,10 @@ class Discovery:
         return scan
 
     def _end(self, scan: DirectoryScan, unreadable: set[str]) -> None:
-        """Update the table after a scan, and log which of the unreadable paths it could read again."""
+        """Mark the cursors that the scan changed as unsaved, and update the path index.
+
+        Read errors are cleared for the paths in `unreadable` that this scan could read.
+        """
         for path in unreadable - self._unreadable:
             self._file_errors.clear(path)
         self._table.unsaved |= scan.changed
@@ -141,7 +147,10 @@ class Discovery:
         self._adopted.clear()
 
     def _find_by_name(self, path: str, scan: DirectoryScan) -> None:
-        """Find the file at a matching path."""
+        """Record the regular file at a matching path as found; report an error if it cannot be read.
+
+        A file that is not tracked and matches no stored cursor is added to `scan.untracked`.
+        """
         try:
             status = os.lstat(path)
             if is_link := stat.S_ISLNK(status.st_mode):
@@ -172,21 +181,24 @@ class Discovery:
         self._mark_matched(tail, status, scan)
 
     def _report_unreadable(self, path: str, error: OSError) -> None:
-        """Log that a path is unreadable; this scan draws no conclusion from it."""
+        """Report that a path cannot be read, and record it in `_unreadable`; the next scan tries it again."""
         self._unreadable.add(path)
         self._file_errors.report(path, f"{path} cannot be read, it is tried again: {error.strerror}")
 
     def _track(self, key: Key, tail: Tail, scan: DirectoryScan, fd: int | None = None) -> None:
+        """Track a file from now on, and add it to the changed files of the scan; `fd` is its open descriptor."""
         scan.changed.add(tail)
         self._table.track(key, tail, fd)
 
     def _mark_matched(self, tail: Tail, status: os.stat_result, scan: DirectoryScan) -> None:
+        """Record that the scan found the file under a name that matches a group."""
         if not tail.has_name:
             scan.changed.add(tail)
         tail.location, tail.replaced = FileLocation.MATCHED, False
         scan.statuses[tail] = status
 
     def _track_new(self, scan: DirectoryScan, *, skip_to_end: bool = False) -> None:
+        """Track every file in `scan.untracked`, with `skip_to_end` from its present end."""
         lost = self._table.lost_files() if scan.untracked else []
         for file in scan.untracked:
             self._track_new_file(file, scan, lost, skip_to_end=skip_to_end)
@@ -194,7 +206,11 @@ class Discovery:
     def _track_new_file(
         self, file: UntrackedFile, scan: DirectoryScan, lost: list[Tail], *, skip_to_end: bool
     ) -> None:
-        """Track a file that is not tracked yet; if it is the rotated copy of a lost file, continue that file."""
+        """Track a file that is not tracked yet; if it is the rotated copy of a lost file, continue that file.
+
+        A lost file that is continued is removed from `lost`. With `skip_to_end`, any other file is read from its
+        present end. Read errors are reported.
+        """
         path, key, is_link = file
         opened = _open(path, key)
         if opened is None:
@@ -227,7 +243,10 @@ class Discovery:
         self._mark_matched(tail, status, scan)
 
     def _find_renamed(self, scanned: set[str], scan: DirectoryScan) -> None:
-        """Find files that no matching name led to: by another name in their directories, or deleted."""
+        """Locate files of the scanned directories that no matching name led to: renamed, unseen or deleted.
+
+        Read errors are reported.
+        """
         listing = cache(_paths_by_key)
         for key, tail in self._table.by_key.items():
             if tail in scan.statuses or not scanned & {os.path.dirname(tail.path), os.path.dirname(tail.name)}:
@@ -244,9 +263,10 @@ class Discovery:
                     self._report_unreadable(tail.path, e)
 
     def _find_tracked(self, key: Key, tail: Tail, listing: Listing, scan: DirectoryScan) -> None:
-        """Find a tracked file whose name does not match a group any more.
+        """Set the location of a tracked file that was found under no name that matches a group.
 
-        Raises OSError where its directory is unreadable.
+        The location is RENAMED if its path or `listing` of its directories still leads to it. It is UNSEEN if the
+        file may return, or else DELETED. Raises OSError where a directory is unreadable.
         """
         is_named = key_of(tail.path) == key
         # Under a name that does not match, the inode may have been reused: require proof of identity.
@@ -268,9 +288,10 @@ class Discovery:
         tail.location = location
 
     def _find_unmatched(self, tail: Tail, listing: Listing, scan: DirectoryScan) -> None:
-        """Find the file of a stored cursor that was not found since the start.
+        """Track the file of a stored cursor if one in its directories has its inode and its content.
 
-        Raises OSError where a file or its directory is unreadable.
+        Otherwise its location becomes DELETED, unless the file may return. Raises OSError where a file or its
+        directory is unreadable.
         """
         parents = {os.path.dirname(tail.path), os.path.dirname(tail.real)} if tail.has_known_content else set()
         for key, path in (entry for parent in parents for entry in listing(parent).items()):
@@ -284,15 +305,15 @@ class Discovery:
             scan.changed.add(tail)
 
     def _may_be_in(self, scanned: set[str], tail: Tail) -> bool:
-        """Return True if a file that was not found since the start may be in one of these directories."""
+        """Return True if the file's name matches a group, and one of its paths is in a directory of `scanned`."""
         parents = {os.path.dirname(path) for path in (tail.path, tail.real, tail.name)}
         return self._groups.headers(tail.name) is not None and bool(scanned & parents)
 
     def _may_return(self, tail: Tail) -> bool:
         """Return True if the file may come back: its file system may not be mounted at present.
 
-        In that case its directory is missing, unreadable, or on another device than before. An open file without a
-        name cannot come back.
+        In that case its directory is unreadable, on another device than before, or missing although a group has it.
+        An open file without a name cannot come back.
         """
         if tail.fd is not None and not os.fstat(tail.fd).st_nlink:
             return False
@@ -306,7 +327,7 @@ class Discovery:
     # --- rotated copies
 
     def _find_copies(self, scanned: set[str], scan: DirectoryScan) -> None:
-        """Find rotated copies, plain or compressed, of deleted files."""
+        """Continue the deleted files of the scanned directories in their rotated copies, plain or compressed."""
         entries = cache(_files)
         for tail in self._table.lost_files():
             parent = os.path.dirname(tail.real)
@@ -318,7 +339,7 @@ class Discovery:
                     self._read_copy(copy, tail, scan)
 
     def _read_copy(self, copy: Copy, tail: Tail, scan: DirectoryScan) -> None:
-        """Continue reading the lost file in its rotated copy."""
+        """Continue reading the lost file in its rotated copy. The path stays if the copy is compressed."""
         self.closed.keep_copied(tail, copy.path)
         if copy.decompressed_fd is None:
             self._table.relocate(tail, copy.key, copy.path)
@@ -336,14 +357,18 @@ class Discovery:
     def exclude_present(self, directories: Iterable[str]) -> None:
         """Exclude the files that are in these directories now from the count of missed files.
 
-        They were created before the directory was watched, so inotify does not report them.
+        Such files were created before the directory was watched, so inotify does not report them.
         """
         for directory in directories:
             with suppress(OSError):
                 self._counters.exclude(key for key in _paths_by_key(directory) if key not in self._table.by_key)
 
     def adopt(self, hints: Hints) -> set[Tail]:
-        """Track the files that the watcher opened; return those that are new. The caller must scan afterwards."""
+        """Track the files that the watcher opened; return the files that were not tracked before.
+
+        The changes are also counted for `FileMissedCount`, and writes to closed files recorded. The caller must scan
+        afterwards.
+        """
         scan = DirectoryScan()
         self.closed.mark_written(hints)
         for change in hints.changes:
@@ -356,6 +381,7 @@ class Discovery:
         return scan.changed
 
     def _adopt(self, change: Change, scan: DirectoryScan) -> None:
+        """Track the file whose descriptor came with the change, or close the descriptor of a file that is open."""
         if change.key is None or change.descriptor is None or (fd := change.descriptor.take()) is None:
             return
         tail = self._table.by_key.get(change.key)
@@ -385,7 +411,7 @@ class Discovery:
         self._track(change.key, tail, scan, fd)
 
     def _is_link(self, change: Change) -> bool:
-        """Return True if the change is about another name (link) of a tracked file."""
+        """Return True if the change is of a tracked file, and its path is a symbolic link or one of several links."""
         if change.key not in self._table.by_key:
             return False
         try:
@@ -395,7 +421,10 @@ class Discovery:
         return stat.S_ISLNK(status.st_mode) or status.st_nlink > 1
 
     def apply_hints(self, hints: Hints) -> tuple[set[Tail], set[Tail]]:
-        """Return the tracked files that grew, and those that were created, renamed or deleted."""
+        """Track the files that the watcher opened, and scan the changed names.
+
+        Return the tracked files that were written to, and the files that were created, renamed or deleted.
+        """
         changed = self.adopt(hints)
         if hints.changes:
             changed = changed | self._scan_names(hints.changes)
@@ -444,9 +473,9 @@ class Discovery:
     def _find_changed(
         self, tail: Tail, reported_paths: Mapping[Key, str], listing: Listing, scan: DirectoryScan
     ) -> None:
-        """Find a tracked file that has none of the changed names that match a group.
+        """Set the location of a tracked file that has none of the changed names that match a group.
 
-        `reported_paths` has the paths that inotify reported, by key. Raises OSError as `_find_tracked` does.
+        `reported_paths` has the paths that inotify reported, by key. Raises OSError where a directory is unreadable.
         """
         if not self._table.is_tracked(tail) or tail.device is None:
             return
@@ -463,7 +492,11 @@ class Discovery:
     # --- idle files
 
     def close_idle(self, now: float) -> None:
-        """Close idle files; forget idle files that are deleted and were read to their end."""
+        """Close idle files; forget idle files that are deleted and were read to their end.
+
+        A tracked file is forgotten at the second call in a row that finds it deleted. Stored cursors whose file was
+        not found, or belongs to no group any more, are forgotten once idle. `now` is monotonic.
+        """
         finished: list[Tail] = []
         deleted: list[Tail] = []
         for tail in self._table:
@@ -484,7 +517,10 @@ class Discovery:
         self.closed.report_copied()
 
     def is_idle(self, tail: Tail, now: float) -> bool:
-        """Return True if the file has not changed for `idle_seconds`, or is the uncompressed content of a copy."""
+        """Return True if the file has not changed for `idle_seconds`, or is the uncompressed content of a copy.
+
+        `now` is monotonic.
+        """
         return tail.is_unpacked_copy or now - tail.changed_at >= self.idle_seconds
 
 
@@ -506,10 +542,11 @@ class CopySearch:
         self._unpack_directory, self._file_errors, self._stopping = unpack_directory, file_errors, stopping
 
     def find(self, tail: Tail, entries: Iterable[os.DirEntry[str]], tracked: Collection[Key]) -> Copy | None:
-        """Return the latest of the files in `entries` that proves to be a rotated copy of the tail's file.
+        """Return the latest file in `entries` that proves to be a rotated copy of the tail's file, or None.
 
-        None where there is no copy. Files in `tracked` do not count. Errors of one file are reported, and the file is
-        tried again at the next scan.
+        At most `_MAX_COMPARED` files with a suitable name are compared. A plain file whose key is in `tracked` does
+        not count. A file that proves to be no copy is remembered and not compared again. Errors of one file are
+        reported, and the file is tried again at the next scan. The search ends once `stopping` is set.
         """
         for path, status in _latest_files(entries, tail):
             identity = (status.st_ino, status.st_mtime_ns, status.st_size)
@@ -533,6 +570,10 @@ class CopySearch:
         return None
 
     def _compare(self, tail: Tail, fd: int, path: str, tracked: Collection[Key]) -> Copy | None:
+        """Return the open file at `path` as a copy, unpacked if it is compressed; None where it is no copy.
+
+        Raises OSError where the file cannot be read or unpacked.
+        """
         if os.pread(fd, 16, 0).startswith(MAGIC_NUMBERS):
             content = decompress(tail, fd, self._unpack_directory, self._stopping)
             return None if content is None else Copy(path, _key(content), content)
@@ -540,6 +581,7 @@ class CopySearch:
 
 
 def _key(fd: int) -> Key:
+    """Return device and inode of an open file."""
     status = os.fstat(fd)
     return status.st_dev, status.st_ino
 
@@ -558,6 +600,7 @@ def _latest_files(entries: Iterable[os.DirEntry[str]], tail: Tail) -> list[tuple
 def may_be_copy(tail: Tail, path: str) -> bool:
     """Return True if a rotation of the tail's log may have given a file that name.
 
+    The file name must begin with the log's name without its last suffix, and the path must not be the log's own.
     `access.log` becomes `access.log.1`, `access.log-20261122.gz` or `access-2026-11-22.1.log.gz`.
     """
     return path not in (tail.name, tail.path) and Path(path).name.startswith(Path(tail.name).stem)
@@ -599,7 +642,7 @@ def decompress(tail: Tail, fd: int, directory: str, stopping: threading.Event) -
 
 
 def _open(path: str, key: Key) -> tuple[int | None, os.stat_result] | None:
-    """Return a descriptor and the status of the file at `path`; None where it has another key by now.
+    """Return a descriptor and the status of the file at `path`; None where it was deleted or has another key by now.
 
     The descriptor is None where the file cannot be opened.
     """
@@ -638,7 +681,10 @@ def _files(directory: str) -> list[os.DirEntry[str]]:
 
 
 def _paths_by_key(directory: str) -> dict[Key, str]:
-    """Return the path of every regular file in a directory, by key. Raises OSError as `_files` does."""
+    """Return the path of every regular file in a directory, by key; of one with several links, any path.
+
+    Empty where there is no such directory. Raises OSError where it, or a file in it, is unreadable.
+    """
     paths = {}
     for entry in _files(directory):
         try:

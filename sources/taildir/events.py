@@ -50,7 +50,7 @@ class Multiline:
         return last
 
     def _split_long(self, last: npt.NDArray[np.bool_], ends: npt.NDArray[np.int64]) -> None:
-        """Add ends to the mask, so that no event is too long."""
+        """Set further ends in the mask `last`, so that no event exceeds the limits on lines and bytes."""
         stops = np.flatnonzero(last)
         if not last[-1]:
             stops = np.append(stops, len(last) - 1)
@@ -143,12 +143,13 @@ def _count_lines(text: bytes) -> int:
 
 
 def _newlines(text: bytes) -> npt.NDArray[np.int64]:
+    """Return the indexes of the newlines in `text`, ascending."""
     indexes: npt.NDArray[np.int64] = (np.frombuffer(text, np.uint8) == _NEWLINE).nonzero()[0]
     return indexes
 
 
 def batch_of(pieces: Sequence[Events]) -> Batch:
-    """Return one batch with the events of several files, each with the headers of its file."""
+    """Return one batch with the events of several files, in the order of `pieces`, with the headers of each file."""
     text = b"".join(piece.text for piece in pieces)
     inner = [piece.ends for piece in pieces if piece.ends is not None]
     if inner:

@@ -71,11 +71,12 @@ class FileGroups:
         return None if groups is None else [group.pattern.pattern for group in groups]
 
     def headers(self, path: str) -> Mapping[str, str] | None:
-        """Return the headers for events of that path; None where it belongs to no group."""
+        """Return the headers for events of the file at `path`; None where no group matches the path."""
         group = self._group(*os.path.split(path))
         return None if group is None else group.headers
 
     def _group(self, directory: str, name: str) -> FileGroup | None:
+        """Return the first group of the directory whose pattern matches the file name, or None."""
         for group in self._groups.get(directory, ()):
             if group.pattern.fullmatch(name):
                 return group
@@ -85,7 +86,7 @@ class FileGroups:
         """Return the sorted paths in a directory that match a group; None where it is unreadable.
 
         Paths of directories and special files are included. A missing directory gives an empty list. Read errors are
-        reported.
+        reported. With the option `cache`, the result may be cached until the directory's modification time changes.
         """
         try:
             modified = os.stat(directory).st_mtime_ns

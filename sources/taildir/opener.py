@@ -90,7 +90,11 @@ class Opener:
             self.handle(event)
 
     def handle(self, event: InotifyEvent) -> None:
-        """Queue the message for an inotify event, and open the file if one was created or moved in."""
+        """Queue the message for an inotify event, and open the file if one was created or moved in.
+
+        An event of a watch that the agent has not announced waits for `watch`. Directories are ignored, and created
+        files whose name matches no pattern.
+        """
         if event.mask & _IN_OVERFLOW:
             self.unsent.append(((OVERFLOW, "", 0, 0, 0, False), None))
         elif event.watch not in self._watched:
@@ -115,6 +119,10 @@ class Opener:
         self.unsent.append(((SYNC, "", number, 0, 0, False), None))
 
     def _add_file(self, kind: str, path: str, cookie: int) -> None:
+        """Queue a message about the file at `path`, with a descriptor if the file can be opened.
+
+        Only regular files count; a dangling symbolic link is ignored.
+        """
         key, fd = (0, 0), None
         try:
             # Opening a FIFO or a device may have side effects.
@@ -138,7 +146,10 @@ class Opener:
             self.handle(event)
 
     def handle_commands(self, channel: socket.socket, inotify: int) -> bool:
-        """Handle the next message of the agent; return False where the agent has closed its end."""
+        """Set the watches and answer the sync requests in the next message of the agent, and acknowledge it.
+
+        Return False where the agent has closed its end, True also where no message waits.
+        """
         try:
             commands = channel.recv(MESSAGE_BYTES)
         except BlockingIOError:
@@ -191,7 +202,10 @@ def parse_events(data: bytes) -> list[InotifyEvent]:
 
 
 def main(inotify: int, channel: socket.socket) -> None:
-    """Open files and send their descriptors until the other end of the socket is closed."""
+    """Open files and send their descriptors until the other end of the socket is closed.
+
+    `inotify` is the descriptor of the agent's inotify instance, `channel` a socket of type SOCK_SEQPACKET.
+    """
     # Signals of a terminal or a service manager are for the agent, which still needs this process while it stops.
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)

@@ -58,7 +58,8 @@ class EventReader:
     def read(self, pending: PendingRead, max_events: int, max_bytes: int) -> Events | None:
         """Return at most `max_events` events, of about `max_bytes` bytes.
 
-        None where no event is complete, or where the file is unreadable, which is reported.
+        None where no event is complete, or where the file is unreadable, which is reported. A truncated or replaced
+        file is read from its start; buffered lines of its former content come first.
         """
         tail = pending.tail
         try:
@@ -73,7 +74,11 @@ class EventReader:
         return events
 
     def _read_events(self, pending: PendingRead, max_events: int, max_bytes: int) -> Events | None:
-        """Read as `read` does. Raises ChangedError and OSError."""
+        """Return the next events of an open file; None where no event is complete, or the file is compressed.
+
+        Lines of an incomplete event stay in `tail.buffered`. Raises ChangedError where the file was truncated or
+        replaced, OSError where it cannot be read.
+        """
         tail, limit, events = pending.tail, max_bytes, None
         while events is None:
             data = tail.read_unfinished(pending.until) if pending.is_final else tail.read(limit, pending.until)
@@ -108,6 +113,7 @@ class EventReader:
     def _events(
         self, tail: Tail, data: bytes, max_events: int, *, is_complete: bool, is_lost: bool = False
     ) -> Events | None:
+        """Return the events of data that was just read, by the options of the source; None if none is complete."""
         return Events.of(
             tail,
             data,
@@ -120,7 +126,7 @@ class EventReader:
         )
 
     def _skip_nuls(self, tail: Tail, *, is_final: bool) -> bool:
-        """Skip NULs at the beginning of a file; return True if there were any.
+        """Skip NULs at the beginning of a file; return True if the offset has moved past them.
 
         A writer without O_APPEND leaves them after a truncation. Where the file has NULs only, the writer may still
         put text at its beginning: they are skipped only if `is_final`.
@@ -146,7 +152,7 @@ class EventReader:
         return True
 
     def _is_compressed(self, tail: Tail, data: bytes) -> bool:
-        """Return True if the file is compressed, which is logged once."""
+        """Return True if the file, of which nothing was read yet, begins as a compressed one; log that once."""
         if tail.offset or not data.startswith(MAGIC_NUMBERS):
             return False
         if not tail.is_compressed:
@@ -165,7 +171,10 @@ class EventReader:
             )
 
     def _restart(self, pending: PendingRead, max_events: int, max_bytes: int) -> Events | None:
-        """Read a truncated or replaced file from its start; emit buffered lines of its former content first."""
+        """Read a truncated or replaced file from its start; return buffered lines of its former content first.
+
+        None where no event is complete. A closed file that no group matches is forgotten instead.
+        """
         tail = pending.tail
         if tail.fd is None and tail.location is not FileLocation.MATCHED:
             self._table.forget(tail)  # another file, which no group matches, reused its inode
@@ -186,7 +195,10 @@ class EventReader:
         self.unfinished.add(tail)
 
     def report_unreadable(self, tail: Tail, error: OSError) -> None:
-        """Report an unreadable file, which is tried again."""
+        """Report an unreadable file, and close it if a name leads to it; the next poll or scan tries it again.
+
+        FileNotFoundError is ignored, as the next full scan locates the file.
+        """
         tail.checked_state = None
         if isinstance(error, FileNotFoundError):
             return  # renamed or deleted just now: the next full scan finds it

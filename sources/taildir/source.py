@@ -84,7 +84,11 @@ class TaildirSource(Source[TaildirConfig]):
         """Tracked files for `tailed_files`, which other threads may call at any time."""
 
     def open(self) -> None:
-        """Read the offsets and find the files. Raises Retry while the position file is unusable."""
+        """Lock and load the position file, watch the directories, and scan them for files.
+
+        The cursors of all files are stored before the first read. Raises Retry while another source has locked the
+        position file, or it cannot be read or written. Raises FlafkaError where its content is invalid.
+        """
         config = self.config
         self._file_errors = FileErrors(self.log, self.metrics)
         self._positions = PositionFile(config.position_path, config.write_position_interval / 1000)
@@ -144,20 +148,29 @@ class TaildirSource(Source[TaildirConfig]):
         self._exit_stack.callback(lambda: self._save(final=True))
 
     def tailed_files(self) -> list[TailedFile]:
-        """Return the tracked files that were found, by their present paths. Thread-safe."""
+        """Return the present path and the committed offset of each tracked file that was found since the start.
+
+        Empty before `open`. Thread-safe.
+        """
         tails = self._opened_table.tracked if self._opened_table is not None else []
         return [TailedFile(tail.path, tail.offset) for tail in tails]
 
     def close(self) -> None:
-        """Save the offsets, and close all files and watches."""
+        """Store the offsets in both journal and position file, close all files and watches, and release the lock.
+
+        A write error is logged.
+        """
         self._exit_stack.close()
 
     def exclusive_resources(self) -> Mapping[Path, str]:
-        """Return the position file, which no other source may use."""
+        """Return the path of the position file, which no other source may use, with the name of its option."""
         return {self.config.position_path: "positionFile"}
 
     def check_connectivity(self) -> Iterator[str]:
-        """Yield errors of the position file, and unreadable directories and files."""
+        """Yield a text for each error of the position file, and each directory or matching file that is unreadable.
+
+        A missing directory counts as unreadable. Nothing is locked or written.
+        """
         yield from PositionFile(self.config.position_path).problems()
         for group in self.config.groups():
             try:
@@ -170,21 +183,24 @@ class TaildirSource(Source[TaildirConfig]):
                     yield f"{path} cannot be read: Permission denied"
 
     def sets_headers(self) -> Collection[str]:
-        """Return the names of the headers that the options set."""
+        """Return the names of the headers that `headers.`, `fileHeader` and `byteOffsetHeader` set."""
         config = self.config
         names = [key.partition(".")[2] for key in config.headers]
         names += [config.file_header_key] * config.file_header + [OFFSET_HEADER] * config.byte_offset_header
         return names
 
     def batches(self) -> Iterator[Batch]:
-        """Yield batches of all changed files, then wait for the next change, until the agent stops."""
+        """Yield batches of all changed files, then wait for the next change or scan, until `stopping` is set."""
         while not self.stopping.is_set():
             yield from self.poll()
             if not self._reader.unfinished:
                 self._wait()
 
     def stored(self, batch: Batch) -> None:
-        """Commit the offsets of the batch durably. Blocking; errors are logged and delay the next batch."""
+        """Commit durably the offsets behind the latest batch that was yielded. Blocking.
+
+        A write error is logged. The next batch is then yielded only after these offsets have been written.
+        """
         for events in self._yielded:
             events.tail.advance(events.checkpoint)
             self._table.unsaved.add(events.tail)
@@ -194,9 +210,11 @@ class TaildirSource(Source[TaildirConfig]):
     # --- reading
 
     def poll(self) -> Generator[Batch, None, bool]:
-        """Read all files that may have grown, once, and yield their batches.
+        """Read each file that may have grown, once, and yield batches of the events; a batch may span files.
 
-        Return True if `maxBatchCount` ended the reading of a file.
+        A file is left for a later call while its predecessor has unread lines. Once `stopping` is set, events that
+        were read but not yielded are dropped; the next start reads them again. The generator returns True if
+        `maxBatchCount` ended the reading of a file.
         """
         reached_limit = False
         pieces: list[Events] = []
@@ -243,7 +261,11 @@ class TaildirSource(Source[TaildirConfig]):
         return reached_limit
 
     def _pending_reads(self) -> list[PendingRead]:
-        """Return the files to read, in the order of their modification times, but each after its predecessor."""
+        """Return the files to read, in the order of their modification times, but each after its predecessor.
+
+        Take the hints of inotify. Scan all directories if a scan is due or inotify lost events; otherwise only what
+        the hints name.
+        """
         now = time.monotonic()
         hints = self._watcher.take()
         tails: Mapping[Tail, os.stat_result | None]
@@ -294,9 +316,11 @@ class TaildirSource(Source[TaildirConfig]):
     def _pending_read(
         self, tail: Tail, status: os.stat_result | None, now: float, *, has_successor: bool = False
     ) -> PendingRead | None:
-        """Return what to read of a file now, or None where there is nothing.
+        """Return the range of a file to read now; None where it is unchanged, unreadable or not found.
 
-        `has_successor`: lines of a successor wait, so no continuation line follows the last event of this file.
+        An unchanged file is read all the same once its unfinished last line, or its last event, counts as complete.
+        `status` is the status of the file, or None to look it up; `now` is monotonic. `has_successor`: lines of a
+        successor wait, so no continuation line follows the last event of this file.
         """
         if tail.location is FileLocation.FORGOTTEN:
             self._reader.buffering.discard(tail)
@@ -327,7 +351,10 @@ class TaildirSource(Source[TaildirConfig]):
         return PendingRead(tail, until, until < status.st_size, is_complete, is_final, status.st_mtime_ns)
 
     def _order_reads(self, reads: list[PendingRead], now: float, synced: int) -> list[PendingRead]:
-        """Order the files so that the rest of a rotated file is read before its successor.
+        """Return the reads in an order in which the rest of a rotated file comes before its successor.
+
+        Predecessors that have unread data are added. Files that `_postpone` postpones are left out. `synced` is the
+        number in `Hints.synced`.
 
         The predecessor's size is read after the successor's: data written before the rotation are visible by then.
         Modification times do not show the order, because the kernel's clock for them ticks every few milliseconds.
@@ -362,7 +389,9 @@ class TaildirSource(Source[TaildirConfig]):
     def _postpone(self, pending: PendingRead, now: float, synced: int, until: float) -> bool:
         """Postpone a file while inotify events about files between its predecessor and it may be pending.
 
-        Return True if the file is postponed.
+        Return True if the file is postponed. That ends once `Watcher.sync` is answered and the predecessor is not
+        postponed itself, at the latest at the monotonic time `until`. A file without a predecessor or without unread
+        data is never postponed.
         """
         tail, earlier = pending.tail, pending.tail.predecessor
         if earlier is None or earlier.location is FileLocation.FORGOTTEN or pending.until <= tail.offset:
@@ -375,6 +404,11 @@ class TaildirSource(Source[TaildirConfig]):
         return True
 
     def _scan_all(self, now: float) -> dict[Tail, os.stat_result | None]:
+        """Scan all directories, close idle files, and save the cursors; return the status of every tracked file.
+
+        The status is None where no matching name led to the file. The pause before the next scan grows by
+        `backoffSleepIncrement` while no file changes.
+        """
         increment = self.config.backoff_sleep_increment / 1000
         self._pause = (
             increment if self._is_active else min(self._pause + increment, self.config.max_backoff_sleep / 1000)
@@ -392,12 +426,13 @@ class TaildirSource(Source[TaildirConfig]):
         return {tail: statuses.get(tail) for tail in tracked}
 
     def _watch_directories(self) -> None:
+        """Watch all directories; files that are in a newly watched directory never count as missed."""
         for directory, patterns in self._discovery.directories.items():
             if self._watcher.add(directory, patterns):
                 self._discovery.exclude_present([directory])
 
     def _report_missed(self) -> None:
-        """Count missed files, and show them in the agent's health for a while."""
+        """Count and log the files missed since the last call, and show them in the agent's health for ten minutes."""
         if missed := self._counters.missed:
             self.metrics.add("FileMissedCount", len(missed))
             text = (
@@ -409,7 +444,7 @@ class TaildirSource(Source[TaildirConfig]):
             missed.clear()
 
     def _show_degraded(self, kind: str, text: str) -> None:
-        """Show a text in the agent's health for a while, in place of an earlier one of its kind."""
+        """Show a text in the agent's health for `_MISSED_SECONDS`, in place of the earlier text of that kind."""
         shown = {**self._degraded_texts, kind: (text, time.monotonic() + _MISSED_SECONDS)}
         self._degraded_texts = shown
         self.metrics.degradation = lambda: "; ".join(
@@ -421,6 +456,7 @@ class TaildirSource(Source[TaildirConfig]):
         return now - tail.changed_at >= self.config.multiline_timeout / 1000
 
     def _wait(self) -> None:
+        """Block until inotify reports a change, a scan, poll or timeout is due, or the agent stops."""
         until = min(self._next_scan, self._next_poll) if self._watcher.writes_unwatched else self._next_scan
         if self._reader.buffering:
             quiet = min(tail.changed_at for tail in self._reader.buffering) + self.config.multiline_timeout / 1000
@@ -435,6 +471,7 @@ class TaildirSource(Source[TaildirConfig]):
     # --- yielding batches and committing offsets
 
     def _yield_batch(self, pieces: list[Events]) -> Iterator[Batch]:
+        """Yield one batch once all outdated cursors are saved; no batch if the agent stops before."""
         while self._table.unsaved and not self._save():
             if self.stopping.wait(1):
                 return
@@ -445,7 +482,10 @@ class TaildirSource(Source[TaildirConfig]):
         yield batch
 
     def _save(self, *, final: bool = False) -> bool:
-        """Commit the changed offsets; return False, and log an error, where that fails."""
+        """Store the outdated cursors; return False, and log an error, where that fails.
+
+        `final` also replaces Flume's position file, whatever its interval.
+        """
         try:
             self._table.save(self._positions, final=final)
         except OSError as e:

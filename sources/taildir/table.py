@@ -36,7 +36,10 @@ class FileTable:
         *,
         file_header: str | None,
     ) -> None:
-        """Begin with the files of the stored cursors. `file_header` names the header for the path of a file."""
+        """Begin with the files of the stored cursors, none of which counts as found yet.
+
+        `file_header` names the header for the first path of a file; None sets no such header.
+        """
         self._groups, self._counters, self._file_header = groups, counters, file_header
         self._file_errors, self._metrics, self._log = file_errors, metrics, log
         self.by_key: dict[Key, Tail] = {}
@@ -88,7 +91,10 @@ class FileTable:
         return max(16, self._opened.max_open // 2)
 
     def save(self, store: CursorStore, *, final: bool = False) -> None:
-        """Save the outdated cursors. Raises OSError as `CursorStore.save` does; they stay outdated then."""
+        """Store the cursors in `unsaved`, and remove the cursors of forgotten files.
+
+        `final` marks the last call. Raises OSError; `unsaved` is unchanged then.
+        """
         removed = {tail for tail in self.unsaved if tail.location is FileLocation.FORGOTTEN}
         changed = self.unsaved - removed
         store.save([tail.cursor() for tail in changed], [tail.id for tail in removed], final=final)
@@ -97,16 +103,23 @@ class FileTable:
     # --- tracking and forgetting
 
     def new_id(self) -> int:
-        """Return an ID for a new cursor."""
+        """Return an ID for a new cursor, greater than any ID before."""
         return next(self._ids)
 
     def create(self, path: str, key: Key, *, name: str = "") -> Tail:
-        """Return a new file, to be read from its start. `track` makes it a tracked file."""
+        """Return a new file, to be read from its start; `name` is its first path if that is not `path`.
+
+        `track` makes it a tracked file.
+        """
         device, inode = key
         return Tail(path, id=self.new_id(), inode=inode, device=device, checkpoint=FileCheckpoint(), name=name)
 
     def track(self, key: Key, tail: Tail, fd: int | None = None) -> None:
-        """Track a file from now on; open it, or take ownership of its open descriptor `fd`."""
+        """Track a file from now on; open it, or take ownership of its open descriptor `fd`.
+
+        A file that cannot be opened is tracked all the same. A file that was truncated or replaced is read from its
+        start.
+        """
         self.by_key[key] = tail
         self._set_predecessor(tail)
         self._set_headers(tail)
@@ -127,13 +140,16 @@ class FileTable:
                 pass
 
     def index_paths(self, tails: Iterable[Tail]) -> None:
-        """Update the path index for files whose path changed."""
+        """Update the path index for files whose path or location changed; files that are not tracked are skipped."""
         for tail in sorted(tails, key=lambda tail: tail.id):
             if self.is_tracked(tail):
                 self._paths.put(tail)
 
     def relocate(self, tail: Tail, key: Key, path: str) -> None:
-        """Set the key and path of a file to those where it was found. `track` tracks it under the new key."""
+        """Set the key and path under which a file was found; it is not tracked until `track` is called again.
+
+        A change of the path is logged.
+        """
         self._remove(tail)
         tail.device, tail.inode = key
         tail.checked_state = None
@@ -143,13 +159,18 @@ class FileTable:
             tail.move(path)
 
     def _remove(self, tail: Tail) -> None:
+        """Remove the file from the tracked files, or from the files of stored cursors."""
         if self.is_tracked(tail):
             del self.by_key[tail.key]
         elif tail in (unmatched := self._unmatched.get(tail.inode, [])):
             unmatched.remove(tail)
 
     def forget(self, tail: Tail) -> None:
-        """Stop tracking the file; log a warning where data may be lost."""
+        """Close the file and stop tracking it; the next `save` removes its cursor.
+
+        Log a warning if the file was closed and may have grown, or was not found since the start. A file that has
+        certainly grown also counts as missed. There is no warning if no group has the file's name any more.
+        """
         was_open = tail.fd is not None
         was_tracked = self.is_tracked(tail)
         self.close(tail)
@@ -190,7 +211,10 @@ class FileTable:
             self._latest[tail.name] = tail
 
     def _set_headers(self, tail: Tail) -> None:
-        """Set the headers of the file's events by the first name of the file, so that they survive a rename."""
+        """Set the headers of the file's events by the first name of the file, so that they survive a rename.
+
+        The present path decides if the first name matches no group. The file header has the first name.
+        """
         headers = self._groups.headers(tail.name)
         tail.headers = dict(self._groups.headers(tail.path) or {}) if headers is None else dict(headers)
         if self._file_header is not None:
@@ -223,17 +247,23 @@ class FileTable:
         return tail
 
     def unmatched(self) -> list[Tail]:
-        """Return a new list of the files of stored cursors that were not found since the start."""
+        """Return a new list of the files of stored cursors that were not found since the start.
+
+        Former states of truncated or replaced files are left out.
+        """
         return [tail for inode, tails in self._unmatched.items() if inode for tail in tails]
 
     def lost_files(self) -> list[Tail]:
-        """Return deleted files whose rotated copies can be identified by their content."""
+        """Return closed files that are deleted, and former states of truncated or replaced files.
+
+        A file without fingerprints of known content is left out, as no copy of it could be identified.
+        """
         closed = itertools.chain(*self._unmatched.values(), (t for t in self.by_key.values() if t.fd is None))
         deleted = (tail for tail in closed if tail.location is FileLocation.DELETED or not tail.inode)
         return [tail for tail in deleted if tail.has_known_content and tail.checkpoint is not None]
 
     def warn_unverified(self, tail: Tail, path: str) -> None:
-        """Log a warning if the renamed file at `path` was identified without a fingerprint.
+        """Log a warning if the file at `path` is renamed, read in part, and identified without a fingerprint.
 
         Flume's offsets have none: only the inode, and a line that ends at the offset, agree.
         """
@@ -247,12 +277,17 @@ class FileTable:
             )
 
     def _add_unmatched(self, tail: Tail) -> None:
+        """Add the file of a stored cursor, or a former state, to be searched for."""
         self._unmatched.setdefault(tail.inode, []).append(tail)
 
     # --- opening and closing
 
     def open(self, tail: Tail) -> None:
-        """Open the file unless it is open; close other files where too many are. Raises as `Tail.open` does."""
+        """Open the file unless it is open; close less recently used files where too many are open.
+
+        Raises ChangedError where the content that was read is no longer in the file, whose former state is kept then.
+        Raises OSError where the file cannot be opened.
+        """
         try:
             if self._opened.open(tail):
                 self.unsaved.add(tail)
@@ -275,11 +310,11 @@ class FileTable:
         self._opened.close_all()
 
     def release_descriptors(self) -> None:
-        """Close files where the process is out of descriptors, which other components need too."""
+        """Close files until the process can open one more, as other components need descriptors, too."""
         self._opened.release_descriptors()
 
     def restart(self, tail: Tail) -> None:
-        """Reset the file to offset 0: it was truncated or replaced."""
+        """Reset the file to offset 0, and log and count that: it was truncated or replaced."""
         self._log.info("%s was truncated or replaced: it is read from its start", tail.path)
         self._metrics.add("FileRestartCount")
         tail.restart()
@@ -287,7 +322,10 @@ class FileTable:
         self._set_headers(tail)
 
     def save_former_state(self, tail: Tail) -> None:
-        """Save the former state of a truncated or replaced file, so that later scans search for its copy."""
+        """Keep the former state of a truncated or replaced file, so that later scans search for its copy.
+
+        A file without a checkpoint has no such state, as its copy could not be identified.
+        """
         if tail.checkpoint is not None:
             former = tail.former_state(self.new_id())
             self._add_unmatched(former)
@@ -311,9 +349,10 @@ class ClosedFiles:
         """Closed files that, as far as known, were written to."""
 
     def mark_written(self, hints: Hints) -> None:
-        """Mark closed files that were written to.
+        """Set the growth of closed files that were written to.
 
-        Such a file that is deleted before it is opened again has lost data, which `FileTable.forget` reports.
+        The growth is uncertain if another file took the path before. A file that grew and is deleted before it is
+        opened again has lost data, which `FileTable.forget` reports.
         """
         self._written = {
             tail
@@ -349,9 +388,10 @@ class ClosedFiles:
         return closed
 
     def keep_copied(self, tail: Tail, copy: str) -> None:
-        """Keep the state of a file before reading continues in `copy`.
+        """Keep the state of a file before reading continues in `copy`, for `report_copied`.
 
-        Events of inotify about the file itself may arrive later.
+        Events of inotify about the file itself may arrive later. A file that was not found since the start has no
+        such events, and is skipped.
         """
         if not self._table.is_tracked(tail):
             return  # its path has another file already, or inotify reported nothing about it since the start
@@ -396,7 +436,10 @@ class PathIndex:
         return tails[-1] if tails else None
 
     def put(self, tail: Tail) -> None:
-        """Add a file, or update it after a change of its paths or its location."""
+        """Add a file, or update it after a change of its paths or its location.
+
+        Earlier paths of the file are removed. Of several files with one path, `get` returns one that has a name.
+        """
         before, now = self._paths.get(tail, set()), {tail.path, tail.real}
         self._paths[tail] = now
         for path in now:  # replaced atomically: other threads read meanwhile
@@ -410,6 +453,7 @@ class PathIndex:
             self._set(path, [other for other in self._tails[path] if other is not tail])
 
     def _set(self, path: str, tails: list[Tail]) -> None:
+        """Set the files of a path: files with a name come last, and all but the last are marked as replaced."""
         if not tails:
             del self._tails[path]
             return
@@ -424,7 +468,7 @@ class OpenFileCache:
     """Open files, which are closed in least-recently-used order where there are too many."""
 
     def __init__(self, forget: Callable[[Tail], None], log: logging.Logger) -> None:
-        """Call `forget` for a file without a name that was read to its end and has to be closed."""
+        """Begin with no open file. `forget` is called for a deleted file that was read and has to be closed."""
         self._forget = forget
         self._log = log
         self._open: dict[Tail, None] = {}
@@ -434,9 +478,10 @@ class OpenFileCache:
         """Maximum number of open files. It decreases when the process runs out of descriptors."""
 
     def open(self, tail: Tail) -> bool:
-        """Open the file unless it is open; return True if that changed its cursor.
+        """Open the file unless it is open; return True if that changed its offset or checkpoint.
 
-        Raises as `Tail.open` does.
+        Less recently used files are closed where too many are open. Raises ChangedError where the content that was
+        read is no longer in the file, OSError where it cannot be opened.
         """
         known = tail.offset, tail.checkpoint
         if tail.fd is None:
@@ -451,15 +496,16 @@ class OpenFileCache:
         return (tail.offset, tail.checkpoint) != known
 
     def attach(self, tail: Tail, fd: int) -> None:
-        """Take the open descriptor `fd` for the file."""
+        """Take ownership of the open descriptor `fd` of the file. Raises OSError where the file cannot be read."""
         self._make_room()
         tail.attach(fd)
         self._use(tail)
 
     def release_descriptors(self) -> bool:
-        """Close files while the process is out of descriptors; return True if it can open files now.
+        """Close files while the process is out of descriptors.
 
-        The maximum shrinks each time by a quarter, permanently.
+        Return True if the process can open files now, False if no further file could be closed.
+        `max_open` shrinks each time by a quarter, permanently.
         """
         while descriptors_exhausted():
             before = len(self._open)
@@ -488,15 +534,16 @@ class OpenFileCache:
             self.close(tail)
 
     def _use(self, tail: Tail) -> None:
+        """Mark the file as the most recently used one."""
         self._open.pop(tail, None)
         self._open[tail] = None
 
     def _make_room(self) -> None:
-        """Close a quarter of the files where too many are open.
+        """Close a quarter of the files once `max_open` files are open.
 
-        Files read to their end are closed first, the least recently used first. A file without a name could not be
-        opened again. It is forgotten if it was read to its end, even though its writer may continue; else it stays
-        open.
+        Files read to their end are closed first, then other files, each in least-recently-used order. A file without
+        a name could not be opened again. A deleted file is forgotten if it was read to its end, even though its
+        writer may continue; else it stays open.
         """
         if len(self._open) < self.max_open:
             return

@@ -160,7 +160,7 @@ class Tail:
         )
 
     def cursor(self) -> FileCursor:
-        """Return the present cursor."""
+        """Return the cursor to store: paths, committed offset, and identity of the file at present."""
         return FileCursor(
             id=self.id,
             inode=self.inode,
@@ -180,21 +180,24 @@ class Tail:
 
     @property
     def has_known_content(self) -> bool:
-        """True if known content can distinguish this file from another one with the same inode."""
+        """True if the offset is above 0 or there is a fingerprint, which distinguishes files with the same inode."""
         return self.offset > 0 or (self.checkpoint is not None and self.checkpoint.length > 0)
 
     @property
     def has_name(self) -> bool:
-        """True if a known name leads to the file."""
+        """True if the latest scan found the file under a name, whether or not a group matches the name."""
         return self.location is FileLocation.MATCHED or self.location is FileLocation.RENAMED
 
     @property
     def is_rotated(self) -> bool:
-        """True if the writer has presumably switched to another file."""
+        """True if the file has no name or another path than its first: its writer presumably uses a new file."""
         return not self.has_name or self.path != self.name
 
     def move(self, path: str) -> None:
-        """Set the path of the file after a rename."""
+        """Set the path of the file after a rename, and `real` to the target if the path is a symbolic link.
+
+        A closed file without known content takes the path as its `name`, too.
+        """
         if self.fd is None and not self.has_known_content:
             self.name = path  # the inode may have been reused
         self.path, self.replaced = path, False
@@ -203,7 +206,8 @@ class Tail:
     def open(self) -> None:
         """Open the file by its path.
 
-        Raises ChangedError where the content that was read is no longer in it, OSError where it cannot be opened.
+        Raises ChangedError where the content that was read is no longer in it. Raises FileNotFoundError where the
+        path leads to another file, OSError where the file cannot be read. The file stays closed then.
         """
         fd = os.open(self.path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
@@ -220,7 +224,9 @@ class Tail:
     def attach(self, fd: int) -> None:
         """Take ownership of an open descriptor, whose content was compared already.
 
-        An offset of Flume's position file counts if it is the end of a line, else the offset of the checkpoint.
+        An offset that no newline precedes, as Flume's may be, is replaced by the checkpoint's offset if there is a
+        checkpoint. A missing or outdated checkpoint is computed from the file. Raises OSError where the file cannot
+        be read; the caller keeps the descriptor then.
         """
         offset, checkpoint = self.offset, self.checkpoint
         if checkpoint is not None and offset and os.pread(fd, 1, offset - 1) != b"\n":
@@ -231,7 +237,10 @@ class Tail:
         self.fd, self.growth = fd, Growth.NONE
 
     def former_state(self, id: int) -> Tail:
-        """Return the former state of a truncated or replaced file: its offset, in a file yet to be found."""
+        """Return the state of a file before it was truncated or replaced, with the cursor ID `id` and no inode.
+
+        Scans search for a rotated copy that has the former content.
+        """
         former = Tail(
             self.path, id=id, inode=0, device=None, offset=self.offset, checkpoint=self.checkpoint, name=self.name
         )
@@ -246,7 +255,11 @@ class Tail:
             self.fd = None
 
     def matches(self, fd: int, path: str) -> bool:
-        """Return True if the open file, found at `path`, is the one that was read up to `offset`."""
+        """Return True if the open file, found at `path`, is the one that was read up to `offset`.
+
+        The file must have at least `offset` bytes and match the checkpoint. Without a checkpoint, the same path or a
+        newline before `offset` is enough. Raises OSError where the file cannot be read.
+        """
         if os.fstat(fd).st_size < self.offset:
             return False
         if self.checkpoint is not None:
@@ -255,9 +268,9 @@ class Tail:
         return path == self.path or not self.offset or os.pread(fd, 1, self.offset - 1) == b"\n"
 
     def matches_path(self, path: str, fd: int | None = None) -> bool:
-        """Return True if the path leads to this file, as `matches` does.
+        """Return True if `matches` is true of the file at `path`; False where there is no such file.
 
-        `fd` is a descriptor of the file at `path`, if it is open. Raises OSError where the file is unreadable.
+        `fd` is a descriptor of that file, if it is open. Raises OSError where the file is unreadable.
         """
         if fd is not None:
             return self.matches(fd, path)
@@ -271,7 +284,10 @@ class Tail:
             os.close(fd)
 
     def status(self) -> os.stat_result | None:
-        """Return the status of the file; None where its path no longer leads to it."""
+        """Return the status of the file; None where it is closed and its path does not lead to it.
+
+        Raises OSError where the status of an open file cannot be read.
+        """
         if self.fd is not None:
             return os.fstat(self.fd)
         try:
@@ -281,7 +297,7 @@ class Tail:
         return status if (status.st_dev, status.st_ino) == (self.device, self.inode) else None
 
     def has_changed(self) -> bool:
-        """Return True if the file is open, and has changed since the latest check: the source may have waited."""
+        """Return True if the file is open, and its size or modification time differs from `checked_state`."""
         if self.fd is None:
             return False
         try:
@@ -295,7 +311,7 @@ class Tail:
 
         The size is about `limit` bytes, but at least one line. Empty where no line is complete yet. A line longer
         than `MAX_LINE_BYTES` is returned in parts without a newline. Raises ChangedError where the file was truncated
-        or replaced.
+        or replaced, OSError where it cannot be read.
         """
         size, end = limit, 0
         data = b""
@@ -311,16 +327,17 @@ class Tail:
         return data[:MAX_LINE_BYTES] if len(data) > MAX_LINE_BYTES else b""
 
     def read_unfinished(self, until: int) -> bytes:
-        """Return the unfinished line from `offset` up to offset `until` (exclusive).
+        """Return the bytes from `offset` up to offset `until` (exclusive), even if no newline ends them.
 
-        At most `MAX_LINE_BYTES` bytes. Raises ChangedError where the file was truncated or replaced.
+        At most `MAX_LINE_BYTES` bytes. Raises ChangedError where the file was truncated or replaced, OSError where it
+        cannot be read.
         """
         data = self._read_from_offset(min(MAX_LINE_BYTES, until - self.offset))
         self._check(data)
         return data
 
     def _read_from_offset(self, size: int) -> bytes:
-        """Read `size` bytes from `offset`, and the bytes before it, which prove the identity of the file."""
+        """Return at most `size` bytes from `offset`; set `_before` to the bytes before `offset`, for `_check`."""
         assert self.fd is not None
         length = self.offset if self.offset < HEAD_BYTES else TAIL_BYTES
         data = os.pread(self.fd, length + max(0, size), self.offset - length)
@@ -341,7 +358,7 @@ class Tail:
             raise ChangedError
 
     def text_offset(self) -> int | None:
-        """Return the offset where the NULs at the beginning end; None where the file has nothing else."""
+        """Return the offset of the first byte that is not NUL; None where the file has no such byte."""
         assert self.fd is not None
         offset = 0
         while True:
@@ -357,7 +374,7 @@ class Tail:
             offset += len(data)
 
     def checkpoint_at(self, offset: int) -> FileCheckpoint:
-        """Return a checkpoint at an offset, to commit once all data before it are stored."""
+        """Return a checkpoint at an offset of the open file, to commit once all data before it are stored."""
         assert self.fd is not None
         return FileCheckpoint.of_file(self.fd, offset)
 
@@ -375,11 +392,14 @@ class Tail:
         return FileCheckpoint(offset, length, head, fingerprint(end[-TAIL_BYTES:]))
 
     def advance(self, checkpoint: FileCheckpoint) -> None:
-        """Commit the offset of a checkpoint: all data before it are stored."""
+        """Commit a checkpoint: set its offset and fingerprints, as all data before it are stored or skipped."""
         self.offset, self.checkpoint = checkpoint.offset, checkpoint
 
     def restart(self) -> None:
-        """Reset the offset to 0: the file was truncated while open, or its inode was reused."""
+        """Reset the offset to 0 and drop buffered lines: the file was truncated while open, or its inode was reused.
+
+        A closed file, or one whose path matches a group, takes that path as its `name`.
+        """
         if self.fd is None or self.location is FileLocation.MATCHED:
             self.name = self.path
         checkpoint = FileCheckpoint() if self.fd is None else FileCheckpoint.of_file(self.fd, 0)

@@ -98,7 +98,7 @@ class Hints(NamedTuple):
     needs_full_scan: bool
     """True if a full scan is needed."""
     writes_unwatched: bool
-    """True if writes are not watched now, so any file may have grown."""
+    """True if writes are not watched now because there were too many, so any file may have grown."""
     has_overflowed: bool
     """True if changes of names were dropped."""
     synced: int
@@ -168,7 +168,8 @@ class Watcher:
         """Watch a directory, if it exists; return True if its names were not watched before. Idempotent.
 
         A repeated call costs two system calls. New files whose names match one of the patterns are opened, or all
-        files where `patterns` is None. Errors are logged once.
+        files where `patterns` is None. Only the first error of the watcher is logged. False where the directory is
+        missing or cannot be watched.
         """
         if self._names is None or self._writes is None:
             return False
@@ -207,7 +208,7 @@ class Watcher:
 
     @property
     def writes_unwatched(self) -> bool:
-        """True if writes are not watched now."""
+        """True while writes are not watched because there were too many; False without inotify."""
         return self._busy_until > 0
 
     def wait(self, timeout: float) -> bool:
@@ -245,6 +246,7 @@ class Watcher:
     # --- on the threads of the watcher
 
     def _on_write(self, path: str) -> None:
+        """Record a write to the file at `path`; after `_BUSY_EVENTS` of them, stop watching writes for a while."""
         with self._lock:
             self._grown.add(path)
             self._write_count += 1
@@ -254,27 +256,32 @@ class Watcher:
         self._hinted.set()
 
     def _on_overflow(self) -> None:
+        """Record that the kernel dropped events of names."""
         with self._lock:
             self._overflow = True
         self._forget_moves()
 
     def _on_end(self, reason: str) -> None:
+        """Record the reason why the opener process ended, and count all sync requests as answered."""
         with self._lock:
             self._restart_reason = reason
             self._synced = self._requested
         self._forget_moves()
 
     def _on_sync(self, number: int) -> None:
+        """Record that the sync requests up to `number` are answered."""
         with self._lock:
             self._synced = max(self._synced, number)
         self._hinted.set()
 
     def _forget_moves(self) -> None:
+        """Forget all renames whose second half is pending, as events may be lost; wake the source."""
         self._moved_from.clear()
         self._renamed.clear()
         self._hinted.set()
 
     def _on_name(self, event: NameEvent) -> None:
+        """Record an event of a tracked name or of a file renamed from one; close the descriptor of any other file."""
         path = event.path
         name = self._tracked_name(path)
         is_tracked = name is not None
@@ -297,7 +304,10 @@ class Watcher:
         self._add_change(Change(event.kind, path, name, event.cookie, event.key, self._keep_descriptor(event)))
 
     def _keep_descriptor(self, event: NameEvent) -> OpenDescriptor | None:
-        """Keep the descriptor of an event, unless the file is open already or too many files are."""
+        """Return the descriptor of an event, kept for `take`; None where there is none.
+
+        The descriptor is closed, and None returned, if the file is open already or too many files are.
+        """
         key, fd = event.key, event.fd
         if key is None or fd is None:
             return None
@@ -309,6 +319,7 @@ class Watcher:
         return None
 
     def _add_change(self, change: Change) -> None:
+        """Append a change for `take`; beyond `_MAX_CHANGES`, drop it and record an overflow."""
         with self._lock:
             if len(self._changes) < _MAX_CHANGES:
                 self._changes.append(change)
@@ -376,8 +387,8 @@ class NameWatcher:
     def add(self, directory: str, patterns: Sequence[str] | None) -> bool:
         """Watch a directory; return True if it was not watched before. Idempotent.
 
-        The opener process opens new files whose names match one of `patterns`, or all where it is None. Raises
-        OSError.
+        The opener process opens new files whose names match one of `patterns`, or all new files where it is None.
+        Raises OSError where the directory is missing or cannot be watched.
         """
         with self._lock:
             watch = inotify_add_watch(self._inotify, os.fsencode(directory), _NAMES)
@@ -442,6 +453,7 @@ class NameWatcher:
     # --- on the thread
 
     def _run(self) -> None:
+        """Start the opener process and handle its messages, again after each end, until `close`."""
         pause = _RESTART_SECONDS
         while not self._closing.is_set():
             started = time.monotonic()
@@ -458,6 +470,7 @@ class NameWatcher:
             pause = _RESTART_SECONDS if uptime > _MAX_RESTART_SECONDS else min(2 * pause, _MAX_RESTART_SECONDS)
 
     def _start(self) -> None:
+        """Start the opener process and send it all watches, unless `close` was called."""
         with self._lock:
             if self._closing.is_set():
                 return
@@ -482,7 +495,10 @@ class NameWatcher:
             self._send_watches()
 
     def _receive(self) -> str:
-        """Handle the messages of the opener process until it ends; return the reason of its end."""
+        """Call the callbacks for the messages of the opener process until it ends; return the reason of its end.
+
+        The reason is the last line of its error output, or else its exit code.
+        """
         channel, process = self._channel, self._process
         if channel is None or process is None:
             return ""
@@ -529,12 +545,12 @@ class _Directory(WatchCallback):
     is_removed: bool = False
 
     def on_event(self, event: InotifyEvent) -> None:
-        """Report a write to a file in the directory."""
+        """Call `on_write` with the path of a written file in the directory."""
         if event.name and not event.is_directory:
             self.on_write(os.path.join(self.path, os.fsdecode(event.name)))
 
     def on_watch_deleted(self, wd: WatchDescriptor) -> None:
-        """Mark the directory as removed; the next full scan watches the one that replaces it."""
+        """Mark the directory as removed; the next full scan watches the directory that replaces it."""
         self.is_removed = True
 
     def on_queue_overflow(self) -> None:
@@ -546,13 +562,20 @@ class WriteWatcher:
     """Inotify instance of watchdog with its thread, and the directories that it watches."""
 
     def __init__(self, on_write: Callable[[str], None], on_overflow: Callable[[], None]) -> None:
+        """Start without watches. Raises OSError where inotify is unavailable.
+
+        `on_write` gets the path of each written file. Both callbacks run on the thread of the inotify instance.
+        """
         self._on_write, self._on_overflow = on_write, on_overflow
         self._watched: dict[str, tuple[WatchDescriptor, _Directory]] = {}
         self._inotify = InotifyFD()
         self._inotify.start()
 
     def add(self, directory: str) -> None:
-        """Watch a directory. Idempotent. Raises OSError."""
+        """Watch writes to the files of a directory. Idempotent.
+
+        Raises OSError where the directory is missing or cannot be watched.
+        """
         status = os.stat(directory)
         identity = (status.st_dev, status.st_ino)
         if directory in self._watched:
@@ -572,6 +595,7 @@ class WriteWatcher:
             self._remove(directory)
 
     def _remove(self, directory: str) -> None:
+        """Stop watching a watched directory, which may not exist any more."""
         wd, callback = self._watched.pop(directory)
         with suppress(OSError):
             self._inotify.remove_callbacks([(wd, CallbackId(id(callback)))])
@@ -603,7 +627,10 @@ class FileCounters:
         """Files that existed before their directory was watched."""
 
     def count_change(self, change: Change, *, is_link: bool) -> None:
-        """Count the change of a name. `is_link`: the name is another link to a tracked file."""
+        """Count a file that was created, or moved in from a directory that is not watched.
+
+        Other changes do not count, nor does a change with `is_link`: the name is another link to a tracked file.
+        """
         if change.kind == MOVED_FROM:
             self._moved_from[change.cookie] = None
             if len(self._moved_from) > _MAX_MOVES:
@@ -616,7 +643,7 @@ class FileCounters:
             del self._moved_from[change.cookie]
 
     def count_opened(self, key: Key) -> None:
-        """Count the opening of a file that is tracked from now on."""
+        """Count the opening of a file that is tracked from now on, unless `exclude` was called for it."""
         if key in self._excluded:
             self._excluded.remove(key)
         else:
@@ -627,9 +654,10 @@ class FileCounters:
         self._excluded.update(keys)
 
     def update_missed(self) -> None:
-        """Compare the counters after a full scan, and list missed files.
+        """Compare the counters after a full scan, and append the files that were missed to `missed`.
 
-        A file counts as missed if it was missing at the previous full scan, too.
+        A file counts as missed if it was missing at the previous full scan, too. The name of the latest created file
+        stands for each.
         """
         difference = self._created - self._opened
         missed = min(difference, self._previous_difference) - self._reported
@@ -646,12 +674,14 @@ class FileCounters:
 
 
 def _decode(data: bytes, files: Iterator[int]) -> Iterator[NameEvent]:
+    """Yield the events of a message of the opener process; `files` are the descriptors that came with it."""
     for kind, path, cookie, device, inode, opened in json.loads(data):
         # The kernel passes fewer descriptors where this process is out of them (unix(7), SCM_RIGHTS).
         yield NameEvent(kind, path, cookie, (device, inode) if inode else None, next(files, None) if opened else None)
 
 
 def _last_error() -> OSError:
+    """Return the error of the latest inotify call on this thread."""
     number = ctypes.get_errno()
     return OSError(number, os.strerror(number))
 

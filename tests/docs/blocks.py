@@ -90,9 +90,9 @@ def completed(text: str, note: str = "") -> str:
 
     The lines of the fragment and its note stay. Every named component without a type gets a plain one:
 
-    - a source `seq`, with the time and this host's name as headers
-    - a channel `memory`; `file` for the sink `hdfs`; `kafka` where Spark or the sink `kafka` need it
-    - a sink `null`
+    - a source `seq`, with the time and this host's name as headers.
+    - a channel `memory`; `file` for the sink `hdfs`; `kafka` where Spark or the sink `kafka` need it.
+    - a sink `null`.
 
     Every source and sink without a channel gets the first one. A channel without a sink gets a sink `null`. The lists
     `sources`, `channels`, `sinks` and `interceptors` name all of them.

@@ -81,6 +81,7 @@ def test_each_sample_is_one_of_a_component(build: ModuleType) -> None:
         assert sample.read_text("utf-8").strip() in shown, f"{sample.name} is of no component"
 
 
+@pytest.mark.usefixtures("lengthy")
 def test_the_site_is_built_without_a_warning_and_needs_no_network(build: ModuleType, tmp_path: Path) -> None:
     """Sphinx warns of dead links, missing anchors, and pages that are not in the navigation."""
     assert build.build_site(tmp_path) == ""

@@ -92,6 +92,16 @@ def test_gzip_is_unpacked():
         assert running.events == [Event(packed)]
 
 
+def test_a_blob_with_too_many_parameters_is_refused():
+    with Running(handler="blob") as running:
+        assert running.post(b"body", path="/?" + "&".join(["p=x"] * 1_001)) == (
+            400,
+            "the URL may have at most 1,000 parameters",
+        )
+        assert running.post(b"body", path="/?" + "&".join(["p=x"] * 1_000)) == (200, "")
+        assert running.events == [Event(b"body", {"p": "x"})]
+
+
 @pytest.mark.parametrize("member", [b"", bytes(range(256)) * 4], ids=["empty", "1024"])
 def test_members_of_gzip_take_linear_time(monkeypatch, member):
     """Bytes that are passed to zlib, and copied out of it, stand for the time."""

@@ -44,7 +44,8 @@ def test_a_foreign_cluster_is_neither_ready_nor_up_and_is_not_stopped(
 ) -> None:
     missing = own.unready_reason()
     assert missing is not None
-    assert missing.startswith(f"at {own.bootstrap_servers} answers the Kafka cluster {kafka_cluster.cluster_id}, not")
+    found = f"the Kafka cluster at {own.bootstrap_servers} is {kafka_cluster.cluster_id}"
+    assert missing.startswith(f"{found}, not that of")
     status = own.status()
     assert [broker.state for broker in status.brokers] == ["starting"] * 3
     assert (status.controller, status.foreign_listener) == (None, missing)
@@ -80,8 +81,8 @@ def test_of_three_hosts_only_those_of_the_cluster_are_up(
     (tmp_path / "cluster.json").write_text(json.dumps({**state, "cluster_id": "another"}))
     status = KafkaCluster(tmp_path).status()
     assert [broker.state for broker in status.brokers] == ["down"] * 3
-    monkeypatch.setattr(kafka, "listening", lambda *_: True)  # the controllers' ports are not three above here
-    with pytest.raises(ServiceError, match=f"answers the Kafka cluster {kafka_cluster.cluster_id}, not .* another"):
+    monkeypatch.setattr(kafka, "is_listening", lambda *_: True)  # the controllers' ports are not three above here
+    with pytest.raises(ServiceError, match=f"is {kafka_cluster.cluster_id}, not that of .* another"):
         KafkaCluster(tmp_path).unready_reason()
 
 

@@ -81,7 +81,7 @@ def test_a_directory_holds_one_node(tmp_path: Path) -> None:
         '{"node": 1, "hosts": ["127.0.0.1:19092", "127.0.0.2:19092", "127.0.0.3:19092"]}'
     )
     assert KafkaCluster(tmp_path, node=1, hosts=hosts).names() == ["broker-1"]
-    with pytest.raises(ServiceError, match=r"holds node 1 of 127.0.0.1:19092, .*--dir"):
+    with pytest.raises(ServiceError, match=r"contains node 1 of 127.0.0.1:19092, .*--dir"):
         KafkaCluster(tmp_path, node=2, hosts=hosts)
     with pytest.raises(ServiceError, match="not a node of three different hosts: 1 of a, a, b"):
         KafkaCluster(tmp_path / "new", node=1, hosts=["a", "a", "b"])

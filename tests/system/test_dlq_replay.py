@@ -37,15 +37,15 @@ import flafka.agent.runner.deadletterreplay as replay
 from flafka.agent.cli import main
 
 servers, topic = sys.argv.pop(1), sys.argv.pop(1)
-marker, calls = replay.marker, itertools.count(1)
+replay_record, calls = replay.replay_record, itertools.count(1)
 replay.REPLAY_BATCH_EVENTS = 50
 
 def third():
-    onlooker = Consumer({"bootstrap.servers": servers, "group.id": "looks", "isolation.level": "read_uncommitted"})
-    onlooker.assign([TopicPartition(topic, partition, 0) for partition in range(3)])
+    consumer = Consumer({"bootstrap.servers": servers, "group.id": "looks", "isolation.level": "read_uncommitted"})
+    consumer.assign([TopicPartition(topic, partition, 0) for partition in range(3)])
     replayed = 0
     while replayed <= 2 * replay.REPLAY_BATCH_EVENTS:  # until brokers have some of the third lot
-        message = onlooker.poll(1)
+        message = consumer.poll(1)
         if message is not None and message.error() is None:
             replayed += dict(message.headers())["flafka.format"].endswith(b" replayed")
 
@@ -55,7 +55,7 @@ def dying(letters):
         os.kill(os.getpid(), signal.SIGKILL)
     return replay_record(letters)
 
-replay.marker = dying
+replay.replay_record = dying
 main()
 """
 

@@ -106,7 +106,7 @@ def test_documents_and_a_redelivery(opensearch_cluster: OpenSearchCluster) -> No
         (found,) = sink.trace(committed, EventId("app", 0, 2, 0), known)
         assert (found["index"], found["id"], found["document"]["body"]["n"]) == (f"{index}-json", "app-0-2-0", 7)
     (nothing,) = sink.trace(committed, EventId("app", 0, 3, 0), batch(events[1], offset=3))
-    assert "shows a document app-0-3-0" in nothing["missing"]
+    assert "has a document app-0-3-0" in nothing["missing"]
 
 
 def test_a_data_stream_has_each_document_once(opensearch_cluster: OpenSearchCluster) -> None:

@@ -193,7 +193,7 @@ def start_child(place: Place, end: int, point: str = "", deadly: str = "SIGKILL"
     return subprocess.Popen([sys.executable, "-c", code], text=True, stdout=subprocess.PIPE, env=environment)
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("point", POINTS)
 def test_an_owner_killed_within_a_commit(place: Place, point: str) -> None:
     rounds = 3
@@ -242,7 +242,7 @@ def until_it_works(act: Callable[[], Any]) -> Any:
             time.sleep(0.2)
 
 
-@pytest.mark.drawn(2)
+@pytest.mark.drawn(1)
 @pytest.mark.parametrize("renames", [0, 1, 2], ids=["before the commit", "committed", "one file in place"])
 @pytest.mark.parametrize("again", [True, False], ids=["committed again", "taken again"])
 def test_a_namenode_killed_within_a_commit(

@@ -139,7 +139,7 @@ def test_an_offset_is_restored_only_after_a_commit_of_an_earlier_epoch(channel, 
         channel.kafka.restore_offsets(assignments)
         assert next_offsets(channel) == {offset}
     consumer.close()
-    assert caplog.text.count("had undone it for") == len(assignments)
+    assert caplog.text.count("had overwritten the offset of") == len(assignments)
     channel.kafka.commit_offsets([one.with_offset(2) for one in assignments])
     with pytest.raises(Conflict, match="was reset"):
         channel.kafka.restore_offsets([one.replace(epoch=3).with_offset(1) for one in assignments])
@@ -215,7 +215,7 @@ def test_a_topic_that_is_deleted_while_the_channel_is_open_is_named(kafka_cluste
     """Puts wait until the client abandons them after half a minute; then they fail repeatedly."""
     properties = {} if waits else {"kafka.producer.topic.metadata.propagation.max.ms": "100"}
     create = f"agent topic create {topic} --bootstrap-server {kafka_cluster.bootstrap_servers}"
-    deleted = f"topic {topic} was deleted, and what is put waits: create it again with a restart of the agent, or "
+    deleted = f"topic {topic} was deleted, and puts wait: recreate it with a restart of the agent, or "
     admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
     with contextlib.closing(open_channel(kafka_cluster, topic, **properties)) as opened:
         opened.put(events(0))

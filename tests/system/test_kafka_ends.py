@@ -357,7 +357,7 @@ def test_a_second_member_takes_over_and_nothing_is_lost(kafka_cluster: KafkaClus
     produce(kafka_cluster, topic, sent[:250])
     until(lambda: len(received) >= 250, "the first half")
     second = member("s2")
-    until(lambda: second[0]._consumer._turns, "partitions of the second member", 60)
+    until(lambda: second[0]._consumer._generations, "partitions of the second member", 60)
     produce(kafka_cluster, topic, sent[250:])
     until(lambda: len(set(received)) == 500, "all events", 60)
     for source, thread in (first, second):

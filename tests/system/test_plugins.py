@@ -125,10 +125,8 @@ def test_plugins_that_cannot_be_imported_are_named_and_the_rest_works(tmp_path: 
 
     checked = agent("check", "-c", str(configuration(tmp_path, "wordz")), path=path)
     assert checked.returncode == 2
-    assert (
-        "agent.conf:8: a1.sources.s1: unknown source type 'wordz', did you mean 'words'? (it may be of a plugin"
-        in (checked.stdout)
-    )
+    unknown = "agent.conf:8: a1.sources.s1: unknown source type 'wordz', did you mean 'words'?"
+    assert f"{unknown} (or its plugin cannot be used" in checked.stdout
     assert agent("check", "--strict", "-c", str(configuration(tmp_path, "words")), path=path).returncode == 2
 
 
@@ -249,7 +247,7 @@ def test_a_component_that_lacks_a_method_or_cannot_be_made_is_named_by_check(tmp
     assert checked.returncode == 2
     place = f"{file}:{line_of('        self.path = config.path')}"
     error = "AttributeError: 'Config' object has no attribute 'path'"
-    assert f"a1.sinks.k1: it cannot be made, a bug in {place}, {OF}: {error}" in checked.stdout
+    assert f"a1.sinks.k1: the component cannot be created, a bug in {place}, {OF}: {error}" in checked.stdout
 
 
 SOURCES = {

@@ -149,6 +149,7 @@ def test_brokers_that_come_later(tmp_path: Path, cluster: KafkaCluster) -> None:
     assert in_files(out) == Counter([b"at last"])
 
 
+@pytest.mark.drawn(3, of="outages")
 def test_all_brokers_stopped_for_a_while_under_load(tmp_path: Path, cluster: KafkaCluster) -> None:
     """Messages accepted over TCP are kept; TCP senders wait, and each lost datagram is counted."""
     cluster.start()
@@ -186,7 +187,8 @@ def _told(agent: RunningAgent) -> int:
     return agent.count("SOURCE.udp", "EventAcceptedCount") + agent.count("SOURCE.udp", "KernelDropCount")
 
 
-def test_brokers_without_their_controllers_are_not_is_writable(tmp_path: Path, cluster: KafkaCluster) -> None:
+@pytest.mark.drawn(3, of="outages")
+def test_brokers_without_their_controllers_are_not_writable(tmp_path: Path, cluster: KafkaCluster) -> None:
     """The remaining broker reports the state of the others before they ended."""
     cluster.start()
     config, _ = KafkaChannelConfig.parse(
@@ -208,7 +210,8 @@ def test_brokers_without_their_controllers_are_not_is_writable(tmp_path: Path, c
     assert not any(looked)
 
 
-def test_frozen_brokers_are_not_is_writable(cluster: KafkaCluster) -> None:
+@pytest.mark.drawn(3, of="outages")
+def test_frozen_brokers_are_not_writable(cluster: KafkaCluster) -> None:
     """Frozen brokers still accept connections."""
     cluster.start()
     topic = unique("frozen")
@@ -245,12 +248,14 @@ def test_frozen_brokers_are_not_is_writable(cluster: KafkaCluster) -> None:
     assert not looked
 
 
+@pytest.mark.drawn(3, of="outages")
 def test_applications_while_no_broker_answers(tmp_path: Path, cluster: KafkaCluster, figures: list[str]) -> None:
     """Clients receive FAILED in time, appenders block no application, and acknowledged events are kept."""
     cluster.start()
     figures.append(outage(tmp_path, cluster, seconds=SILENCE_SECONDS))
 
 
+@pytest.mark.drawn(3, of="outages")
 def test_sources_continue_without_brokers_with_a_disk_overflow(
     tmp_path: Path, cluster: KafkaCluster, figures: list[str]
 ) -> None:
@@ -258,6 +263,7 @@ def test_sources_continue_without_brokers_with_a_disk_overflow(
     figures.append(overflow(tmp_path, cluster, seconds=OUTAGE_SECONDS))
 
 
+@pytest.mark.drawn(3, of="outages")
 def test_a_broker_whose_disk_is_full(tmp_path: Path, cluster: KafkaCluster, disk: Path | None) -> None:
     """Kafka ends a broker that cannot write; the two others have every record, and it catches up later."""
     if disk is None:

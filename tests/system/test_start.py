@@ -93,7 +93,7 @@ a1.sinks = k1
         assert agent.wait_for_exit() == 128 + number
         assert agent.log.endswith(
             f"WARNING agent: second {number.name}: the agent ends at once. Not finished: sinks k1 (durable "
-            f"channels deliver again what is not committed); {len(LINES)} events in memory channels, which are lost\n"
+            f"channels redeliver uncommitted events); {len(LINES)} events in memory channels, which are lost\n"
         )
 
 

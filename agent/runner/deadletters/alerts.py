@@ -33,7 +33,7 @@ class _Alert:
 
 
 def merge_groups(first: ErrorGroups, second: ErrorGroups) -> ErrorGroups:
-    """Return the sums of both, by error group."""
+    """Return the error groups of both mappings, with added numbers of events and merged reasons (`merge_reasons`)."""
     merged = dict(first)
     for key, (reason, events) in second.items():
         before, count = first.get(key, (reason, 0))
@@ -45,13 +45,17 @@ class Alerts:
     """Alerts about the events that the components of one agent reject. Thread-safe."""
 
     def __init__(self, command: str, now: Callable[[], float] = lambda: time.monotonic()) -> None:
-        """`command` lists dead letters, without its option `--component`. `now` returns seconds."""
+        """`command` lists dead letters, without its option `--component`. `now` returns monotonic seconds."""
         self._command, self._now = command, now
         self._lock = threading.Lock()
         self._alerts: dict[str, dict[str, _Alert]] = {}
 
     def add(self, component: str, groups: ErrorGroups) -> None:
-        """Count events of a component that are durably stored as dead letters, and log the alerts that are due."""
+        """Add new dead letters of a component to its alerts, by error group, and log the alerts that are due.
+
+        `component` is its path. The dead letters are durable. Beyond `MAX_GROUPS`, events count as `OTHER_REASONS`.
+        Alerts that are older than `DEGRADED_SECONDS` are dropped first.
+        """
         now = self._now()
         with self._lock:
             alerts = self._alerts.setdefault(component, {})
@@ -67,7 +71,10 @@ class Alerts:
         self.log_due()
 
     def log_due(self, *, everything: bool = False) -> None:
-        """Log the alerts that are due; with `everything`, all that have unlogged events."""
+        """Log each alert that has unlogged events and was not logged for `LOG_INTERVAL_SECONDS`.
+
+        With `everything`, log each alert that has unlogged events.
+        """
         now = self._now()
         with self._lock:
             due = [
@@ -83,7 +90,7 @@ class Alerts:
             logging.getLogger(component).warning("%s. They are dead letters: %s", line, self._advice(component))
 
     def recent(self) -> dict[str, str]:
-        """Return the alert text of each component that has rejected events within `DEGRADED_SECONDS`, by its path."""
+        """Return path → alert text of each component that has rejected events within `DEGRADED_SECONDS`."""
         now = self._now()
         with self._lock:
             recent = {
@@ -116,11 +123,17 @@ class AlertingStore:
     """Dead letter store that reports the error groups of all that it has stored durably, by component."""
 
     def __init__(self, store: DeadLetterStore, report: Callable[[str, ErrorGroups], None]) -> None:
-        """`report` is called with the path of a component and the error groups of its new dead letters."""
+        """`store` keeps the dead letters.
+
+        `report` is called with the path of a component and its new error groups.
+        """
         self._store, self._report = store, report
 
     def put(self, dead_letters: Iterable[DeadLetter]) -> None:
-        """Store dead letters, then report their error groups. Raises Retry."""
+        """Store dead letters durably, then report their error groups by component.
+
+        Raises Retry, without a report, if the store does.
+        """
         stored = list(dead_letters)
         self._store.put(stored)
         by_component: dict[str, ErrorGroups] = {}

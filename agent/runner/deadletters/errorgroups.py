@@ -20,8 +20,8 @@ _MAX_CHARACTERS = 1_000
 def error_group_of(reason: str, id: EventId | None, event: Event) -> str:
     """Return the key of a reason's error group: the reason with `…` for each value of this event.
 
-    Values are words with a digit, and texts in quotes or behind an equals sign that the event contains. Names of the
-    event's headers are no values.
+    Values are words with a digit, and texts in quotes or behind an equals sign that the event or its `id` contains.
+    Names of the event's headers are no values. Only the first 1,000 characters of the reason count.
     """
     reason = reason[:_MAX_CHARACTERS]
     values = (*event.headers.values(), str(id) if id is not None else "")
@@ -44,7 +44,10 @@ def error_group_of(reason: str, id: EventId | None, event: Event) -> str:
 
 
 def merge_reasons(first: str, second: str) -> str:
-    """Return the text that two reasons of one error group share, with `…` where they differ."""
+    """Return the text that two reasons of one error group share, with `…` for each word that differs.
+
+    Return `first` if the numbers of words differ. Only the first 1,000 characters count.
+    """
     first_tokens, second_tokens = (_TOKEN.findall(text[:_MAX_CHARACTERS]) for text in (first, second))
     if len(first_tokens) != len(second_tokens):
         return first
@@ -53,5 +56,5 @@ def merge_reasons(first: str, second: str) -> str:
 
 
 def matches_pattern(pattern: str, reason: str) -> bool:
-    """Return True if a reason contains the pattern, in which `…` matches any text."""
+    """Return True if a reason contains the pattern, in which `…` matches any text, also an empty one."""
     return re.search(".*".join(map(re.escape, pattern.split(ANYTHING))), reason, re.DOTALL) is not None

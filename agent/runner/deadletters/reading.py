@@ -46,9 +46,10 @@ class StoredDeadLetter:
 
 
 def read_dead_letters(store: DeadLetterStore) -> Iterator[StoredDeadLetter]:
-    """Yield the dead letters of a store, oldest first in each partition, each name once.
+    """Yield the dead letters of a store, oldest first in each partition. Of several with one name, only the first.
 
-    Raises Retry while brokers are away, and FlafkaError for dead letters of another version.
+    A missing file or topic has none. Raises Retry while brokers are away, FlafkaError for dead letters of another
+    version, and OSError if the file cannot be read.
     """
     if isinstance(store, FileDeadLetterStore):
         dead_letters = _read_file(store)
@@ -68,7 +69,10 @@ class OwnedDeadLetters:
     """
 
     def __init__(self, spec: AgentSpec, channel: ChannelSpec, store: DeadLetterStore, kept_by: str | None) -> None:
-        """`kept_by` selects another configuration file or consumer group; None selects this configuration's."""
+        """`kept_by` selects the dead letters of another configuration file or consumer group.
+
+        None selects the ones of this configuration, `spec`.
+        """
         self._kept_by, self._groups, self._owners = kept_by, {}, {""}
         if isinstance(store, FileDeadLetterStore):
             self._owners.add(store.configuration)
@@ -79,7 +83,11 @@ class OwnedDeadLetters:
                 self._groups[sink.path] = kafka.stream(sink.group).group
 
     def __contains__(self, dead_letter: StoredDeadLetter) -> bool:
-        """Return True for a dead letter that is selected, or whose owner is not known."""
+        """Return True for a dead letter of the selected configuration file or consumer group.
+
+        Without a selection, return True for a dead letter of this configuration: of its file, of its groups and their
+        replays, or without a known owner.
+        """
         owner = dead_letter.kept_by
         if self._kept_by is not None:
             return owner == self._kept_by
@@ -89,6 +97,7 @@ class OwnedDeadLetters:
 
 
 def _read_file(store: FileDeadLetterStore) -> Iterator[StoredDeadLetter]:
+    """Yield the dead letters of a file in its order, after a first pass over its marks of replays."""
     replayed = {name for fields in _lines(store) for name in fields.get("replayed", ())}
     for fields in _lines(store):
         if "body" in fields:
@@ -97,6 +106,10 @@ def _read_file(store: FileDeadLetterStore) -> Iterator[StoredDeadLetter]:
 
 
 def _lines(store: FileDeadLetterStore) -> Iterator[dict[str, Any]]:
+    """Yield the JSON objects of a file, without lines that a crash cut off. A missing file has none.
+
+    Raises FlafkaError for a line of another version.
+    """
     if not store.path.exists():
         return
     with store.path.open("rb") as file:
@@ -110,6 +123,10 @@ def _lines(store: FileDeadLetterStore) -> Iterator[dict[str, Any]]:
 
 
 def _read_topic(store: KafkaDeadLetterStore) -> Iterator[StoredDeadLetter]:
+    """Yield the dead letters of a topic, after a first pass over its marks of replays. Parts of a body are joined.
+
+    Raises Retry, and FlafkaError for a record of another version.
+    """
     replayed: set[str] = set()
     for _, headers, value in read_records(store.stream, store.topic):
         for header in ("flafka.replayed", "flafka.deadletter"):
@@ -156,10 +173,10 @@ def _dead_letter(fields: Mapping[str, Any], body: bytes, replayed: set[str], kep
 
 
 def read_records(stream: KafkaStream, topic: str, since: int = 0) -> Iterator[tuple[int, dict[str, bytes], bytes]]:
-    """Yield time in ms, headers and value of the present records of an auxiliary topic, from time `since` (ms) on.
+    """Yield timestamp in ms, headers and value of each record of a topic, from time `since` (ms since the epoch) on.
 
-    Records of aborted transactions are skipped. Each partition is read in order. A missing topic has no records.
-    Raises Retry while brokers are away.
+    The end offsets are read once, so the iteration ends. Records of aborted transactions are skipped. Partitions come
+    one after another, each in order. A missing topic has no records. Raises Retry while brokers are away.
     """
     # The channel's own group, without joining it or committing to it: ACLs may allow no other group.
     consumer = new_consumer(AUXILIARY_TOPICS, {**stream_client(stream), "group.id": stream.group})

@@ -38,11 +38,16 @@ class Rejections:
         """Partition by name of dead letters that are durable although their batch is not committed yet."""
 
     def add_offered(self, events: int) -> None:
-        """Count events that are about to be offered to the sink."""
+        """Add `events` to the number of events offered to the sink, the base of the rejected share."""
         self.events += events
 
     def add(self, dead_letters: Iterable[DeadLetter]) -> None:
-        """Hold dead letters of events that the sink rejected. Raises Retry if the share of them is too large."""
+        """Hold dead letters of rejected events until `store`.
+
+        Raises Retry, and pauses the sink, if the rejected share of the latest events exceeds the tolerance. The dead
+        letters are held then, too, until `start_over`. While the sink is paused, only events since the last commit
+        count.
+        """
         new = list(dead_letters)
         if not new:
             return
@@ -53,13 +58,14 @@ class Rejections:
 
     @property
     def is_full(self) -> bool:
-        """True if pending dead letters take so much memory that their batches should be committed now."""
+        """True if pending dead letters take more than `MAX_PENDING_BYTES`: their batches should be committed now."""
         return self._bytes > MAX_PENDING_BYTES
 
     def store(self, partition: int | None = None) -> int:
-        """Make the pending dead letters of one partition durable, or all, and return the number of new ones.
+        """Write the pending dead letters of one partition, or of all for None, to the store.
 
-        The caller commits their batch afterwards. Raises Retry, after which they are still pending.
+        Return the number of new ones. Dead letters that were stored for an earlier attempt of the same batch are not
+        written again. The caller commits the batch afterwards. Raises Retry, after which all are still pending.
         """
         pending = (
             self._pending if partition is None else [one for one in self._pending if _partition(one) == partition]
@@ -82,7 +88,11 @@ class Rejections:
         return pending
 
     def committed(self, partitions: Collection[int]) -> None:
-        """Record that the offered events of these partitions are committed: delivered, or stored as dead letters."""
+        """Record that the offered events are committed, which ends a pause.
+
+        Their numbers become part of the share of rejected events. `partitions` are the committed ones, whose stored
+        dead letters need not be remembered any more.
+        """
         self._forget_stored(partitions)
         if not self.events:
             return
@@ -93,16 +103,20 @@ class Rejections:
         self.events = self._rejected = 0
 
     def start_over(self) -> None:
-        """Drop all since the last commit, as the events are redelivered."""
+        """Drop pending dead letters and counts since the last commit, as the events are redelivered.
+
+        A pause stays.
+        """
         self.events = self._rejected = 0
         self._drop(self._pending)
 
     def lost(self, partitions: Collection[int]) -> None:
-        """Drop the dead letters of partitions that are assigned to other members now."""
+        """Drop the pending dead letters of these partitions, which are assigned to other members now."""
         self._forget_stored(partitions)
         self._drop([dead_letter for dead_letter in self._pending if _partition(dead_letter) in partitions])
 
     def _forget_stored(self, partitions: Collection[int]) -> None:
+        """Forget the names of stored dead letters of these partitions, and of dead letters without an ID."""
         self._stored = {
             name: partition
             for name, partition in self._stored.items()
@@ -110,6 +124,11 @@ class Rejections:
         }
 
     def _check_tolerance(self, reason: str) -> None:
+        """Pause the sink and raise Retry if too many of the latest events were rejected.
+
+        `reason` is that of the last one. The share is of at least `tolerance.window` events, unless the sink is
+        paused already.
+        """
         events, rejected, window = self.events, self._rejected, 0
         if not self.paused:
             window = self.tolerance.window
@@ -126,6 +145,7 @@ class Rejections:
         raise Retry(self.paused)
 
     def _drop(self, dead_letters: list[DeadLetter]) -> None:
+        """Remove these dead letters from the pending ones."""
         if dead_letters is self._pending:
             self._pending, self._bytes = [], 0
             return
@@ -135,6 +155,7 @@ class Rejections:
 
 
 def _partition(dead_letter: DeadLetter) -> int | None:
+    """Return the partition of the event; None without an event ID."""
     return dead_letter.id.partition if dead_letter.id is not None else None
 
 

@@ -70,24 +70,30 @@ class DeadLetterStore(Protocol):
     """Durable store of dead letters. Two dead letters of one name count once."""
 
     def put(self, dead_letters: Iterable[DeadLetter]) -> None:
-        """Store dead letters, and return when all are durable. Raises Retry."""
+        """Store dead letters, and return once all are durable. Raises Retry, after which some may be stored."""
 
     def close(self) -> None:
-        """Release files and connections."""
+        """Release files and connections. Idempotent."""
 
 
 class FileDeadLetterStore:
     """Store of dead letters as lines of JSON in one file, with bodies in base64. Each `put` ends with an fsync."""
 
     def __init__(self, path: Path, configuration: str = "") -> None:
-        """`configuration` is the agent's file, since agents and channels of other files may have the same names."""
+        """`path` is the file, created at the first `put`.
+
+        `configuration` is the agent's file, since agents and channels of other files may have the same names.
+        """
         self.path, self.configuration = path, configuration
         self._lock = threading.Lock()
         self._directory_synced = False
         """True once the directory entry of the file is durable."""
 
     def put(self, dead_letters: Iterable[DeadLetter]) -> None:
-        """Append dead letters, and sync the file. Raises Retry."""
+        """Append dead letters as lines, and sync the file.
+
+        Thread-safe, also between processes. Raises Retry for an OSError.
+        """
         known = {"configuration": self.configuration} if self.configuration else {}
         self._append(
             _json({**_fields(dead_letter), **known, "body": base64.b64encode(dead_letter.event.body).decode()})
@@ -95,12 +101,18 @@ class FileDeadLetterStore:
         )
 
     def mark_replayed(self, names: Iterable[str]) -> None:
-        """Record durably that these dead letters were replayed. Raises Retry."""
+        """Append a durable line that marks the dead letters with these names as replayed.
+
+        Raises Retry for an OSError.
+        """
         self._append([_json({"time": _now(), "replayed": list(names)})])
 
     @contextmanager
     def replay_lock(self) -> Iterator[None]:
-        """Hold the exclusive lock for a replay of this file. Raises Retry while another process holds it."""
+        """Hold an exclusive lock on replays of this file for the block. Does not wait.
+
+        Raises Retry while another process holds the lock, or if the lock file cannot be written.
+        """
         try:
             lock = os.open(self.path.with_suffix(".replay.lock"), os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o640)
         except OSError as e:
@@ -116,6 +128,7 @@ class FileDeadLetterStore:
             os.close(lock)
 
     def _append(self, lines: Iterable[bytes]) -> None:
+        """Append lines in one write, and sync the file and its directory. Raises Retry for an OSError."""
         data = b"".join(lines)
         try:
             with self._lock:
@@ -146,12 +159,19 @@ class KafkaDeadLetterStore:
     """
 
     def __init__(self, stream: KafkaStream, topic: str, replication: int) -> None:
+        """`topic` is the topic of dead letters in the cluster of `stream`; `replication` is its replication factor.
+
+        Nothing is opened or created before the first `put`.
+        """
         self.stream, self.topic, self.replication = stream, topic, replication
         self._lock = threading.Lock()
         self._producer: Any = None
 
     def put(self, dead_letters: Iterable[DeadLetter]) -> None:
-        """Produce dead letters, and wait for all in-sync replicas. Raises Retry and drops the broken producer."""
+        """Produce dead letters, and wait up to 30 s for all in-sync replicas. Thread-safe.
+
+        Raises Retry, after which some may be stored, and the next call uses a new producer.
+        """
         errors: list[str] = []
 
         def on_delivery(error: Any, _: Any) -> None:
@@ -180,6 +200,7 @@ class KafkaDeadLetterStore:
             raise Retry(f"dead letters cannot be written to topic {self.topic}: {errors[0]}")
 
     def _produce(self, **record: Any) -> None:
+        """Enqueue one record for the producer; blocks while the producer's queue is full."""
         while True:
             try:
                 self._producer.produce(self.topic, **record)
@@ -201,7 +222,8 @@ def dead_letter_store(
 ) -> DeadLetterStore:
     """Return the dead letter store of a channel: a topic beside the channel's, or a file for channels outside Kafka.
 
-    `configuration` is the agent's file, which is part of each line of a file of dead letters.
+    The topic has the suffix `.deadletters`. The file is in the option `deadletters_directory` or the state directory.
+    `configuration` is the agent's file, which is part of each line of a file of dead letters. Nothing is opened.
     """
     if isinstance(channel, KafkaBackedChannel):
         stream = channel.kafka.stream(None)
@@ -212,7 +234,10 @@ def dead_letter_store(
 
 
 def rejected_dead_letters(path: str, reasons: Mapping[EventId, str], polled: PolledBatch) -> list[DeadLetter]:
-    """Return dead letters of a batch's events that have a reason, with the bytes in which the channel held them."""
+    """Return a dead letter for each event of `polled` whose ID is in `reasons`, in order of the batch.
+
+    The events have the bytes and headers of the channel. `path` is the component that rejects them.
+    """
     batch = polled.batch
     ids = batch.ids()
     rows = [row for row, id in enumerate(ids) if id in reasons]
@@ -231,7 +256,10 @@ def rejected_dead_letters(path: str, reasons: Mapping[EventId, str], polled: Pol
 
 
 def undecodable_dead_letters(path: str, polled: PolledBatch) -> list[DeadLetter]:
-    """Return dead letters of the records that the channel cannot decode: value, headers and key unchanged."""
+    """Return a dead letter for each record of `polled` that the channel cannot decode, with its value as the body.
+
+    Record headers become event headers, and the key the header `key`; bytes that are no UTF-8 are replaced there.
+    """
     dead_letters = []
     for undecodable in polled.undecodable:
         record = undecodable.record
@@ -250,13 +278,19 @@ def _name(path: str, id: EventId, polled: PolledBatch) -> str:
 
 
 def dead_letter_name(path: str, group: str, epoch: int, id: EventId | None, replay: int | str) -> str:
-    """Return the name of the dead letter of one delivery. A group reset or a replay begins another delivery."""
+    """Return the name of the dead letter of one delivery: 32 hex digits, equal for all attempts.
+
+    A group reset, with another `epoch`, or a replay of the event, with another `replay`, gives another name.
+    """
     delivery = (path, group, str(epoch), str(id), str(replay))
     return hashlib.sha256("\0".join(delivery).encode()).hexdigest()[:32]
 
 
 def check_version(version: object, place: str) -> None:
-    """Raise FlafkaError for a dead letter of another version, in the file or topic `place`."""
+    """Raise FlafkaError if `version` is not `VERSION`.
+
+    `place` is the file or topic with the dead letter, for the text.
+    """
     if str(version) != str(VERSION):
         raise FlafkaError(
             f"{place} holds a dead letter of version {version}, and this agent reads version {VERSION}: deliver or "
@@ -269,12 +303,13 @@ def _json(fields: Mapping[str, Any]) -> bytes:
 
 
 def replay_record(names: Iterable[str]) -> dict[str, Any]:
-    """Return the arguments of `produce` for the record that marks these dead letters as replayed."""
+    """Return the arguments of `produce` for the record that marks the dead letters with these names as replayed."""
     headers = [("flafka.replayed", b"%d" % VERSION), ("flafka.time", b"%d" % _now())]
     return {"value": json.dumps(list(names)).encode(), "headers": headers}
 
 
 def _fields(dead_letter: DeadLetter) -> dict[str, Any]:
+    """Return the fields of a stored dead letter except its body, with the present time in ms."""
     return {
         "letter": dead_letter.name,
         "group": dead_letter.group,
@@ -293,6 +328,7 @@ def _now() -> int:
 
 
 def _parts(dead_letter: DeadLetter) -> Iterator[tuple[bytes, list[tuple[str, str | bytes | None]]]]:
+    """Yield value and headers of each record for a dead letter; a body above `PART_BYTES` has several records."""
     body, fields = dead_letter.event.body, _fields(dead_letter)
     if len(text := _text(fields["headers"])) > HEADER_BYTES:
         body, fields = text + body, {**fields, "headers": None, "headers-length": len(text)}

@@ -54,6 +54,7 @@ class ChannelRunner(Worker):
     """Metrics of the runner, besides the metrics of every channel and the channel's own."""
 
     def __init__(self, path: str, name: str, channel: Channel, audit: Audit | None = None) -> None:
+        """`name` is the channel's name, `path` its full path. `audit` is None if the channel is not audited."""
         super().__init__(path, channel)
         self.name, self.channel, self.audit = name, channel, audit
         self.taps = Taps()
@@ -62,7 +63,10 @@ class ChannelRunner(Worker):
         channel.stopping = threading.Event()  # its own event, as puts in flight continue while the agent drains
 
     def work(self) -> None:
-        """Open the channel, and report to the audit periodically until it may close."""
+        """Open the channel and its audit, set `ready`, and report to the audit periodically until `may_close` is set.
+
+        Raises the errors of both, after which `run` closes the channel and calls this again.
+        """
         self.channel.open()
         if self.audit is not None:
             self.audit.open()
@@ -75,26 +79,31 @@ class ChannelRunner(Worker):
     def wait_until_open(self, stopping: threading.Event, timeout: float | None = None) -> bool:
         """Block until the channel is open, or for `timeout` seconds; None waits without limit.
 
-        Return False if `stopping` is set before, else True, also after the timeout.
+        Return False only if `stopping` is set before. Return True also after the timeout, with a channel that is not
+        open.
         """
         return wait_for(self.ready, stopping, timeout)
 
     def wait_until_accepting(self, stopping: threading.Event, timeout: float | None = None) -> bool:
         """Block until events can be put, or for `timeout` seconds; None waits without limit.
 
-        Return False if `stopping` is set before, else True, also after the timeout.
+        Return False only if `stopping` is set before. Return True also after the timeout, when puts still fail.
         """
         return self.wait_until_open(stopping, timeout)
 
     def reader(self, owner: RebalanceListener, *, group: str | None, member: str) -> Reader:
-        """Return a reader of the channel, as `Channel.reader` does."""
+        """Return a new reader of the channel for a consumer group; a `group` of None is the channel's default.
+
+        `owner` is notified of assigned, revoked and lost partitions. `member` is the static member ID. Raises Retry.
+        """
         return self.channel.reader(owner, group=group, member=member)
 
     def complete(self, pending: PendingPut, store: DeadLetterStore, enqueued: Enqueued = no_callback) -> int:
         """Store a batch in the channel, and rejected events as dead letters. Return the number of dead letters.
 
-        Raises the errors of the channel and of the dead letter store, after which another call with the same put does
-        the remaining steps. `enqueued` is called before or at the return, as by `Channel.put_in_order`.
+        Raises the errors of the channel and of the dead letter store. Another call with the same `pending` then does
+        only the remaining steps. `enqueued` is called at the latest at the return, once no later batch can overtake
+        this one.
         """
         if pending.result is None:
             pending.result = self._put(pending, enqueued)
@@ -106,6 +115,10 @@ class ChannelRunner(Worker):
         return len(rejected)
 
     def _put(self, pending: PendingPut, enqueued: Enqueued) -> PutResult:
+        """Put a batch into the channel once, and return stored and rejected events.
+
+        Raises Retry, also if it is not open.
+        """
         if not self.ready.is_set():
             raise Retry(f"channel {self.name} is not open yet")
         batch, owners, refused = pending.batch, pending.owners, list[DeadLetter]()
@@ -124,13 +137,13 @@ class ChannelRunner(Worker):
         return PutResult(batch, refused)
 
     def stop_forwarding(self) -> None:
-        """Stop puts that the runner itself makes, as all sources have ended. A plain channel makes none."""
+        """Stop the puts that the runner makes by itself: none in this class. Called once all sources have ended."""
 
 
 def wait_for(event: threading.Event, stopping: threading.Event, timeout: float | None) -> bool:
     """Block until the event is set, or for `timeout` seconds; None waits without limit.
 
-    Return False if `stopping` is set before, else True, also after the timeout.
+    Return False only if `stopping` is set before, which is noticed within 0.2 s. Return True also after the timeout.
     """
     deadline = None if timeout is None else time.monotonic() + timeout
     while not event.wait(0.2):

@@ -42,7 +42,10 @@ class Forwarder:
         puts: ThreadPoolExecutor,
         seconds: float,
     ) -> None:
-        """`puts` runs the puts into the channel. `store` is for rejected events. `seconds` is `overflowTimeout`."""
+        """`channel` is the channel in Kafka, whose events `overflow` has taken during an `outage`.
+
+        `puts` runs the puts into the channel. `store` is for rejected events. `seconds` is `overflowTimeout`.
+        """
         self._channel, self._overflow, self._outage = channel, overflow, outage
         self._store, self._puts, self._seconds = store, puts, seconds
         self.scanned = threading.Event()
@@ -63,20 +66,25 @@ class Forwarder:
         start_thread(self._thread)
 
     def stop(self) -> None:
-        """Finish the current batch within `SETTLE_SECONDS`, and end. Other events stay in the overflow."""
+        """Have the thread end after the current batch, which gets up to `SETTLE_SECONDS`. Other events stay.
+
+        Blocks until the thread has ended, for at most twice that time.
+        """
         self._ending.set()
         self._outage.wake()
         if self._thread.is_alive():
             self._thread.join(2 * SETTLE_SECONDS)
 
     def tag(self, batch: Batch, source: str, correlation_id: str) -> Batch:
-        """Return the batch as it goes into the overflow, with the header for source and in-doubt put.
+        """Return the batch with a header that has `source` and `correlation_id`, as it goes into the overflow.
 
-        `correlation_id` is empty without an in-doubt put. Call it only after `scanned` is set.
+        `source` is the path of the source. `correlation_id` is empty without an in-doubt put. Call it only after
+        `scanned` is set.
         """
         return batch.with_header(self._header, f"{source} {correlation_id}".rstrip())
 
     def _forward_all(self) -> None:
+        """Forward until `stop`. After a failure, lift the barrier, wait, and start over with a new reader."""
         while not self._ending.is_set():
             try:
                 self._forward()
@@ -90,6 +98,10 @@ class Forwarder:
             self._ending.wait(seconds)
 
     def _forward(self) -> None:
+        """Read the overflow until `stop`, forward and commit each batch, and end the outage once it can end.
+
+        Events that are found at the start begin an outage.
+        """
         if not self._overflow.wait_until_open(self._ending):
             return
         reader = self._overflow.channel.reader(self, group=None, member=self._channel.path)
@@ -114,7 +126,7 @@ class Forwarder:
             reader.close()
 
     def _take(self, reader: Reader) -> PolledBatch | None:
-        """Return the next records to forward; None if there are none now."""
+        """Return the next records to forward; None after about a second without an outage, or without any records."""
         if not self._outage.wait(self._ending):
             return None
         taken = reader.take(FORWARDER_CHECK_SECONDS)
@@ -123,7 +135,10 @@ class Forwarder:
         return taken or self._outage.end_or_take(reader)
 
     def _forward_batch(self, taken: PolledBatch) -> None:
-        """Block until the channel or the dead letter store has all events of a batch. Raises _Stopped."""
+        """Block until the channel or the dead letter store has all events of a batch.
+
+        Raises _Stopped if the agent stops before, and FlafkaError for events of another version.
+        """
         if taken.undecodable:
             dead_letters = undecodable_dead_letters(self._overflow.path, taken)
             self._retry_until_success(partial(self._puts.submit, self._store.put, dead_letters))
@@ -137,9 +152,10 @@ class Forwarder:
             metrics.add("OverflowForwardedCount", len(batch))
 
     def _split(self, batch: Batch) -> Iterator[tuple[Batch, Sequence[str], str]]:
-        """Split a batch by in-doubt put, and yield each part with the sources of its rows and its correlation ID.
+        """Yield the parts of a batch in order, each with the sources of its rows and its correlation ID.
 
-        Raises FlafkaError for events of another version.
+        The ID is that of an in-doubt put, or empty. The header of the overflow is removed. Raises FlafkaError for
+        events of another version.
         """
         names = [name for name in batch.header_names if name.startswith(self._header)]
         if len(batch) and names != [self._header]:
@@ -157,7 +173,10 @@ class Forwarder:
             start += len(owners)
 
     def _put_until_success(self, pending: PendingPut, in_doubt: InDoubtPut | None) -> None:
-        """Wait for the in-doubt put, and retry the put until one succeeds."""
+        """Wait for the in-doubt put, if there is one, and put the batch only if that fails, until a put succeeds.
+
+        Raises _Stopped if the agent stops before.
+        """
 
         def on_failure() -> None:
             nonlocal pending
@@ -178,7 +197,11 @@ class Forwarder:
         put: Future[Any] | None = None,
         on_failure: Callable[[], None] = lambda: None,
     ) -> None:
-        """Wait for `put`, and call `submit` until a put succeeds. Raises _Stopped."""
+        """Wait for `put`, and after a failure call `submit` for another put, until one succeeds.
+
+        Each failure is reported to the outage, calls `on_failure`, and is followed by a wait. Raises _Stopped if the
+        agent stops before.
+        """
         backoff = Backoff()
         while True:
             if put is None:
@@ -198,6 +221,11 @@ class Forwarder:
                 raise _Stopped
 
     def _wait_for_outcome(self, put: Future[Any]) -> BaseException | None:
+        """Block until the put ends, and return its error; None after a success.
+
+        The barrier is lifted after `BARRIER_SECONDS`, and a failure is reported after `overflowTimeout`. Raises
+        _Stopped after `SETTLE_SECONDS` if the agent stops.
+        """
         began = time.monotonic()
         while not has_ended(put, FORWARDER_CHECK_SECONDS):
             waited = time.monotonic() - began
@@ -210,6 +238,10 @@ class Forwarder:
         return put.exception()
 
     def _wait_until_ready(self) -> None:
+        """Block until the channel in Kafka is open, with the barrier lifted.
+
+        Raises _Stopped if the agent stops before.
+        """
         while not self._channel.ready.wait(FORWARDER_CHECK_SECONDS):
             self._outage.lift_barrier()
             if self._ending.is_set():
@@ -218,7 +250,7 @@ class Forwarder:
     # --- RebalanceListener
 
     def assigned(self, committed: Sequence[Assignment]) -> Sequence[Assignment]:
-        """Accept all partitions. The header's name is made of the topic ID, which no sender can guess."""
+        """Accept the partition, and name the header for sources after the topic ID, which no sender can guess."""
         # The part before the dot identifies the channel. The run behind it differs for events of an earlier run.
         self._header = f"flafka.{committed[0].topic_partition.topic_id.partition('.')[0]}"
         return committed
@@ -234,7 +266,7 @@ class _Stopped(Exception):
 
 
 def has_ended(put: Future[Any], seconds: float) -> bool:
-    """Return True if the put ends within `seconds`."""
+    """Block until the put ends, for at most `seconds`, and return True if it has ended, also with an error."""
     try:
         put.exception(seconds)
     except TimeoutError:

@@ -33,7 +33,11 @@ class InFlight:
     def __init__(
         self, limit: int, name: str, deliver: Callable[[Batch, int], bool], stored: Callable[[Batch], None]
     ) -> None:
-        """Accept at most `limit` batches at once. `stored` is called for batches for which `deliver` returns True."""
+        """Start the first thread, and accept at most `limit` batches at once. `name` begins the names of the threads.
+
+        `deliver` gets a batch and its number. `stored` is called for batches for which `deliver` returns True;
+        another result ends the deliveries. Raises RuntimeError if the system refuses the thread.
+        """
         self._limit, self._name, self._deliver, self._stored = limit, name, deliver, stored
         self._room = threading.Semaphore(limit)
         self._work: queue.SimpleQueue[_InFlightBatch | None] = queue.SimpleQueue()
@@ -52,7 +56,10 @@ class InFlight:
         self._start()  # raises before any batch is accepted, which could not be delivered without a thread
 
     def put(self, batch: Batch, number: int) -> bool:
-        """Have a batch delivered; blocks while `limit` are in flight. Return False if an earlier batch has failed."""
+        """Give a batch to a thread, and return True; block while `limit` batches are in flight.
+
+        Return False, without the batch, if an earlier batch has failed or was not delivered.
+        """
         self._room.acquire()
         if self.ended:
             return False
@@ -67,14 +74,20 @@ class InFlight:
         return True
 
     def close(self) -> None:
-        """Block until all batches are stored or have failed, and end the threads."""
+        """Block until all accepted batches have been tried, and end the threads.
+
+        `stored` was then called for all batches before the first failure.
+        """
         for _ in self._threads:
             self._work.put(None)
         for thread in self._threads:
             thread.join()
 
     def _start(self) -> None:
-        """Start one more thread. Raises RuntimeError if the system refuses it."""
+        """Start one more thread.
+
+        Raises RuntimeError if the system refuses it: at once, or after 5 s for the first thread.
+        """
         name = f"{self._name}-deliver_{len(self._threads)}"
         thread = threading.Thread(target=self._run, name=name, daemon=True)
         start_thread(thread, THREAD_START_SECONDS if not self._threads else 0)
@@ -82,6 +95,7 @@ class InFlight:
         self._free += 1
 
     def _run(self) -> None:
+        """Deliver batches until None comes. Then call `stored` for all delivered batches that are the oldest ones."""
         while (in_flight := self._work.get()) is not None:
             try:
                 in_flight.stored = self._deliver(in_flight.batch, in_flight.number)
@@ -98,12 +112,19 @@ class InFlight:
                 self._free += 1
 
     def _pop_oldest(self) -> _InFlightBatch | None:
-        """Remove and return the oldest batch if it is delivered; otherwise the thread that delivers it continues."""
+        """Remove and return the oldest batch if it is delivered.
+
+        Otherwise return None: the thread that delivers this batch continues the calls of `stored`.
+        """
         with self._lock:
             self._calling = bool(self._in_flight) and self._in_flight[0].delivered
             return self._in_flight.popleft() if self._calling else None
 
     def _call_stored(self, in_flight: _InFlightBatch) -> None:
+        """Call `stored` for a batch, unless it or an earlier one has failed; keep an error in `failures`.
+
+        Never raises.
+        """
         try:
             if in_flight.failure is not None:
                 raise in_flight.failure
@@ -129,12 +150,12 @@ class Sequencer:
         """Numbers after `_next` that are released already."""
 
     def wait(self, number: int) -> None:
-        """Block until all earlier batches are released, or this one is."""
+        """Block without a timeout until all smaller numbers, or this number itself, are released."""
         with self._changed:
             self._changed.wait_for(lambda: number <= self._next or number in self._released)
 
     def release(self, number: int) -> None:
-        """Let later batches pass this one. Idempotent."""
+        """Mark the batch `number` as released, so that later batches need not wait for it. Idempotent."""
         with self._changed:
             if number < self._next:
                 return

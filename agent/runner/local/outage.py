@@ -25,7 +25,7 @@ class InDoubtPut(NamedTuple):
     pending: PendingPut
 
     def release(self, put: Future[int]) -> None:
-        """Free the memory of the batch when the put ends, unless its dead letters are still to be stored."""
+        """Drop the batch from memory after the end of `put`, unless only its dead letters are still to be stored."""
         if put.exception() is None or self.pending.result is None:
             self.pending.batch, self.pending.result = self.pending.batch.slice(0, 0), None
 
@@ -39,7 +39,7 @@ class Outage:
     """
 
     def __init__(self, metrics: Metrics, log: logging.Logger, overflow: ChannelRunner, seconds: float) -> None:
-        """`metrics` and `log` are the channel's; `seconds` is `overflowTimeout`."""
+        """`metrics` and `log` are of the channel in Kafka; `seconds` is `overflowTimeout`."""
         self._metrics, self._log, self._overflow, self._seconds = metrics, log, overflow, seconds
         self._changed = threading.Condition()
         self._reason = ""
@@ -67,7 +67,10 @@ class Outage:
         return self._overflow.metrics.get("ChannelSize")
 
     def describe(self) -> str:
-        """Return the description of the outage for the health check; empty while puts go into the channel."""
+        """Return reason and duration of the outage and size of the overflow, for the health check.
+
+        Empty while puts go into the channel.
+        """
         if not self._reason:
             return ""
         seconds = time.monotonic() - self._began
@@ -79,15 +82,15 @@ class Outage:
     # --- for puts
 
     def start(self, reason: str) -> None:
-        """Start the outage: from now on puts go into the overflow. Idempotent."""
+        """Start the outage: from now on puts go into the overflow. No effect during an outage, whose reason stays."""
         with self._changed:
             self._start(reason)
 
     def enter(self, start_reason: Callable[[], str]) -> bool:
-        """Return True if a put goes into the overflow, and count the put as in flight.
+        """Return True, and count a put as in flight, if it has to go into the overflow.
 
-        Blocks while the barrier is closed. While puts go into the channel, `start_reason` is called: a reason that is
-        not empty starts the outage.
+        Return False for a put into Kafka. Blocks while the barrier is closed. Without an outage, `start_reason` is
+        called: a reason that is not empty starts the outage. Raises the errors of `start_reason`.
         """
         with self._changed:
             self._changed.wait_for(lambda: not self._barrier)
@@ -97,7 +100,10 @@ class Outage:
             return bool(self._reason)
 
     def enter_in_doubt(self, correlation_id: str, in_doubt: InDoubtPut) -> bool:
-        """Enter the overflow with the batch of an in-doubt put. Return False if that put has ended meanwhile."""
+        """Start the outage for an in-doubt put, count the put of its batch into the overflow, and return True.
+
+        Return False, without effect, if the in-doubt put has ended meanwhile. Does not wait for the barrier.
+        """
         with self._changed:
             if in_doubt.put.done():
                 return False
@@ -108,56 +114,69 @@ class Outage:
             return True
 
     def leave(self) -> None:
-        """Record the end of a put into the overflow."""
+        """Count a put into the overflow, for which `enter` or `enter_in_doubt` returned True, as ended."""
         with self._changed:
             self._storing -= 1
             self._changed.notify_all()
 
     def add_in_flight(self, change: int) -> None:
-        """Change the number of events in flight into the channel itself."""
+        """Add `change` to the number of events that are being put into Kafka; negative at the end of a put."""
         with self._changed:
             self._in_flight += change
 
     # --- for the forwarder
 
     def wait(self, ending: threading.Event) -> bool:
-        """Block until puts go into the overflow or `ending` is set with `wake`. Return False after a second."""
+        """Block until an outage starts or `ending` is set, and return True; return False after `BARRIER_SECONDS`.
+
+        The caller of `ending.set` has to call `wake`.
+        """
         with self._changed:
             return bool(self._changed.wait_for(lambda: self._reason or ending.is_set(), BARRIER_SECONDS))
 
     def wake(self) -> None:
-        """Wake the thread in `wait`, after `ending` was set."""
+        """Wake the thread that blocks in `wait`. Call it after `ending` was set."""
         with self._changed:
             self._changed.notify_all()
 
     def in_doubt_put(self, correlation_id: str) -> InDoubtPut | None:
-        """Return the in-doubt put with this correlation ID; None if it is not of this run of the agent."""
+        """Return the in-doubt put with this correlation ID; None if it is not of this outage, or for an empty ID."""
         with self._changed:
             return self._in_doubt.get(correlation_id)
 
     def report_success(self) -> None:
-        """Record that the channel takes events in time."""
+        """Record that Kafka takes events in time.
+
+        The time since the first report without a failure decides the end.
+        """
         with self._changed:
             if self._healthy_since is None:
                 self._healthy_since = time.monotonic()
 
     def report_failure(self, reason: str) -> None:
-        """Record that the channel does not take events in time. An empty reason keeps the present one."""
+        """Record that Kafka does not take events in time, and lift the barrier.
+
+        An empty reason keeps the present one.
+        """
         with self._changed:
             self._healthy_since = None
             self._reason = reason or self._reason
         self.lift_barrier()
 
     def lift_barrier(self) -> None:
-        """Unblock the puts that wait in `enter`."""
+        """Unblock the puts that wait in `enter`. No effect without a barrier."""
         with self._changed:
             self._barrier = False
             self._changed.notify_all()
 
     def end_or_take(self, reader: Reader) -> PolledBatch | None:
-        """End the outage if the channel takes events and the overflow is empty, else return the next records.
+        """End the outage if that is possible, and return None; otherwise return the overflow's next records, if any.
 
-        Closes the barrier: while sources put without a pause, the overflow would never be empty.
+        It is possible once Kafka has taken events for `overflowTimeout`, the overflow is empty, and no put into it is
+        in flight. Before that time, return None without a read.
+
+        Closes the barrier: while sources put without a pause, the overflow would never be empty. The barrier stays
+        closed if records are returned, and otherwise is lifted.
         """
         with self._changed:
             if self._healthy_since is None or time.monotonic() - self._healthy_since < self._seconds:
@@ -175,6 +194,7 @@ class Outage:
     # --- with the lock held
 
     def _start(self, reason: str) -> None:
+        """Start the outage with its gauges and a warning; no-op during an outage."""
         if self._reason:
             return
         self._reason, self._began, self._healthy_since = reason, time.monotonic(), None
@@ -189,6 +209,7 @@ class Outage:
         )
 
     def _end(self) -> None:
+        """End the outage, and log its duration and its numbers of events."""
         stored, forwarded, duplicated = (
             now - before for now, before in zip(self._counts(), self._counted, strict=True)
         )
@@ -203,5 +224,6 @@ class Outage:
         )
 
     def _counts(self) -> tuple[float, float, float]:
+        """Return the present values of `COUNTERS`."""
         stored, forwarded, repeated = (self._metrics.get(name) for name in COUNTERS)
         return stored, forwarded, repeated

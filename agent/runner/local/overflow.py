@@ -47,7 +47,10 @@ class OverflowingChannel(ChannelRunner):
         store: DeadLetterStore,
         seconds: float,
     ) -> None:
-        """`store` is for events that the channel can never take. `seconds` is `overflowTimeout`."""
+        """`channel` is the channel in Kafka, and `overflow` the runner of the channel on disk.
+
+        `store` is for events that the channel can never take. `seconds` is `overflowTimeout`. `audit` may be None.
+        """
         super().__init__(path, name, channel, audit)
         self.overflow = overflow
         self._seconds = seconds
@@ -66,11 +69,11 @@ class OverflowingChannel(ChannelRunner):
         self._forwarder.start()
 
     def wait_until_accepting(self, stopping: threading.Event, timeout: float | None = None) -> bool:
-        """Block until the channel or its overflow takes events, or for `timeout` seconds.
+        """Block until the channel or its overflow takes events, or for `timeout` seconds; None waits without limit.
 
-        Return False if `stopping` is set before. If brokers are away, the outage starts after `overflowTimeout`, but
-        not before the first attempt to open the channel has failed. It does not start while brokers refuse the
-        client.
+        Return False only if `stopping` is set before; True also after the timeout. If brokers are away, the outage
+        starts after `overflowTimeout`, but not before the first attempt to open the channel has failed. It does not
+        start while brokers refuse the client.
         """
         deadline = math.inf if timeout is None else time.monotonic() + timeout
         if not wait_for(self._forwarder.scanned, stopping, timeout):
@@ -88,7 +91,10 @@ class OverflowingChannel(ChannelRunner):
         return True
 
     def stop_forwarding(self) -> None:
-        """Finish the batch that is being forwarded. Other events stay in the overflow until the next start."""
+        """Finish the batch that is being forwarded, and accept no further puts into Kafka.
+
+        Other events stay in the overflow until the next start, with a warning that has their number.
+        """
         self._forwarder.stop()
         self._puts.shutdown(wait=False)
         if size := self._outage.overflow_size():
@@ -97,16 +103,18 @@ class OverflowingChannel(ChannelRunner):
             )
 
     def _refusal(self) -> str:
-        """Return the channel's error unless it means that brokers are away; empty also while no error is known."""
+        """Return the error that keeps the channel from opening; empty if brokers are away or no error is known."""
         last = self.retries.last
         if last is None or isinstance(last, Unreachable):
             return ""
         return describe_error(last)
 
     def _refused(self) -> str:
+        """Return the reason why brokers refuse the puts of the open channel; empty if they do not."""
         return self.channel.refusal if isinstance(self.channel, KafkaBackedChannel) else ""
 
     def _why_not_open(self) -> str:
+        """Return the channel's latest error, or that no broker has answered yet."""
         return self.metrics.last_error or "no broker has answered yet"
 
     # --- puts
@@ -114,8 +122,9 @@ class OverflowingChannel(ChannelRunner):
     def complete(self, pending: PendingPut, store: DeadLetterStore, enqueued: Enqueued = no_callback) -> int:
         """Store a batch in Kafka, or in the overflow during an outage. Return the number of dead letters.
 
-        Raises the errors of the channel and of the dead letter store, after which another call with the same put does
-        the remaining steps.
+        A put that Kafka does not acknowledge within `overflowTimeout` goes into the overflow as well. Raises the
+        errors of the channel and of the dead letter store, and Retry until the overflow was read once. Another call
+        with the same `pending` then does only the remaining steps.
         """
         if pending.overflow is not None:
             return self._complete_overflow(pending.overflow, store, enqueued)
@@ -146,7 +155,7 @@ class OverflowingChannel(ChannelRunner):
         return self._put_into_overflow(pending, store, enqueued)
 
     def _outage_reason(self) -> str:
-        """Return why puts go into the overflow while the channel is not open; empty if it is open.
+        """Return the reason why puts have to go into the overflow: the channel is not open; empty if it is open.
 
         Raises Retry if another error than unreachable brokers keeps it from opening, such as refused credentials.
         """
@@ -157,6 +166,10 @@ class OverflowingChannel(ChannelRunner):
         return self._why_not_open()
 
     def _put_into_kafka(self, pending: PendingPut, store: DeadLetterStore, enqueued: Enqueued) -> int:
+        """Put a batch into the channel in Kafka, counted as in flight meanwhile.
+
+        Return the number of dead letters.
+        """
         self._outage.add_in_flight(len(pending.batch))
         try:
             return super().complete(pending, store, enqueued)
@@ -166,7 +179,10 @@ class OverflowingChannel(ChannelRunner):
     def _put_into_overflow(
         self, pending: PendingPut, store: DeadLetterStore, enqueued: Enqueued, correlation_id: str = ""
     ) -> int:
-        """Put a batch into the overflow, after `Outage.enter` or `enter_in_doubt`. Raises Retry."""
+        """Put a batch into the overflow, after `Outage.enter` or `enter_in_doubt`. Return the number of dead letters.
+
+        `correlation_id` is that of the batch's in-doubt put; empty without one. Raises Retry.
+        """
         tagged = self._forwarder.tag(pending.batch, pending.owners[0], correlation_id)
         overflow = PendingPut(tagged, pending.owners)
         try:
@@ -178,6 +194,7 @@ class OverflowingChannel(ChannelRunner):
             self._outage.leave()
 
     def _complete_overflow(self, overflow: PendingPut, store: DeadLetterStore, enqueued: Enqueued) -> int:
+        """Do the remaining steps of a put into the overflow, and return the number of dead letters. Raises Retry."""
         rejected = self.overflow.complete(overflow, store, enqueued)
         self.metrics.add("OverflowEventCount", len(overflow.batch) - rejected)
         return rejected
@@ -185,7 +202,11 @@ class OverflowingChannel(ChannelRunner):
     def _complete_in_doubt(
         self, pending: PendingPut, store: DeadLetterStore, enqueued: Enqueued, in_doubt: InDoubtPut
     ) -> int:
-        """Put the batch of an in-doubt put into the overflow, unless the put ends before that is possible."""
+        """Put the batch of an in-doubt put into the overflow, unless the put ends first.
+
+        Return the number of dead letters. Blocks while brokers refuse the client, and until either store has the
+        batch. Raises the error of an ended put, and errors of the dead letter store.
+        """
         correlation_id, put = f"{self._run}-{next(self._numbers)}", in_doubt.put
         while True:
             while not self._outage.overflowing and self._refused() and not has_ended(put, FORWARDER_CHECK_SECONDS):

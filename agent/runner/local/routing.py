@@ -36,9 +36,11 @@ class Selector:
         self._counter = itertools.count()
 
     def route(self, batch: Batch) -> list[Routed]:
-        """Divide a batch among channels, and return required channels first.
+        """Return the parts of a batch by channel: those for required channels first, each channel at most once.
 
-        Events without a channel are in no part.
+        A load-balancing selector gives the whole batch to one channel. A multiplexing selector divides it by the
+        value of a header. A replicating selector gives all events to each channel. Events without a channel are in no
+        part.
         """
         spec = self._spec
         if spec.kind == "load_balancing":
@@ -61,7 +63,7 @@ class Selector:
         return routed
 
     def unrouted(self, batch: Batch) -> int:
-        """Return the number of events in the batch that have no channel."""
+        """Return the number of events in the batch whose header value leads to no channel."""
         spec = self._spec
         if all(route.required or route.optional for route in self._routes):
             return 0
@@ -71,6 +73,7 @@ class Selector:
 
 
 def _route_all(batch: Batch, route: Route) -> list[Routed]:
+    """Return the whole batch once for each channel of the route, required channels first."""
     return [
         *(Routed(name, batch, True) for name in route.required),
         *(Routed(name, batch, False) for name in route.optional),
@@ -97,16 +100,17 @@ class OptionalPuts:
     """
 
     def __init__(self, name: str, limit: int) -> None:
-        """`limit` is the maximum number of concurrent puts."""
+        """`name` begins the names of threads. `limit` is the maximum number of concurrent puts."""
         self._new_pool = partial(ThreadPoolExecutor, limit, thread_name_prefix=f"{name}-optional")
         self._pool: ThreadPoolExecutor | None = None
         self._lock = threading.Lock()
         self._late: set[Future[None]] = set()
 
     def __call__(self, put: Callable[[], None]) -> None:
-        """Run `put` on a thread. Raises the errors of `put`.
+        """Run `put` on a thread, and block until it ends, for at most `OPTIONAL_PUT_SECONDS`.
 
-        Raises PutTimeout after `OPTIONAL_PUT_SECONDS`, and TimeoutError while an earlier put is late.
+        Raises the errors of `put`. Raises PutTimeout after that time, when the put still runs. Raises TimeoutError,
+        without a call of `put`, while an earlier put is late.
         """
         with self._lock:
             if self._late:
@@ -123,7 +127,10 @@ class OptionalPuts:
             raise PutTimeout(future) from None
 
     def close(self) -> None:
-        """End the idle threads. A thread that hangs in a put ends after that put."""
+        """End idle threads without blocking.
+
+        A thread that hangs in a put ends after that put. A later put starts new threads.
+        """
         with self._lock:
             if self._pool is not None:
                 self._pool.shutdown(wait=False)

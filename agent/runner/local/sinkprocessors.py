@@ -31,7 +31,7 @@ def sink_processor_of(
 
 
 def penalty(failures: int, longest: float) -> float:
-    """Return the penalty in seconds after a number of consecutive failures: 2, 4, 8 and so on, up to `longest`."""
+    """Return the penalty in seconds after `failures` consecutive failures: 2, 4, 8 and so on, up to `longest`."""
     return min(longest, FIRST_PENALTY_SECONDS * 2.0 ** (min(failures, MAX_DOUBLINGS) - 1))
 
 
@@ -43,33 +43,44 @@ class Failover:
     """
 
     def __init__(self, priorities: dict[str, int], longest: float, clock: Clock) -> None:
+        """`priorities` has a number for each sink; the largest is preferred.
+
+        `longest` is the longest penalty in seconds.
+        """
         self._live = sorted(priorities, key=lambda sink: -priorities[sink])
         self._priorities, self._longest, self._clock = priorities, longest, clock
         self._failures: dict[str, int] = {}
         self._until: dict[str, float] = {}
 
     def attempts(self) -> Iterator[str]:
-        """Yield sinks whose penalty is over, the longest waiting first; then the live ones by priority."""
+        """Yield the order of sinks for one batch: those whose penalty is over, then the live ones by priority.
+
+        Of the former, the one whose penalty ended first comes first. Sinks in their penalty are left out, so there
+        may be none.
+        """
         now = self._clock()
         live = list(self._live)
         yield from sorted((s for s, until in self._until.items() if until < now), key=self._until.__getitem__)
         yield from live
 
     def failed(self, sink: str) -> None:
-        """Begin the penalty of a sink."""
+        """Begin the penalty of a sink, which is not live until its next success.
+
+        Each failure in a row doubles the penalty.
+        """
         if sink in self._live:
             self._live.remove(sink)
         self._failures[sink] = self._failures.get(sink, 0) + 1
         self._until[sink] = self._clock() + penalty(self._failures[sink], self._longest)
 
     def delivered(self, sink: str) -> None:
-        """End the penalties of a sink, which is live again."""
+        """Make a sink live again after a success, with its number of failures at 0. No effect on a live sink."""
         if self._until.pop(sink, None) is not None:
             del self._failures[sink]
             self._live = sorted([*self._live, sink], key=lambda name: -self._priorities[name])
 
     def may_try(self, sink: str) -> bool:
-        """Return True unless the sink is in its penalty."""
+        """Return True unless the penalty of the sink still lasts."""
         return self._until.get(sink, 0.0) <= self._clock()
 
 
@@ -80,6 +91,10 @@ class LoadBalance:
     """
 
     def __init__(self, sinks: Sequence[str], policy: Policy, longest: float, clock: Clock) -> None:
+        """`policy` is "round_robin" or "random".
+
+        `longest` is the longest penalty in seconds; 0 means no penalties.
+        """
         self._sinks, self._policy, self._longest, self._clock = sinks, policy, longest, clock
         self._head = 0
         self._failures: dict[str, int] = {}
@@ -87,7 +102,10 @@ class LoadBalance:
         self._until: dict[str, float] = {}
 
     def attempts(self) -> Iterator[str]:
-        """Return the sinks without a penalty, from the next one of the round on, or shuffled."""
+        """Return the order of sinks for one batch, without the sinks in their penalty; there may be none.
+
+        Round-robin begins with the sink after the first one of the previous call. Random shuffles all.
+        """
         now = self._clock()
         live = [sink for sink in self._sinks if sink not in self._until or self._until[sink] < now]
         if self._policy == "random":
@@ -99,7 +117,10 @@ class LoadBalance:
         return iter(live[start:] + live[:start])
 
     def failed(self, sink: str) -> None:
-        """Begin the penalty of a sink, which doubles with each recent failure."""
+        """Begin the penalty of a sink.
+
+        It doubles with each failure within `FORGET_SECONDS` after the previous penalty. No effect if `longest` is 0.
+        """
         if not self._longest:
             return
         now, before = self._clock(), self._failures.get(sink, 0)
@@ -111,5 +132,5 @@ class LoadBalance:
         """Do nothing: as in Flume, a success does not shorten the next penalty."""
 
     def may_try(self, sink: str) -> bool:
-        """Return True unless the sink is in its penalty."""
+        """Return True unless the penalty of the sink still lasts."""
         return self._until.get(sink, 0.0) <= self._clock()

@@ -35,6 +35,7 @@ class Member:
     """Sink of a runner, with its delivery and its failures."""
 
     def __init__(self, delivery: Delivery, longest: float) -> None:
+        """`longest` is the longest wait between two attempts in seconds."""
         self.delivery = delivery
         self.name, self.path = delivery.spec.name, delivery.path
         self.sink, self.metrics = delivery.sink, delivery.metrics
@@ -43,7 +44,10 @@ class Member:
         """Time of `time.monotonic` from which on the sink may be opened again without an event."""
 
     def failed(self, error: BaseException, then: str = "") -> float:
-        """Report a failure, and return the seconds until the next attempt."""
+        """Report a failure in log and metrics, and return the seconds until the next attempt.
+
+        `then` replaces the announcement of that attempt in the log.
+        """
         seconds = self.retries.failed(error, then=then)
         self.retry_time = time.monotonic() + seconds
         return seconds
@@ -64,7 +68,10 @@ class SinkRunner:
         member: str,
         group: SinkGroupSpec | None = None,
     ) -> None:
-        """`member` is the static member ID of the reader. `group` is the sink group, if there are several sinks."""
+        """`sinks` are one sink, or all sinks of `group`. `store` is for their dead letters.
+
+        `member` is the static member ID of the reader. `group` is the sink group, or None for a sink without one.
+        """
         self.path = group.path if group is not None else sinks[0].path
         self.channel, self.member, self.group = channel, member, sinks[0].group
         self.stopping = threading.Event()
@@ -115,15 +122,15 @@ class SinkRunner:
         """Time of `time.monotonic` at which the latest turn began."""
 
     def failing(self) -> bool:
-        """Return True if the latest delivery failed; for a sink group, if it failed with all sinks."""
+        """Return True if the latest delivery failed; for a sink group, if all its sinks failed with a batch."""
         return self._all_failed if len(self.members) > 1 else bool(self.members[0].metrics.last_error)
 
     # --- start and stop
 
     def run(self) -> None:
-        """Drain the channel until `stopping` is set, then deliver what was taken.
+        """Drain the channel until `stopping` is set, then deliver what was taken. Never raises.
 
-        A failure closes the reader and the sinks, and `work` is retried.
+        After a failure, the reader and the sinks are closed, and `work` is called again after a wait.
         """
         while not self.stopping.is_set():
             try:
@@ -138,11 +145,15 @@ class SinkRunner:
             self.stopping.wait(seconds)
 
     def start(self) -> None:
-        """Start the thread."""
+        """Start the thread. Raises RuntimeError if the system refuses a thread for 5 s."""
         start_thread(self.thread)
 
     def work(self) -> None:
-        """Open the sinks and the reader, and use them until `stopping` is set."""
+        """Open the sinks and the reader, deliver until `stopping` is set, and commit what is left.
+
+        Return at once if the agent stops before the channel is open. Raises errors of the reader, and of opening or
+        resetting a single sink.
+        """
         if not self.channel.wait_until_open(self.stopping):
             return
         self.open()
@@ -154,9 +165,10 @@ class SinkRunner:
         self._store_offsets()
 
     def open(self) -> None:
-        """Open the sinks, move the commit log if needed, and open the reader.
+        """Open the sinks, move the commit log if its directory has changed, and open the reader.
 
-        Raises Retry. In a sink group, sinks that cannot open are only reported.
+        Raises Retry if the commit log may not be moved or the reader does not open, and the errors of a single sink.
+        In a sink group, an error of a sink is only reported.
         """
         for member in self.members:
             try:
@@ -174,7 +186,7 @@ class SinkRunner:
             self.committing.membership = self.reader.membership
 
     def close(self) -> None:
-        """Close the reader and the sinks."""
+        """Close the reader and the sinks, and drop everything uncommitted. Errors are only logged. Idempotent."""
         if self.reader is not None:
             try:
                 self.reader.close()
@@ -190,7 +202,12 @@ class SinkRunner:
     # --- events
 
     def run_turn(self) -> bool:
-        """Take records once for the current sink, and flush what is due. Return False if all sinks have failed."""
+        """Do one turn: take records once, write them to the current sink, and commit what is due. Return True then.
+
+        A failure of the sink also returns True: everything uncommitted is redelivered, to the next sink of a group.
+        Return False if all sinks have failed with the batch; the caller waits. Raises ReaderFailed and
+        CommitLogMoved.
+        """
         self.turn_started = time.monotonic()
         if self._current is None and not self._choose_sink():
             self._all_failed = True
@@ -207,6 +224,7 @@ class SinkRunner:
         return True
 
     def _choose_sink(self) -> bool:
+        """Make the next sink of the attempts the current one; return False, and end the attempts, if none is left."""
         if self._attempts is None:
             self._attempts = self.processor.attempts()
         name = next(self._attempts, None)
@@ -219,6 +237,12 @@ class SinkRunner:
         return True
 
     def _deliver(self, member: Member) -> None:
+        """Take records and write them to this sink, then flush and commit the partitions that are due.
+
+        Without records, offsets that could not be stored are stored, and failures of idle sinks are cleared. All
+        partitions are due without records in draining mode, and if the reader needs the commit of a sink with a
+        commit log.
+        """
         member.delivery.open()
         taken = self._take(member)
         if taken is None:
@@ -241,7 +265,10 @@ class SinkRunner:
             self._current, self._attempts, self._has_events, self._all_failed = None, None, False, False
 
     def _take(self, member: Member) -> PolledBatch | None:
-        """Return the next records; None after `TAKE_SECONDS` without any. Raises ReaderFailed."""
+        """Return the next records; None after `TAKE_SECONDS` without any.
+
+        Raises ReaderFailed for errors of the reader, and for a result that is neither None nor a PolledBatch.
+        """
         assert self.reader is not None
         try:
             taken: object = self.reader.take(TAKE_SECONDS)
@@ -258,7 +285,11 @@ class SinkRunner:
         return taken
 
     def _handle_failure(self, member: Member, error: BaseException) -> None:
-        """Report a failure, and drop everything uncommitted, which is redelivered."""
+        """Report a failure of the sink, rewind the reader to the last commit, and reset the sink.
+
+        Everything uncommitted is redelivered. If the reset fails as well, a single sink raises that error; a sink of
+        a group is closed.
+        """
         self._wait = member.failed(error, FAILOVER_TEXT if len(self.members) > 1 else "")
         if self._has_events and not self.ranges.uncommitted():  # only the commit of the channel failed
             self.processor.delivered(member.name)
@@ -274,12 +305,19 @@ class SinkRunner:
             member.delivery.close()  # drops the uncommitted events, which `_start_over` could not reset
 
     def _start_over(self, member: Member) -> None:
+        """Drop everything uncommitted, rewind the reader to the last commit, and reset the sink.
+
+        Raises their errors.
+        """
         assert self.reader is not None
         self.reader.rewind(member.delivery.start_over())
         member.sink.reset()
 
     def _clear_failure(self, member: Member) -> None:
-        """Clear the failure of an idle sink after `QUIET_SECONDS`; in a sink group, only a failure of the reader."""
+        """Clear the failure of an idle sink after `QUIET_SECONDS` without a failure or an assignment.
+
+        In a sink group, only a failure of the reader is cleared: `_reopen_failed_sinks` tries the sinks.
+        """
         if len(self.members) > 1 and not isinstance(member.retries.last, ReaderFailed):
             return
         quiet = time.time() - max(member.metrics.last_error_time, self._assigned_time) > QUIET_SECONDS
@@ -288,9 +326,9 @@ class SinkRunner:
             self._all_failed = False
 
     def _reopen_failed_sinks(self) -> None:
-        """Open a failed sink of a group again after its penalty.
+        """Close and open one failed sink of a group again if its penalty is over, and clear its failure if it opens.
 
-        Without events, nothing else would show that the sink works again.
+        Called without events, when nothing else would show that the sink works again. No effect without a sink group.
         """
         for member in self.members if len(self.members) > 1 else ():
             has_failed = member.metrics.last_error and not isinstance(member.retries.last, ReaderFailed)
@@ -310,7 +348,10 @@ class SinkRunner:
             return
 
     def _mark_standbys(self, active: Member | None) -> None:
-        """Mark all sinks of a failover group but the active one as standbys; no sink if none is active."""
+        """Mark all sinks of a failover group except `active` as standbys.
+
+        None unmarks all. No effect for other groups.
+        """
         for member in self._by_priority:
             waits_for = active.name if active is not None and member is not active else ""
             member.metrics.standby_reason = f"{waits_for} delivers in its place" if waits_for else ""
@@ -318,7 +359,11 @@ class SinkRunner:
     # --- commits
 
     def _flush(self, member: Member, partitions: Collection[int]) -> None:
-        """Make the events that a sink has of these partitions durable, and commit the channel."""
+        """Make the uncommitted events of these partitions durable, and commit the channel.
+
+        No effect without such events. A sink without a commit log flushes and commits all partitions. Raises the
+        errors of the sink, the dead letter store, the audit and the reader.
+        """
         due = {p: pending for p, pending in self.ranges.uncommitted().items() if p in partitions}
         if not due:
             return
@@ -336,6 +381,11 @@ class SinkRunner:
         member.retries.recovered()
 
     def _commit_each(self, delivery: Delivery, due: Collection[Range]) -> None:
+        """Commit the ranges in turn through the sink's commit log, then the offsets of the committed ones.
+
+        A range with a conflict is left out. Raises the first error, after the offsets of earlier ranges are
+        committed.
+        """
         committed: list[Range] = []
         try:
             for pending in due:
@@ -346,7 +396,10 @@ class SinkRunner:
                 self._delivered(delivery, committed)
 
     def _commit(self, delivery: Delivery, pending: Range) -> bool:
-        """Stage and commit one partition. Return False after a conflict, having resumed after the other owner."""
+        """Stage and commit one partition, and return True.
+
+        Return False after a conflict: the reader is then rewound to where the commit log of the other owner ends.
+        """
         try:
             staged = delivery.stage(pending)
             self.committer.prepare([staged], self, lambda: delivery.store_dead_letters(pending.assignment.partition))
@@ -364,11 +417,12 @@ class SinkRunner:
         return False
 
     def _delivered(self, delivery: Delivery, ranges: Collection[Range]) -> None:
-        """Record that these ranges are durable, and commit the channel."""
+        """Record that these ranges are durable, and commit their end offsets for the group. Raises Retry."""
         delivery.committed(ranges)
         self._store_offsets()
 
     def _store_offsets(self) -> None:
+        """Commit the kept offsets of committed ranges for the group. No effect without any. Raises Retry."""
         self.committer.store_offsets(self)
 
     # --- OffsetStore
@@ -377,14 +431,17 @@ class SinkRunner:
         """Do nothing, as brokers accept offsets of present members only."""
 
     def store(self, committed: Collection[Assignment]) -> None:
-        """Commit offsets as a member of the group."""
+        """Commit these offsets through the reader, as a member of the group. Raises Retry."""
         assert self.reader is not None
         self.reader.commit(committed)
 
     # --- RebalanceListener
 
     def assigned(self, committed: Sequence[Assignment]) -> Sequence[Assignment]:
-        """Resume the assigned partitions, by the sink's commit log if it has one."""
+        """Begin a range for each assigned partition, and return the assignments with the offsets to start at.
+
+        The sink's commit log decides the offset if there is one. Raises the errors of the sink.
+        """
         starts = []
         for assignment in committed:
             moved = None
@@ -397,7 +454,11 @@ class SinkRunner:
         return starts
 
     def revoked(self, partitions: set[int]) -> None:
-        """Deliver what was taken of these partitions while they are still assigned."""
+        """Deliver and commit what was taken of these partitions while they are still assigned, then drop them.
+
+        Errors do not leave this method: what is not committed is redelivered to the next assignee. After an error,
+        everything uncommitted of other partitions is redelivered as well.
+        """
         failure: BaseException | None = None
         member = self._current
         if member is not None:
@@ -410,7 +471,7 @@ class SinkRunner:
             self._handle_failure(member, failure)
 
     def lost(self, partitions: set[int]) -> None:
-        """Drop what is uncommitted of these partitions."""
+        """Drop the ranges of these partitions, with their uncommitted events, dead letters and offsets."""
         self.committer.forget(partitions)
         for member in self.members:
             member.delivery.lost(partitions)
@@ -418,6 +479,7 @@ class SinkRunner:
             del self.ranges[partition]
 
     def _resume(self, committed: Assignment) -> Assignment:
+        """Fence earlier owners of a partition, begin its range, and return the assignment to start at."""
         if self.committing is not None:
             self.members[0].delivery.lost({committed.partition})
         start = self.committer.resume(committed)

@@ -33,7 +33,10 @@ class SourceRunner(Worker):
         channels: Mapping[str, ChannelRunner],
         dead_letters: Mapping[str, DeadLetterStore],
     ) -> None:
-        """`dead_letters` are the stores for events that a channel can never take, by name of the channel."""
+        """`channels` are all channels of the agent by name, of which the source uses those in its configuration.
+
+        `dead_letters` are the stores for events that a channel can never take, by name of the channel.
+        """
         source: Source = spec.make()
         super().__init__(spec.path, source)
         self.source, self.spec = source, spec
@@ -59,13 +62,17 @@ class SourceRunner(Worker):
             interceptor.stopping = self.stopping
 
     def _restart_numbers(self) -> None:
-        """Restart batch numbers at 0. Call it while no batch is in flight."""
+        """Restart batch numbers at 0, with a new sequencer for each channel. Call it while no batch is in flight."""
         self._numbers = itertools.count()
         """Numbers of batches, in the order of the yields."""
         self._sequencers = {name: Sequencer() for name in self.channels}
 
     def work(self) -> None:
-        """Open the source, and deliver its batches until it ends."""
+        """Open the interceptors and the source, and deliver batches until the source ends or the agent gives up.
+
+        Before that, wait until all required channels take events, and up to `OPTIONAL_PUT_SECONDS` for each optional
+        one. Return at once if `stopping` is set meanwhile. Raises the errors of the source.
+        """
         self._restart_numbers()
         for interceptor in self.interceptors:
             interceptor.open()
@@ -86,7 +93,10 @@ class SourceRunner(Worker):
             self._deliver_in_flight(self.source.in_flight)
 
     def _batches(self) -> Iterator[Batch]:
-        """Yield the source's batches. Raises ContractViolation for anything else."""
+        """Yield the source's batches.
+
+        Raises ContractViolation for a result that is not iterable, or yields no Batch.
+        """
         batches: object = self.source.batches()
         if not isinstance(batches, Iterable):
             raise self._contract_violation(f"returns {batches!r:.60}", None)
@@ -96,6 +106,7 @@ class SourceRunner(Worker):
             yield batch
 
     def _contract_violation(self, what: str, frame: FrameType | None) -> ContractViolation:
+        """Return the error for a source whose `batches` does `what`, with the line of `frame` if there is one."""
         place = (frame.f_code.co_filename, frame.f_lineno) if frame is not None else None
         source = type(self.source)
         cls = describe_class(source, place) if place is not None else describe_method(source, "batches")
@@ -103,7 +114,10 @@ class SourceRunner(Worker):
         return ContractViolation(message)
 
     def close(self) -> None:
-        """Close the source, its interceptors, and the threads of puts into optional channels."""
+        """Close the source, its interceptors, and the threads of puts into optional channels.
+
+        Errors are only logged.
+        """
         super().close()
         for puts in self.optional.values():
             puts.close()
@@ -111,7 +125,10 @@ class SourceRunner(Worker):
             close_component(interceptor, self.log)
 
     def _deliver_in_flight(self, limit: int) -> None:
-        """Deliver up to `limit` batches at once, on threads that also call `stored`."""
+        """Deliver up to `limit` batches at once, on threads that also call the source's `stored` in order.
+
+        Blocks until the source ends, or a batch fails. Raises the first error of these threads.
+        """
         in_flight = InFlight(limit, self.path, self.deliver, self.source.stored)
         try:
             for batch in self._batches():
@@ -123,9 +140,11 @@ class SourceRunner(Worker):
             raise error
 
     def deliver(self, batch: Batch, number: int | None = None) -> bool:
-        """Store one batch in its required channels, with retries. Return False if the agent stops before.
+        """Store one batch in its channels, with retries until all required ones have it, and return True.
 
-        `number` is the position among the batches in flight; None appends the batch. Thread-safe.
+        Return False if the agent stops waiting before that. An empty batch returns True at once. `number` is the
+        position among the batches in flight; None is the next number. The caller calls the source's `stored`.
+        Thread-safe.
         """
         number = next(self._numbers) if number is None else number
         since = self._in_flight[number] = time.monotonic()
@@ -141,13 +160,16 @@ class SourceRunner(Worker):
             del self._in_flight[number]
 
     def _release(self, number: int, except_channels: Collection[str] = ()) -> None:
-        """Let later batches pass this one into all channels but these."""
+        """Let later batches pass the batch `number` into all channels except `except_channels`."""
         for name, sequencer in self._sequencers.items():
             if name not in except_channels:
                 sequencer.release(number)
 
     def why_not_stopped(self) -> str:
-        """Return the reason why a stopped source does not end; empty if it has ended, or waits for a channel."""
+        """Return the reason why a stopped source does not end: the call in which its own code blocks.
+
+        Empty if the source was not stopped, has ended, or waits for a channel with a batch in flight.
+        """
         if not (self.stopping.is_set() and self.thread.is_alive()) or self._in_flight:
             return ""
         who, what = describe_method(type(self.source), "batches"), current_call(self.thread)
@@ -157,14 +179,19 @@ class SourceRunner(Worker):
         )
 
     def is_refused(self) -> bool:
-        """Return True if batches are in flight and the latest put into a channel failed."""
+        """Return True if batches are in flight, and the latest attempt to intercept or put one has failed."""
         return bool(self._in_flight) and bool(self.metrics.last_error)
 
     def _oldest_seconds(self) -> float:
+        """Return the age in seconds of the oldest batch that is not stored yet; 0 if no batch is in flight."""
         oldest = min(self._in_flight.copy().values(), default=None)
         return 0.0 if oldest is None else round(time.monotonic() - oldest, 3)
 
     def _deliver(self, batch: Batch, number: int) -> bool:
+        """Intercept, store dead letters, route and put, each step repeated alone until it succeeds; then return True.
+
+        Return False after a failure if the agent stops waiting. A full disk is not waited for once the source stops.
+        """
         metrics = self.metrics
         metrics.add("EventReceivedCount", len(batch))
         metrics.add("AppendBatchReceivedCount")
@@ -209,16 +236,18 @@ class SourceRunner(Worker):
                     return False
 
     def _reject(self, dead_letters: list[DeadLetter], batch: Batch, reasons: Sequence[str]) -> None:
+        """Append a dead letter for each event of `batch` to `dead_letters`, with the reason at the same index."""
         dead_letters += [
             DeadLetter(self.path, None, event, reason) for event, reason in zip(batch, reasons, strict=True)
         ]
 
     def _dead_letter_store(self) -> DeadLetterStore:
-        """Return the store of the first required channel, or else of the first channel."""
+        """Return the dead letter store of the first required channel; without any, of the first optional channel."""
         required = [name for name in self.spec.channels if name in self.spec.selector.required()]
         return self.dead_letters[(required or self.spec.channels)[0]]
 
     def _route(self, batch: Batch) -> list[Routed]:
+        """Return the parts of a batch by channel, required channels first, and count events without a channel."""
         if not len(batch):
             return []
         if unrouted := self.selector.unrouted(batch):
@@ -226,6 +255,10 @@ class SourceRunner(Worker):
         return self.selector.route(batch)
 
     def _put(self, routed: Routed, number: int, pending: PendingPut) -> None:
+        """Put one part into its channel after all earlier batches are released there.
+
+        Raises the errors of required channels.
+        """
         sequencer = self._sequencers[routed.channel]
         sequencer.wait(number)
         try:
@@ -234,6 +267,11 @@ class SourceRunner(Worker):
             sequencer.release(number)
 
     def _put_into_channel(self, routed: Routed, pending: PendingPut, enqueued: Enqueued) -> None:
+        """Put one part into its channel.
+
+        An error of an optional channel only counts the events as dropped, and is logged once. Raises the errors of a
+        required channel.
+        """
         name, _, required = routed
         store = functools.partial(self._store, pending, self.channels[name], enqueued)
         if required:
@@ -258,11 +296,13 @@ class SourceRunner(Worker):
                 self.log.info("optional channel %s takes events again", name)
 
     def _count_dropped(self, pending: PendingPut) -> None:
+        """Count the events of a failed put into an optional channel that no store has."""
         put = pending if pending.overflow is None else pending.overflow
         lost = len(put.batch if put.result is None else put.result.rejected)
         self.metrics.add("OptionalEventDropCount", lost)
 
     def _store(self, pending: PendingPut, channel: ChannelRunner, enqueued: Enqueued) -> None:
+        """Complete a put, count routed and rejected events, and show the batch to the taps of the channel."""
         rejected = channel.complete(pending, self.dead_letters[channel.name], enqueued)
         if rejected:
             self.metrics.add("EventRejectedCount", rejected)

@@ -33,10 +33,10 @@ class Hangs(Retry):
 
 
 def start(spec: SinkSpec, channel: ChannelRunner, store: DeadLetterStore, member: str, hint: str) -> SinkRunner:
-    """Start the sink in draining mode, which flushes at once, and return its runner.
+    """Start the sink on `channel` in draining mode, which flushes at once, and return its runner.
 
-    From then on the first Ctrl-C raises KeyboardInterrupt, with a warning that ends with `hint`. The second one ends
-    the process.
+    `member` is the static member ID. `store` is for dead letters. On the main thread, the first Ctrl-C from then on
+    raises KeyboardInterrupt, with a warning that ends with `hint`. The second one ends the process.
     """
     sink = SinkRunner([spec], channel, store, member)
     sink.draining.set()
@@ -49,10 +49,10 @@ def start(spec: SinkSpec, channel: ChannelRunner, store: DeadLetterStore, member
 
 
 def wait(sink: SinkRunner, is_complete: Callable[[], bool], hint: str, interval: float = SINK_CHECK_SECONDS) -> None:
-    """Block until `is_complete` returns True, which is called every `interval` seconds.
+    """Block until `is_complete` returns True. It is called every `interval` seconds.
 
-    Raises Retry if the sink fails for `SINK_FAILURE_SECONDS`, and Hangs if one turn takes longer than `HANG_SECONDS`.
-    Both messages end with `hint`.
+    Raises Retry if the sink fails for `SINK_FAILURE_SECONDS` on end. Raises Hangs if one turn of the sink takes
+    longer than `HANG_SECONDS`. Both messages end with `hint`. Errors of `is_complete` are passed on.
     """
     deadline = time.monotonic() + SINK_FAILURE_SECONDS
     while not is_complete():
@@ -82,12 +82,15 @@ def _end_at_once(*_: object) -> NoReturn:
 
 
 def hangs(sink: SinkRunner) -> bool:
-    """Return True if the current turn of the sink takes longer than `HANG_SECONDS`."""
+    """Return True if the sink's thread is alive, and its current turn takes longer than `HANG_SECONDS`."""
     return sink.thread.is_alive() and time.monotonic() - sink.turn_started > HANG_SECONDS
 
 
 def stop(sink: SinkRunner) -> None:
-    """Have the sink deliver what it has taken, and wait for its end unless it hangs."""
+    """Have the sink deliver what it has taken, and block until its thread ends.
+
+    Gives up after `SINK_FAILURE_SECONDS`, or once the sink hangs, without an error.
+    """
     sink.stopping.set()
     deadline = time.monotonic() + SINK_FAILURE_SECONDS
     # Short joins: Python handles a Ctrl-C that comes just before a wait only after that wait.

@@ -68,7 +68,10 @@ WATCHDOG_SECONDS = 1.0
 
 
 def main() -> None:
-    """Run the job on standard input."""
+    """Read a pickled Job from standard input, run it until SIGTERM, and clean up.
+
+    The process ends by itself without a SparkContext, and when the agent ends.
+    """
     job: Job = pickle.load(sys.stdin.buffer)  # noqa: S301  # the agent's own
     try:
         _run(job)
@@ -77,6 +80,10 @@ def main() -> None:
 
 
 def _run(job: Job) -> None:
+    """Start Spark and a query for each sink, and block until all of them have stopped after SIGTERM.
+
+    Without a Spark session, report the reason, and exit with `NO_SPARK_EXIT_CODE`.
+    """
     log_to_stderr(record_filter=_is_own_record)
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
@@ -127,7 +134,7 @@ Running = dict[str, Query | Processing]
 
 
 def sink_of(running: Running, query: str) -> Query | Processing | None:
-    """Return the sink of a query, by the query's name; None if it has failed.
+    """Return the object in `running` whose query has the name `query`; None if its sink has failed.
 
     Spark reports progress late. Progress before a failure is no sign that the sink works again.
     """
@@ -147,17 +154,23 @@ class SparkWatchdog:
     """
 
     def __init__(self, spark: Any, gateway: Gateway, done: threading.Event, on_yarn: OnYarn | None = None) -> None:
-        """`done` is set before a regular end of Spark."""
+        """`done` is set before a regular end of Spark, from which on nothing is checked.
+
+        `on_yarn` is None without YARN.
+        """
         self.spark, self._gateway, self._done, self._on_yarn = spark, gateway, done, on_yarn
         self._lock = threading.Lock()
 
     def run(self) -> None:
-        """Call `check` periodically until `done` is set."""
+        """Call `check` every `WATCHDOG_SECONDS` until `done` is set."""
         while not self._done.wait(WATCHDOG_SECONDS):
             self.check()
 
     def check(self) -> None:
-        """Return if the SparkContext runs; otherwise end the process. Thread-safe."""
+        """Return if the SparkContext runs, or its regular end has begun. Thread-safe.
+
+        Otherwise report the reason to the agent, kill the JVM, and end this process with `NO_SPARK_EXIT_CODE`.
+        """
         with self._lock:
             reason = self._end_reason()
             if reason is None or self._done.is_set():
@@ -167,7 +180,10 @@ class SparkWatchdog:
             os._exit(NO_SPARK_EXIT_CODE)  # a regular exit would join threads that wait for Spark forever
 
     def _end_reason(self) -> str | None:
-        """Return the reason why the SparkContext has ended; None if it runs."""
+        """Return the reason why the SparkContext has ended; None if it runs.
+
+        Waits up to 5 s for the end of the JVM.
+        """
         try:
             stopped = self.spark.sparkContext._jsc.sc().isStopped()
         except Exception:  # noqa: BLE001  # py4j raises many kinds of errors
@@ -185,6 +201,7 @@ ARGUMENTS_PREFIX = "its arguments were: "
 
 
 def _supervise(watchdog: SparkWatchdog, sink: SinkJob, job: Job, running: Running, stopping: threading.Event) -> None:
+    """Run the query of one sink until `stopping` is set. After a failure, report it, wait, and run a new query."""
     retries = Retries(sink.sink.path)
     channel = sink.channel
     store = AlertingStore(dead_letter_store(job.agent, channel, channel.make(), job.options), report_rejected)
@@ -211,7 +228,11 @@ def _supervise(watchdog: SparkWatchdog, sink: SinkJob, job: Job, running: Runnin
 
 
 def failure_reason(failure: str, sink: SinkJob | None = None) -> str:
-    """Return the cause in an error text, in which Spark wraps a Python traceback in its own and in Java's."""
+    """Return the cause from an error text in which Spark wraps a Python traceback or a Java exception.
+
+    For errors with a known remedy, return the remedy. `sink` adds the line of its processor; without it, lost records
+    are not recognized. A text without a traceback or exception is shortened to its first three lines.
+    """
     if DATA_LOSS_MARK in failure and sink is not None:
         return _data_loss(sink)
     for message, hint in HINTS.items():
@@ -232,7 +253,10 @@ def failure_reason(failure: str, sink: SinkJob | None = None) -> str:
 
 
 def _location(traceback: str, sink: SinkJob | None) -> str:
-    """Return ` in fails (logins.py, line 70; …)`: the innermost frame in the modules of a processor."""
+    """Return ` in fails (logins.py, line 70; …)`, the innermost frame in a processor's modules.
+
+    Empty without such a frame, and for a sink that is no processor.
+    """
     if sink is None or not issubclass(sink.sink.cls, StreamingSink):
         return ""
     processor = sink.sink.make()
@@ -241,7 +265,7 @@ def _location(traceback: str, sink: SinkJob | None) -> str:
     frames = [
         frame
         for frame in _FRAME.findall(traceback)
-        if frame[0] == file or (processor.modules and frame[0].startswith(f"{processor.modules}/"))
+        if frame[0] == file or (processor.module_directory and frame[0].startswith(f"{processor.module_directory}/"))
     ]
     if not frames:
         return ""
@@ -250,7 +274,10 @@ def _location(traceback: str, sink: SinkJob | None) -> str:
 
 
 def _data_loss(sink: SinkJob) -> str:
-    """Return the error for lost records, in place of Spark's advice to set an option that users cannot set here."""
+    """Return the error for lost records, with the command that accepts the loss.
+
+    Spark's own text advises an option that users cannot set here.
+    """
     stream = sink.channel.make().kafka.stream(sink.sink.group)
     own = f", and name another {sink.sink.path}.checkpoint" if issubclass(sink.sink.cls, StreamingSink) else ""
     return (
@@ -261,7 +288,10 @@ def _data_loss(sink: SinkJob) -> str:
 
 
 def _stop_spark(spark: Any, gateway: Gateway) -> None:
-    """Stop Spark, for at most `SPARK_END_SECONDS`: a ResourceManager that is away would delay this for minutes."""
+    """Stop Spark and its JVM, but return after `SPARK_END_SECONDS` at the latest. Errors are ignored.
+
+    A ResourceManager that does not answer would delay this for minutes.
+    """
 
     def stop() -> None:
         with suppress(Exception), warnings.catch_warnings():  # py4j raises many kinds of errors without its JVM
@@ -274,6 +304,7 @@ def _stop_spark(spark: Any, gateway: Gateway) -> None:
 
 
 def _clean_up(job: Job) -> None:
+    """Kill the JVM and remove the scratch directory, with retries for 10 s, as Spark's workers may still write."""
     kill_gateway()
     if not job.directory:
         return
@@ -284,6 +315,7 @@ def _clean_up(job: Job) -> None:
 
 
 def _end_with_agent(job: Job, done: threading.Event) -> None:
+    """Block until the end of standard input, when the agent has ended; then clean up and exit at once."""
     while os.read(0, 4096):
         pass
     done.set()
@@ -306,13 +338,17 @@ def _end_while_starting(job: Job, on_yarn: OnYarn | None, stopping: threading.Ev
 
 
 def _report_shortage(job: Job, text: str) -> None:
+    """Log a text, and report it to the agent as the error of every sink."""
     log.warning("%s", text)
     for sink in job.sinks:
         report(sink.sink.name, {}, error=text)
 
 
 def _watch_executors(spark: Any, job: Job, done: threading.Event, on_yarn: OnYarn | None) -> None:
-    """Report a cluster that gives no executor, for which Spark itself waits forever and writes only to its log."""
+    """Report a cluster that gives no executor, until `done` is set. Spark itself would wait forever without a report.
+
+    `on_yarn` is the application on YARN, whose state names the shortage; None on a standalone cluster.
+    """
     tracker, since = spark.sparkContext._jsc.sc().statusTracker(), time.monotonic()
     memory = spark.sparkContext.getConf().get("spark.executor.memory", "1g")
     size, reported = f"{memory} (spark.conf.spark.executor.memory)", ""

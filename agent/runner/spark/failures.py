@@ -29,7 +29,10 @@ def core_message(failure: str) -> str:
 
 
 def checkpoint_error(failure: str, directory: str, sink: str) -> str:
-    """Return the error for a processor's checkpoint, with advice; empty if the failure has another cause."""
+    """Return the error for a checkpoint that is damaged or of other code, with advice; empty for other failures.
+
+    `failure` is Spark's error text, `directory` the checkpoint, and `sink` the path of the processor's sink.
+    """
     text = core_message(failure)
     advice = f"name another directory with {sink}.checkpoint, where it begins without state at the group's offsets"
     if _STATE.search(text):

@@ -49,7 +49,10 @@ class Gateway:
     log_start: int
 
     def why_ended(self, seconds: float = 0) -> str | None:
-        """Return a sentence on the end of the JVM; None if it still runs after `seconds`."""
+        """Wait up to `seconds` for the end of the JVM, and return a sentence on its exit code and latest error.
+
+        None if it still runs.
+        """
         try:
             code = self.process.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -59,16 +62,20 @@ class Gateway:
         return f"Spark's JVM {describe_exit(code)}{f': {error}{more}' if error else ''}; its log: {self.log_file}"
 
     def why_stopped(self) -> str:
-        """Return a sentence on the end of the SparkContext, which another process than the driver stopped."""
+        """Return a sentence on the end of the SparkContext, with the reason of the cluster manager, if any.
+
+        Call it for a SparkContext that another process than the driver has stopped.
+        """
         lines = [line for line in tail(self.log_file, self.log_start) if _REMOVED.search(line)]
         reason = f": {_REMOVED.split(lines[-1], maxsplit=1)[-1]}" if lines else ""
         return f"the SparkContext was stopped from outside{reason}; its log: {self.log_file}"
 
 
 def start_gateway(master: str, conf: Mapping[str, str], log_file: Path) -> Gateway:
-    """Start the JVM, and have PySpark connect to it. On Linux the JVM is killed when the calling thread ends.
+    """Start the JVM with the settings `conf`, have PySpark connect to it, and block until it accepts connections.
 
-    Raises Retry if the JVM does not start.
+    On Linux the JVM is killed when the calling thread ends. Raises Retry if the JVM ends, or does not start within
+    `JVM_START_SECONDS`.
     """
     home = Path(require("pyspark", "spark").__file__).resolve().parent
     settings = {"spark.master": master, **conf}
@@ -125,7 +132,7 @@ def describe_exit(code: int) -> str:
 
 
 def kill_gateway() -> None:
-    """Kill the JVM, if one was started, and wait for its end."""
+    """Kill the JVMs that this process has started, and block until they have ended. Idempotent."""
     for process in _started:
         process.kill()
         process.wait()
@@ -149,11 +156,15 @@ def _end_with(parent: int) -> None:
 
 
 def connector_jars() -> list[Path]:
-    """Return the jars of Spark's Kafka connector, and download them if needed."""
+    """Return the paths of the jars of Spark's Kafka connector, sorted. Missing ones are downloaded first."""
     return sorted(ensure("spark").glob("*.jar"))
 
 
 def _await_connection(gateway: Gateway, connection_file: Path) -> tuple[int, str]:
+    """Block until the JVM has written its connection file, and return port and secret.
+
+    Raises Retry if the JVM ends, or after `JVM_START_SECONDS`.
+    """
     deadline = time.monotonic() + JVM_START_SECONDS
     while not connection_file.exists():  # complete once it exists, as the JVM renames it
         if why := gateway.why_ended():

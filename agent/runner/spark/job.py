@@ -72,13 +72,13 @@ class Job:
 
     @property
     def modules(self) -> list[str]:
-        """Directories of the processors' modules."""
+        """Directories of the processors' modules, without duplicates."""
         sinks = [job.sink.make() for job in self._processors]
         return list(dict.fromkeys(sink.module_directory for sink in sinks if sink.module_directory))
 
     @property
     def keeps_checkpoints(self) -> bool:
-        """True if a later driver resumes from this driver's checkpoints, as with processors, whose state they are."""
+        """True if a sink is a processor, whose state is in its checkpoint, from which a later driver resumes."""
         return bool(self._processors)
 
     @property
@@ -108,12 +108,18 @@ class _Task:
     """
 
     def __init__(self, job: Job, sink: SinkJob, assignments: Mapping[int, Assignment], template: Assignment) -> None:
-        """`template` is the assignment of partitions that are added later, except for its partition number."""
+        """`assignments` are the known partitions of the group. `template` is for partitions that are added later.
+
+        The task replaces the partition number in `template`.
+        """
         self.agent, self.options, self.job = job.agent, job.options, sink
         self.assignments, self.template = dict(assignments), template
 
     def polled(self, batches: Iterator[Any], channel: KafkaBackedChannel) -> Iterator[PolledBatch]:
-        """Decode records into batches, and join small ones."""
+        """Yield the records, decoded into batches of events, each from one or several records. Columns are as above.
+
+        Records of partitions without an assignment get one from the template.
+        """
         for batch in batches:
             if not batch.num_rows:
                 continue
@@ -128,13 +134,17 @@ class PartitionTask(_Task):
     """Delivery of one partition's records to a sink on an executor: decode, intercept, write, and stage or flush."""
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Yield one Arrow batch with the pickled Result, or an empty one."""
+        """Yield one Arrow batch with one row, the pickled Result in column `result`, or no row without records."""
         result = self.run(batches)
         values = [pickle.dumps(result)] if result is not None else []
         yield pa.RecordBatch.from_arrays([pa.array(values, pa.binary())], ["result"])
 
     def run(self, batches: Iterator[Any]) -> Result | None:
-        """Deliver the records of one task, all of one partition, and return its result; None without records."""
+        """Deliver the records of one task, all of one partition, and return its result; None without records.
+
+        A sink with a commit log stages its events, which the driver commits. Any other sink has flushed them at the
+        return. Dead letters are in the result. Raises the errors of the sink.
+        """
         logging.basicConfig(level=logging.INFO)  # logs of components go into the executor's log
         spec = self.job.sink
         channel: KafkaBackedChannel = self.job.channel.make()
@@ -161,6 +171,7 @@ class PartitionTask(_Task):
 
 
 def _result(delivery: Delivery, pending: Range) -> Result:
+    """Flush a sink without a commit log, stage the range, and return it with counts and dead letters."""
     if delivery.committing is None:
         delivery.flush()
     staged = delivery.stage(pending)
@@ -176,12 +187,12 @@ class DictAccumulator:
         self.addInPlace = add
 
     def zero(self, value: object) -> dict[Any, Any]:
-        """Return the initial value."""
+        """Return the initial value, an empty dict."""
         return {}
 
 
 def sum_counts(first: InterceptorCounts, second: InterceptorCounts) -> InterceptorCounts:
-    """Return the sums of both counts, with the error of `second` if it has one."""
+    """Return the sums of both, by interceptor and count, with the error of `second`, or else that of `first`."""
     summed = dict(first)
     for name, (counts, error) in second.items():
         before, earlier_error = first.get(name, ({}, ""))
@@ -191,9 +202,10 @@ def sum_counts(first: InterceptorCounts, second: InterceptorCounts) -> Intercept
 
 
 def merge_events(first: MicroBatches, second: MicroBatches) -> MicroBatches:
-    """Return the numbers of both, limited to the latest `KEPT_MICRO_BATCHES` of each query.
+    """Return the numbers of both; for the same query, micro-batch and first record, the number of `second`.
 
-    A task that ran twice, and a topic that a join reads twice, count once.
+    A task that ran twice, and a topic that a join reads twice, thus count once. Only the latest `KEPT_MICRO_BATCHES`
+    micro-batches of each query are kept.
     """
     merged = dict(first)
     for key, events in second.items():
@@ -203,7 +215,7 @@ def merge_events(first: MicroBatches, second: MicroBatches) -> MicroBatches:
 
 
 def _micro_batch() -> tuple[str, int]:
-    """Return the query ID and the micro-batch of this task; an empty ID outside of a streaming query."""
+    """Return the query ID and the micro-batch number of this Spark task; "" and 0 outside of a streaming query."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -213,6 +225,7 @@ def _micro_batch() -> tuple[str, int]:
 
 
 def _interceptor_counts(interceptors: Iterable[Interceptor[Any]]) -> InterceptorCounts:
+    """Return counts and latest error of each interceptor by its name."""
     return {
         interceptor.name: (_counts(interceptor.metrics), interceptor.metrics.last_error)
         for interceptor in interceptors
@@ -220,6 +233,7 @@ def _interceptor_counts(interceptors: Iterable[Interceptor[Any]]) -> Interceptor
 
 
 def _counts(metrics: Metrics) -> dict[str, float]:
+    """Return the counters of these metrics, without their gauges."""
     gauges = metrics.gauges()
     return {name: count for name, count in metrics.snapshot().items() if name not in gauges}
 
@@ -239,17 +253,20 @@ class EventsTask(_Task):
         *,
         keep_dead_letters: bool,
     ) -> None:
-        """Callbacks are called by a task that succeeds.
+        """Keep the callbacks of a task: `count` for interceptors, `rejected` for error groups, `made` for events.
 
-        `count` gets the counts of interceptors, `rejected` the error groups of dead letters, and `made` the numbers
-        of events.
+        `rejected` is called at each stored dead letter, `count` and `made` once at the end of the task.
+        `keep_dead_letters` False drops dead letters, as for a preview.
         """
         super().__init__(job, sink, assignments, template)
         self.count, self.rejected, self.made = count, rejected, made
         self.keep_dead_letters = keep_dead_letters
 
     def __call__(self, batches: Iterator[Any]) -> Iterator[Any]:
-        """Yield events as Arrow batches, with the columns of `flafka.plugins.dataframe.EVENTS`."""
+        """Yield the events of the records as Arrow batches, with the columns of `flafka.plugins.dataframe.EVENTS`.
+
+        Dead letters are stored at once. Raises Conflict if the topic was recreated, and the errors of interceptors.
+        """
         logging.basicConfig(level=logging.INFO)
         channel: KafkaBackedChannel = self.job.channel.make()
         store = AlertingStore(

@@ -10,7 +10,7 @@ from flafka.agent.web import fetch_page
 
 
 def fetch_master_status(host: str, port: int) -> dict[str, Any] | None:
-    """Return the JSON of a master's web page; None without an answer."""
+    """Return the JSON of a master's web page; None if no JSON comes."""
     try:
         status: dict[str, Any] = json.loads(fetch_page(host, port, "/json/")[1])
     except ValueError:
@@ -19,7 +19,7 @@ def fetch_master_status(host: str, port: int) -> dict[str, Any] | None:
 
 
 def fetch_master_version(host: str, port: int) -> str | None:
-    """Return the version of Spark that a master's web page shows; None without an answer."""
+    """Return the version of Spark that a master's web page shows; None if no such page comes."""
     text = fetch_page(host, port, "/")[1].decode(errors="replace")
     match = re.search(r'class="version[^"]*">\s*(\d+\.\d+\.[^<\s]+)', text)
     return match[1] if match else None

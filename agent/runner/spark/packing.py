@@ -41,10 +41,11 @@ _in_use: list[BinaryIO] = []
 
 
 def pack(directories: Iterable[str]) -> list[tuple[Path, str]]:
-    """Return the archives, with the names of their unpacked directories.
+    """Return the two archives for executors, each with the name of the directory for its content there.
 
     `directories` have modules besides those on Python's path. Archives are cached in the user's cache directory,
-    under a hash of their files. Raises FlafkaError if the cache cannot be written.
+    under a hash of their files, and locked until this process ends. Raises FlafkaError if the cache cannot be
+    written.
     """
     libraries, code = importable_files([*directories, *sys.path])
     try:
@@ -57,7 +58,11 @@ def pack(directories: Iterable[str]) -> list[tuple[Path, str]]:
 
 
 def importable_files(path: Iterable[str]) -> tuple[Files, Files]:
-    """Return the files of installed packages, and of other modules, on a path; without Python's standard library."""
+    """Return the files of installed packages and the files of other modules on `path`, each by name in its archive.
+
+    Python's standard library, and packages that the cluster has, are left out. Plugins of editable installations are
+    included.
+    """
     libraries: Files = {}
     code: Files = {}
     standard = tuple(Path(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib"))
@@ -79,11 +84,12 @@ def importable_files(path: Iterable[str]) -> tuple[Files, Files]:
 
 
 def _entries(directory: Path) -> list[Path]:
+    """Return the entries of a directory, sorted; empty if there is no such directory."""
     return sorted(directory.iterdir()) if directory.is_dir() else []
 
 
 def _add(files: Files, entries: Iterable[Path]) -> None:
-    """Add the files of these entries. Of two packages of one name, the first one counts, as for Python."""
+    """Add the files of these entries to `files`. Of two packages of one name, the first one counts, as for Python."""
     known = {name.partition("/")[0] for name in files}
     for entry in entries:
         # A namespace package has no __init__.py, and may have parts in several directories.
@@ -93,6 +99,7 @@ def _add(files: Files, entries: Iterable[Path]) -> None:
 
 
 def _walk(entry: Path) -> Iterator[Path]:
+    """Yield the files in an entry, recursively and sorted, without caches and hidden files."""
     if entry.name == "__pycache__" or (entry.name.startswith(".")):
         return
     if entry.is_dir():
@@ -126,7 +133,7 @@ def _archive(kind: str, files: Files) -> Path:
 
 
 def _evict(directory: Path, kind: str) -> None:
-    """Delete the least recently used archives of a kind, and incomplete ones of killed drivers."""
+    """Delete archives of a kind except the `KEPT_ARCHIVES` latest used and locked ones, and incomplete archives."""
     by_use = sorted(directory.glob(f"{kind}-*.tar.gz"), key=lambda file: file.stat().st_mtime, reverse=True)
     for old in (*by_use[KEPT_ARCHIVES:], *directory.glob("*.part")):
         with old.open("rb") as file:

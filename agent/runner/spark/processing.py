@@ -86,7 +86,11 @@ class Processing:
         """Number of events that were reported as delivered."""
 
     def run(self, spark: Any, stopping: threading.Event) -> None:
-        """Run the queries until `stopping` is set. Raises the error that ended a query."""
+        """Run a query for each output until `stopping` is set and each query is idle.
+
+        Raises the error that ended a query, or FlafkaError for a checkpoint that is damaged or belongs to another
+        pipeline.
+        """
         queries: list[Any] = []
         directory = ""
         try:
@@ -123,9 +127,10 @@ class Processing:
     def preview(
         self, spark: Any, rows: int, samples: Sequence[Event] | None = None, *, as_json: bool = False
     ) -> None:
-        """Run the processor once over all events of the channel, or over samples instead.
+        """Run the processor once over all present events of the channel, or over `samples`, and print its rows.
 
-        Prints up to `rows` rows of each output, as tables or as one JSON object per row. Stores nothing.
+        Prints up to `rows` rows of each micro-batch of an output, as tables or as one JSON object per row. Stores no
+        offsets, no dead letters and no state.
         """
         if samples is not None:
             self._show(self._sampled(spark, samples), rows, as_json)
@@ -137,12 +142,14 @@ class Processing:
             self.channel.close()
 
     def _show(self, events: Any, rows: int, as_json: bool) -> None:
+        """Run the processor once over all `events`, and print up to `rows` rows of each micro-batch of an output."""
         show = _show_json if as_json else _show
         for name, frame in self.sink.frames(events).items():
             writer = frame.writeStream.foreachBatch(lambda batch, _, n=name: show(n, batch, rows))
             _start_preview(writer.trigger(availableNow=True)).awaitTermination()
 
     def _sampled(self, spark: Any, samples: Sequence[Event]) -> Any:
+        """Return `samples`, after the sink's interceptors, as a streaming DataFrame."""
         with open_interceptors(self.job.sink.interceptors) as interceptors:
             batch = intercept(Batch.of(samples), interceptors)
         directory = Path(self.agent.directory, "events")
@@ -150,7 +157,11 @@ class Processing:
         return stream_of(spark, directory)
 
     def events(self, spark: Any, *, preview: bool = False) -> tuple[Any, KafkaStream]:
-        """Return the channel as a streaming DataFrame, from the group's offsets on; for a preview, from the start."""
+        """Return the channel's events as a streaming DataFrame, and its topic.
+
+        The events begin at the group's committed offsets; for a preview, at the first record, and without dead
+        letters.
+        """
         stream = self.channel.kafka.stream(self.job.sink.group)
         committed = self.channel.kafka.committed(self.job.sink.group)
         self.assignments = {one.partition: one for one in committed}
@@ -184,7 +195,10 @@ class Processing:
                     raise FlafkaError(f"name another {self.job.sink.path}.checkpoint, and reset its group: {error}")
 
     def _warn_late(self) -> None:
-        """Warn of removed records in partitions where neither the group nor a checkpoint has an offset."""
+        """Log a warning for partitions whose first records were removed before any query has read them.
+
+        These have neither a committed offset of the group nor an offset in a checkpoint.
+        """
         oldest, known = self.channel.kafka.beginning_offsets(), set[int]().union(*self._ends.values())
         for partition, committed in self.assignments.items():
             start = oldest.get(partition, 0)
@@ -192,11 +206,11 @@ class Processing:
                 log.warning("%s", missing_offset_warning(committed.with_offset(start)))
 
     def _at(self, ends: Offsets) -> list[Assignment]:
-        """Return the assignments of known partitions at these offsets."""
+        """Return assignments with these offsets, for the partitions in `ends` that the group knows."""
         return [self.assignments[p].with_offset(end) for p, end in ends.items() if p in self.assignments]
 
     def on_progress(self, progress: Any) -> None:
-        """Report the gauges, and commit the offsets up to which all queries have read."""
+        """Report gauges and newly delivered events, and commit the offsets that all outputs' queries have reached."""
         name = progress.name.removeprefix(f"{self.job.sink.path}.")
         self._ends[name], self._gauges[name] = end_offsets_of(progress), gauges_of(progress, {})
         counts = {"BatchCompleteCount": 1} if progress.numInputRows else {}
@@ -217,6 +231,10 @@ class Processing:
         return self._delivered - before
 
     def _store_offsets(self) -> None:
+        """Commit the least of the outputs' offsets for each partition that all outputs have read.
+
+        Errors are only logged.
+        """
         if not self._ends or not all(self._ends.values()):
             return
         common = set.intersection(*(set(ends) for ends in self._ends.values()))
@@ -226,13 +244,16 @@ class Processing:
             log_failure(log, logging.INFO, str(e), e)  # queries resume from their checkpoints, not from offsets
 
     def on_idle(self, query: str) -> None:
-        """Report a lag of 0 for one of the queries, as there are no new records."""
+        """Report a lag of 0 for the output of `query`, as there are no new records, and commit the offsets again."""
         self._gauges.setdefault(query.removeprefix(f"{self.job.sink.path}."), {})["Lag"] = 0
         self._report({})
         self._store_offsets()  # again, as an agent that was killed may not have committed them
 
     def _report(self, counts: Mapping[str, float]) -> None:
-        """Report sums or maxima of the gauges of all queries; the lag only once all queries have one."""
+        """Report counts, the gauges of all queries, and new dead letters to the agent.
+
+        Gauges are sums; lag and duration are maxima. The lag is reported only once all queries have one.
+        """
         gauges: dict[str, float] = {}
         for gauges_of_query in self._gauges.values():
             for gauge, value in gauges_of_query.items():
@@ -246,14 +267,14 @@ class Processing:
         report(self.job.sink.name, counts, gauges, interceptors=self._new_interceptor_counts())
 
     def _new_error_groups(self) -> ErrorGroups:
-        """Return the error groups of dead letters since the last call."""
+        """Return the error groups of dead letters that executors have stored since the last call."""
         before = self._reported_groups
         self._reported_groups = dict(self._rejected.value if self._rejected is not None else {})
         new = {key: (why, n - before.get(key, ("", 0))[1]) for key, (why, n) in self._reported_groups.items()}
         return {key: (why, events) for key, (why, events) in new.items() if events}
 
     def _new_interceptor_counts(self) -> InterceptorCounts:
-        """Return the counts of interceptors since the last call."""
+        """Return counts and latest error of each interceptor on executors; counts since the last call."""
         before = self._reported_counts
         self._reported_counts = dict(self._counted.value if self._counted is not None else {})
         return {
@@ -262,7 +283,10 @@ class Processing:
         }
 
     def _checkpoint(self, spark: Any) -> str:
-        """Return the checkpoint directory. Raises FlafkaError if it belongs to another pipeline."""
+        """Return the checkpoint directory, and make this pipeline the owner of a new one.
+
+        Raises FlafkaError if it belongs to another pipeline or another configuration file.
+        """
         path = self.job.sink.path
         own = Path(self.agent.log_file).with_name(f"{path}.checkpoint")
         directory = self.sink.checkpoint or str(own)
@@ -320,7 +344,7 @@ OUTPUTS = Role(
 
 
 def create_missing_topics(stream: KafkaStream, topics: Iterable[str], partitions: int, replication: int) -> None:
-    """Create missing topics on the brokers of a channel. Raises Retry if that fails."""
+    """Create the missing ones of these topics on the brokers of `stream`. Raises Retry if that fails."""
     admin = new_admin(OUTPUTS, stream_client(stream))
     try:
         existing = admin.list_topics(timeout=REQUEST_SECONDS).topics
@@ -338,9 +362,10 @@ def create_missing_topics(stream: KafkaStream, topics: Iterable[str], partitions
 
 
 def wait_for_end(queries: list[Any], stopping: threading.Event) -> None:
-    """Block until a query has ended.
+    """Block until one query has ended by itself, or all were stopped. Raises the error of a query that failed.
 
-    Once `stopping` is set, stop each query when it is idle: they may never be idle all at once.
+    Once `stopping` is set, stop each query when it is idle: they may never be idle all at once. Raises Retry if the
+    clock was set back.
     """
     clock = ClockMonitor()
     while queries and not any(query.awaitTermination(0.2) for query in queries):
@@ -360,7 +385,10 @@ def latest_batch(spark: Any, directory: str) -> int:
 
 
 def finished_offsets(spark: Any, directory: str) -> Offsets:
-    """Return the offsets up to which a checkpoint's query has finished micro-batches; empty without a checkpoint."""
+    """Return the offsets up to which a checkpoint's query has finished micro-batches; empty without a checkpoint.
+
+    Raises FlafkaError for a damaged entry.
+    """
     latest = latest_batch(spark, f"{directory}/commits")
     if latest < 0:
         return {}
@@ -375,7 +403,10 @@ def finished_offsets(spark: Any, directory: str) -> Offsets:
 
 
 def checkpoint_owner(spark: Any, directory: str, owner: Mapping[str, str]) -> dict[str, str]:
-    """Return the owner of a checkpoint on a Hadoop file system; make `owner` the owner of a new checkpoint."""
+    """Return the owner that a checkpoint on a Hadoop file system has, as it was written; empty if it has none.
+
+    A directory without other files becomes a checkpoint of `owner`, which is then returned.
+    """
     file = spark._jvm.org.apache.hadoop.fs.Path(directory, OWNER_FILE)
     files = file.getFileSystem(spark._jsc.hadoopConfiguration())
     if files.exists(file):
@@ -396,7 +427,7 @@ def checkpoint_owner(spark: Any, directory: str, owner: Mapping[str, str]) -> di
 
 
 def _start_preview(writer: Any) -> Any:
-    """Start a query in update mode, which also shows open windows; joins support only append mode."""
+    """Start a query in update mode, which also shows open windows, and return it; else in append mode."""
     from pyspark.errors import AnalysisException
 
     try:
@@ -406,11 +437,13 @@ def _start_preview(writer: Any) -> Any:
 
 
 def _show_json(name: str, batch: Any, rows: int) -> None:
+    """Print up to `rows` rows of a micro-batch, each as one line of JSON with the name of the output."""
     for (text,) in batch.selectExpr("to_json(struct(*))").take(rows):
         print(json.dumps({"output": name, "row": json.loads(text)}, ensure_ascii=False))
 
 
 def _show(name: str, batch: Any, rows: int) -> None:
+    """Print the name of an output and up to `rows` rows of its micro-batch as a table; nothing for an empty one."""
     if not batch.isEmpty():
         print(f"{name}:")
         batch.show(rows, truncate=False)

@@ -23,26 +23,31 @@ def report(
     error: str | None = None,
     interceptors: Mapping[str, tuple[Mapping[str, float], str]] | None = None,
 ) -> None:
-    """Report on a sink to the agent: counts to add, gauges to set, an error, and the same of interceptors."""
+    """Report on a sink to the agent: `counts` are added to its metrics, and `gauges` are set.
+
+    `sink` is the name of the sink. An `error` of None clears the sink's error. `interceptors` has counts to add and
+    the latest error by name of an interceptor. Never raises for an agent that has ended.
+    """
     _send(sink=sink, counts=counts, gauges=gauges or {}, error=error, interceptors=interceptors or {})
 
 
 def report_rejected(path: str, causes: ErrorGroups) -> None:
-    """Report the error groups of new dead letters of a sink to the agent."""
+    """Report error groups of new dead letters to the agent. `path` is that of the sink."""
     _send(path=path, rejected=[(cause, reason, events) for cause, (reason, events) in causes.items()])
 
 
 def report_application(shown: Mapping[str, str]) -> None:
-    """Report the ID and the web page of the application on a cluster to the agent."""
+    """Report ID and web page of the application on a cluster to the agent."""
     _send(application=dict(shown))
 
 
 def report_end(reason: str) -> None:
-    """Report to the agent why this driver ends by itself."""
+    """Report to the agent the reason why this driver ends by itself."""
     _send(end=reason)
 
 
 def _send(**report: object) -> None:
+    """Print one line of JSON to the agent. If the agent has ended, further output is dropped."""
     try:
         print(f"{json.dumps(report)}\n", end="", flush=True)  # one write, as several threads send
     except BrokenPipeError:  # the agent has ended; without a valid stdout, Python's own exit would fail as well
@@ -52,7 +57,8 @@ def _send(**report: object) -> None:
 def gauges_of(progress: Any, delivered: Mapping[int, int]) -> dict[str, float]:
     """Return the gauges of a micro-batch, from Spark's `StreamingQueryProgress`.
 
-    `delivered` are next offsets that are known from commits; Spark's own end offsets are used for other partitions.
+    `delivered` are next offsets by partition that are known from commits; the larger of these and Spark's own end
+    offset counts. The lag, in records, is missing if Spark has not read the end offsets.
     """
     rate = progress.processedRowsPerSecond  # NaN or infinite for a duration of 0
     gauges: dict[str, float] = {
@@ -69,12 +75,15 @@ def gauges_of(progress: Any, delivered: Mapping[int, int]) -> dict[str, float]:
 
 
 def end_offsets_of(progress: Any) -> Offsets:
-    """Return the offsets up to which a query has read; the least if it reads a topic several times, as in a join."""
+    """Return the offsets up to which a query has read, exclusive, by partition.
+
+    For a topic that the query reads several times, as in a join, the least offset counts.
+    """
     return _least(source.endOffset for source in progress.sources)
 
 
 def latest_offsets_of(progress: Any) -> Offsets:
-    """Return the end offsets of the topic that the query has seen; empty if it did not request them."""
+    """Return the end offsets of the topic that the query has seen; empty if the query did not request them."""
     return _least(source.latestOffset for source in progress.sources)
 
 
@@ -87,6 +96,7 @@ def end_offsets_of_log(text: str) -> Offsets:
 
 
 def _least(sources: Iterable[str]) -> Offsets:
+    """Return the smallest offset of each partition in these JSON texts of Spark."""
     ends: Offsets = {}
     for source in sources:
         for partition, end in _offsets(source).items():
@@ -97,7 +107,8 @@ def _least(sources: Iterable[str]) -> Offsets:
 def progress_listener(log: logging.Logger, sink_of: Callable[[str], Any]) -> Any:
     """Return a `StreamingQueryListener` that calls `on_progress` and `on_idle` of sinks, and logs micro-batches.
 
-    `sink_of` returns the sink of a query by the query's name. An idle query has read all records.
+    `sink_of` returns the sink of a query by the query's name; None to ignore the query. An idle query has read all
+    records.
     """
     from pyspark.sql.streaming.listener import StreamingQueryListener
 
@@ -112,7 +123,7 @@ def progress_listener(log: logging.Logger, sink_of: Callable[[str], Any]) -> Any
             self.names[event.id] = event.name
 
         def onQueryIdle(self, event: Any) -> None:
-            """Report an idle query."""
+            """Call `on_idle` of the query's sink with the query's name."""
             name = self.names.get(event.id, "")
             if (sink := sink_of(name)) is not None:
                 sink.on_idle(name)
@@ -121,7 +132,7 @@ def progress_listener(log: logging.Logger, sink_of: Callable[[str], Any]) -> Any
             """Do nothing, as the query's own thread handles its end."""
 
         def onQueryProgress(self, event: Any) -> None:
-            """Report and log a finished micro-batch."""
+            """Call `on_progress` of the query's sink, and log the micro-batch at DEBUG. Errors are logged."""
             progress = event.progress
             try:
                 if (sink := sink_of(progress.name)) is not None:
@@ -135,6 +146,7 @@ def progress_listener(log: logging.Logger, sink_of: Callable[[str], Any]) -> Any
 
 
 def _line(progress: Any) -> str:
+    """Return the log line of a finished micro-batch: number, records, duration, rate and state."""
     gauges = gauges_of(progress, {})
     text = f"batch {progress.batchId}: {progress.numInputRows} records in {gauges[BATCH.name]:.0f} ms"
     text += f" ({gauges['RecordsPerSecond']:.0f}/s)"
@@ -157,9 +169,9 @@ def _lag(source: Any, delivered: Mapping[int, int]) -> int | None:
 
 
 def _offsets(text: str) -> Offsets:
-    """Parse Spark's `{"topic": {"0": 17}}` into offsets by partition.
+    """Return offsets by partition from Spark's JSON `{"topic": {"0": 17}}`.
 
-    Unknown offsets are "None" in Spark. Streams other than topics have another form, and no offsets here.
+    Empty for "None", Spark's unknown offsets, and for streams other than topics, whose JSON has another form.
     """
     topics = json.loads(text) if text not in (None, "None") else {}
     by_topic = topics.values() if isinstance(topics, dict) else ()

@@ -56,7 +56,10 @@ class Query:
     """Streaming query of one sink. Only this object commits, on threads of the driver."""
 
     def __init__(self, job: Job, sink: SinkJob, rejections: Rejections, move: CommitLogMove) -> None:
-        """`rejections` and `move` are shared by all consecutive queries of this sink."""
+        """Make sink and channel, which stay closed until `run`.
+
+        `rejections` and `move` are shared by all consecutive queries of this sink.
+        """
         self.agent, self.job, self.options = job, sink, job.options
         self.rejections, self._move = rejections, move
         self.sink: Sink = sink.sink.make()
@@ -74,7 +77,11 @@ class Query:
         self._stopping, self._micro_batch_ended = threading.Event(), threading.Event()
 
     def run(self, spark: Any, stopping: threading.Event) -> None:
-        """Run the query until `stopping` is set. Raises the error that ended the query."""
+        """Run the query until `stopping` is set and the current micro-batch has ended.
+
+        Raises the error that ended the query, or Retry if the clock was set back. If records are lost or the topic
+        was recreated, raises that error instead of Spark's.
+        """
         directory = tempfile.mkdtemp(prefix="flafka-checkpoint-")
         self._stopping = stopping
         try:
@@ -113,6 +120,11 @@ class Query:
             shutil.rmtree(directory, ignore_errors=True)
 
     def _resume(self) -> None:
+        """Fence earlier owners, and set `assignments` to the offsets at which the query starts.
+
+        Their generations are committed for the group. Raises the channel's errors about these offsets, and the sink's
+        errors.
+        """
         for refusal in self.channel.kafka.blocking_errors(self.job.sink.group, {}):
             raise refusal
         if self.committing is not None:
@@ -135,9 +147,10 @@ class Query:
         self._check_records()
 
     def _oldest(self, assignment: Assignment) -> Assignment:
-        """Return an assignment without an offset at the present first record of its partition.
+        """Return an assignment without an offset at the first record that its partition has now.
 
-        Spark's own start, the first record at its first read, would hide records that retention removes until then.
+        Log a warning if retention has removed earlier records. Spark's own start, the first record at its first read,
+        would hide records that retention removes until then.
         """
         start = assignment.with_offset(self._low_watermarks.get(assignment.partition, 0))
         if start.next_offset:
@@ -146,9 +159,11 @@ class Query:
 
     @cached_property
     def _low_watermarks(self) -> Mapping[int, int]:
+        """Offset of the first record of each partition, read once."""
         return self.channel.kafka.beginning_offsets()
 
     def _start(self, spark: Any, checkpoint: str) -> Any:
+        """Start Spark's query, with its checkpoint in the directory `checkpoint`, and return its `StreamingQuery`."""
         stream = self.channel.kafka.stream(self.job.sink.group)
         records = read_topic(spark, stream, self.next_offsets(), max_records(self.channel, self.options))
         template = next(iter(self.assignments.values())).replace(epoch=0)
@@ -204,20 +219,26 @@ class Query:
         self._refuse(self._refusals([*self.assignments.values()]))
 
     def _refusals(self, starts: Collection[Assignment]) -> Sequence[FlafkaError]:
-        """Return the errors of the channel for these offsets. Raises the errors of `_check_ownership`."""
+        """Return the errors of the channel that make these offsets unreadable.
+
+        Raises the errors of `_check_ownership`.
+        """
         refusals = self.channel.kafka.blocking_errors(self.job.sink.group, starts)
         self._check_ownership()
         return refusals
 
     def _refuse(self, refusals: Iterable[FlafkaError]) -> None:
-        """Store the first of these errors with the group's offset, and raise it."""
+        """Store the first of these errors with the group's offset, and raise it. Return if there is none."""
         for error in refusals:
             with suppress(Retry, Conflict):  # the next query finds the error again
                 self.channel.kafka.store_error(error)
             raise error
 
     def _topic_recreated(self, assignment: Assignment) -> str:
-        """Return the error text for a topic that was recreated. The first call counts the lost records."""
+        """Return the error text for a topic that was recreated, with the number of lost records if it is known.
+
+        The first call reports that number to the agent.
+        """
         expected = self.next_offsets()
         known = {p: end for p, end in self._latest.items() if p in expected}
         lost = sum(max(0, end - expected[p]) for p, end in known.items())
@@ -227,25 +248,26 @@ class Query:
         return recreated_error(assignment, lost, len(self.assignments) - len(known))
 
     def next_offsets(self) -> Mapping[int, int]:
-        """Return the next offset of each partition. Thread-safe."""
+        """Return the next offset to deliver of each partition, which is 0 if it is not known. Thread-safe."""
         # A copy first: the committing thread may add a partition meanwhile.
         return {one.partition: one.next_offset or 0 for one in [*self.assignments.values()]}
 
     def on_progress(self, progress: Any) -> None:
-        """Report the gauges of a finished micro-batch."""
+        """Report the gauges of a finished micro-batch, such as its lag, to the agent."""
         self._latest |= latest_offsets_of(progress)
         report(self.job.sink.name, {}, gauges_of(progress, self.next_offsets()))
 
     def on_idle(self, _: str) -> None:
-        """Report a lag of 0, as there are no new records."""
+        """Store offsets that could not be stored before, and report a lag of 0, as there are no new records."""
         with suppress(Conflict):  # the periodic check of `run` finds it
             self._store_offsets()
         report(self.job.sink.name, {}, {"Lag": 0})
 
     def _commit(self, frame: Any, _: int) -> None:
-        """Commit one micro-batch, partition by partition, then the group's offsets.
+        """Commit one micro-batch, partition by partition, then the group's offsets. `frame` has pickled results.
 
-        Events of a sink without a commit log are visible since the flush on an executor.
+        Events of a sink without a commit log are visible since the flush on an executor. Raises Conflict if another
+        owner has committed, and FlafkaError if records were delivered twice.
         """
         results: list[Result] = [pickle.loads(row.result) for row in frame.collect()]  # noqa: S301  # from own executors
         self._refuse_new_partitions(results)
@@ -269,13 +291,19 @@ class Query:
             self._micro_batch_ended.set()
 
     def _refuse_new_partitions(self, results: Iterable[Result]) -> None:
-        """Raise Retry for partitions that were added, which a sink with a commit log has to resume first."""
+        """Raise Retry if results are of partitions that the sink's commit log has not resumed yet.
+
+        The restarted query resumes them. A sink without a commit log needs no resume.
+        """
         added = {result.staged.receipt.assignment.partition for result in results} - self.assignments.keys()
         if added and self.committing is not None:
             raise Retry(f"{self.job.sink.path}: partitions {sorted(added)} are new: restarting the query")
 
     def _store_dead_letters(self, results: Sequence[Result]) -> None:
-        """Store the dead letters of a micro-batch. Raises Retry if too many events were rejected."""
+        """Store the dead letters of a micro-batch, and report their number.
+
+        Raises Retry if too many events were rejected, or the store does not take them.
+        """
         self.rejections.start_over()
         self.rejections.add_offered(sum(result.offered for result in results))
         self.rejections.add(dead_letter for result in results for dead_letter in result.dead_letters)
@@ -283,10 +311,11 @@ class Query:
             report(self.job.sink.name, {"EventRejectedCount": rejected})
 
     def _store_offsets(self) -> None:
-        """Store the offsets of committed ranges, including earlier ones that could not be stored.
+        """Store the offsets of committed ranges, including earlier ones.
 
-        Deliveries do not depend on stored offsets while this process lives. A group that still has members, as after
-        an agent was killed, gets its offsets later.
+        Retry is only logged, and a later call repeats it. Deliveries do not depend on stored offsets while this
+        process lives. A group that still has members, as after an agent was killed, gets its offsets later. Raises
+        Conflict if the group was reset.
         """
         with self._lock:
             try:
@@ -297,18 +326,21 @@ class Query:
     # --- OffsetStore
 
     def verify(self, staged: Sequence[StagedRange]) -> None:
-        """Check group and topic before a commit; for sinks without a commit log, the topic alone."""
+        """Raise Conflict if the group was reset or the topic recreated, before a commit.
+
+        For sinks without a commit log, only the topic is checked.
+        """
         if self.committing is not None:
             self._check_ownership()
         else:
             self.channel.kafka.confirm_topic_id(staged[0].receipt.assignment)
 
     def store(self, committed: Collection[Assignment]) -> None:
-        """Commit offsets without membership in the group."""
+        """Commit these offsets without membership in the group. Raises Retry while it has members, and Conflict."""
         self.channel.kafka.commit_offsets(committed)
 
     def _own_counts(self) -> Counter[str]:
-        """Return the counts of the sink on the driver since the previous call."""
+        """Return the counts of the sink's instance on the driver, such as commits, since the previous call."""
         now = Counter(self.committing.metrics.snapshot() if self.committing is not None else {})
         new, self._counted = now - self._counted, now
         return new
@@ -324,24 +356,27 @@ class ClockMonitor:
         self._offset = time.time() - time.monotonic()
 
     def check(self) -> None:
-        """Raise Retry if the clock was set back, as a restarted query goes by the new time."""
+        """Raise Retry if the clock was set back by more than `SET_BACK_SECONDS` since the creation of this object.
+
+        A restarted query goes by the new time.
+        """
         if (back := self._offset - (time.time() - time.monotonic())) > SET_BACK_SECONDS:
             raise Retry(f"the machine's clock was set back by {back:.0f} s: the query is restarted")
 
 
 def max_records(channel: KafkaBackedChannel, options: AgentOptions) -> str:
-    """Return the maximum number of records in a micro-batch, as text.
+    """Return the maximum number of records in a micro-batch, as text: the option `spark_max_records`, or a default.
 
-    The maximum bounds throughput, too: records of one event each need a larger maximum than records of thousands.
+    The default is smaller for a channel with a batch of events in each record: the maximum bounds throughput, too.
     """
     return str(options.spark_max_records or (20_000 if channel.holds_batches else 500_000))
 
 
 def read_topic(spark: Any, stream: KafkaStream, starts: Mapping[int, int | None], most: str) -> Any:
-    """Return a channel's records as a streaming DataFrame.
+    """Return a channel's records as a streaming DataFrame, without records of aborted transactions.
 
-    `starts` has offsets by partition; None is the earliest one. `most` is the maximum number of records in a
-    micro-batch. Columns: partition, offset, timestamp in milliseconds, key, value, headers.
+    `starts` has inclusive offsets by partition; None is the earliest one. `most` is the maximum number of records in
+    a micro-batch. Columns: partition, offset, timestamp in milliseconds, key, value, headers.
     """
     earliest = -2
     offsets = {str(p): earliest if offset is None else offset for p, offset in starts.items()}

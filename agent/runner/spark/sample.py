@@ -17,7 +17,7 @@ from flafka.plugins.dataframe import EVENTS, to_arrow
 
 
 def read_samples(file: Path) -> list[Event]:
-    """Read a file with one event per line; empty lines are skipped.
+    """Return the events of a file with one event per line. Empty lines are skipped.
 
     A line is the body, unless it is a JSON object with exactly `body` and `headers`. Raises FlafkaError if the file
     cannot be read, or has no event.
@@ -33,6 +33,7 @@ def read_samples(file: Path) -> list[Event]:
 
 
 def _event(line: bytes) -> Event:
+    """Return the event of one line: a JSON object with exactly `body` and `headers`, or else the body itself."""
     try:
         parsed = json.loads(line)
     except ValueError:
@@ -48,7 +49,11 @@ def _event(line: bytes) -> Event:
 
 
 def write_micro_batch(directory: Path, topic: str, number: int, events: Sequence[Event]) -> None:
-    """Write the events of one micro-batch into a directory for `stream_of`, which reads lower numbers first."""
+    """Write the events of one micro-batch as a file, for `stream_of`, which reads lower numbers first.
+
+    The time of an event is its header `timestamp`, in ms, or else the present time. `topic` is part of its event ID.
+    The directory is created if it is missing.
+    """
     now = int(time.time() * 1000)
     texts = [event.headers.get("timestamp", "") for event in events]
     timestamps = [int(text) if text.isdigit() else now for text in texts]
@@ -60,5 +65,8 @@ def write_micro_batch(directory: Path, topic: str, number: int, events: Sequence
 
 
 def stream_of(spark: Any, directory: Path) -> Any:
-    """Return the micro-batches of a directory as a streaming DataFrame, with the columns of a channel's events."""
+    """Return the files of a directory as a streaming DataFrame with the columns `EVENTS`.
+
+    Each file is a micro-batch, the oldest first.
+    """
     return spark.readStream.schema(EVENTS).option("maxFilesPerTrigger", 1).parquet(str(directory))

@@ -19,7 +19,11 @@ _END_SECONDS = 10.0
 
 @contextmanager
 def scratch_directory() -> Iterator[str]:
-    """Create a scratch directory for the block, and first remove the directories of killed agents."""
+    """Create a scratch directory for the block, yield its path, and remove it once no process uses it.
+
+    Directories of killed agents are removed first. The removal waits up to 10 s for processes that hold
+    `lock_scratch_directory`.
+    """
     for owner in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*/{_OWNER}"):
         if _is_abandoned(owner):
             shutil.rmtree(owner.parent, ignore_errors=True)
@@ -38,9 +42,9 @@ def scratch_directory() -> Iterator[str]:
 
 @contextmanager
 def lock_scratch_directory() -> Iterator[list[int]]:
-    """Lock the scratch directory of this process, and yield the file descriptors for a child process that uses it.
+    """Hold a shared lock on the scratch directory of this process, and yield the file descriptors that hold it.
 
-    Without a scratch directory, the list is empty.
+    A child process that inherits these keeps the directory. The list is empty without a scratch directory.
     """
     owner = Path(tempfile.gettempdir(), _OWNER)
     if not (owner.parent.name.startswith(_PREFIX) and owner.exists()):

@@ -41,11 +41,12 @@ def start_session(
     *,
     keeps_checkpoints: bool = True,
 ) -> tuple[Any, Gateway]:
-    """Start the session and its JVM, which ends with this process, and return both.
+    """Start a JVM and its Spark session, and return the session and the JVM. Both end with this process.
 
-    `modules` are directories whose modules executors can import, too. `on_yarn` is the agent's application on YARN.
-    `keeps_checkpoints` is False if no query resumes from a checkpoint. Raises Retry if no master answers, or the JVM
-    ends.
+    `name` is the agent's name. `modules` are directories whose modules executors can import, too. `on_yarn` is the
+    agent's application on YARN; None makes one if the master is YARN. `keeps_checkpoints` is False if no query
+    resumes from a checkpoint. Environment variables of this process change. Raises Retry if no master answers, or the
+    JVM ends.
     """
     master, own = options.spark_master, options.spark_conf
     if master == YARN and on_yarn is None:
@@ -103,7 +104,7 @@ def start_session(
 
 
 def hadoop_jvm() -> Any:
-    """Return py4j's view of the gateway's JVM, before there is a session."""
+    """Return py4j's view of the JVM that `start_gateway` has started, before there is a session."""
     from pyspark import SparkContext
 
     SparkContext._ensure_initialized()
@@ -126,7 +127,10 @@ def _silence_accumulators() -> None:
 
 
 def _driver_address(master: str) -> dict[str, str]:
-    """Return the settings for the driver's address: the local address toward the master, which executors reach."""
+    """Return Spark's settings for the driver's address: the local address toward the master.
+
+    Executors can reach it. Empty for an unknown kind of master. Raises Retry if no master answers.
+    """
     if is_local_master(master):
         address = "127.0.0.1"
     elif addresses := parse_master_addresses(master):
@@ -139,7 +143,7 @@ def _driver_address(master: str) -> dict[str, str]:
 
 
 def stop_session(spark: Any, gateway: Gateway) -> None:
-    """Stop the session, and end its JVM."""
+    """Stop the session, and end its JVM, which is killed after `JVM_STOP_SECONDS`. Blocks until it has ended."""
     spark.stop()
     assert gateway.process.stdin is not None
     gateway.process.stdin.close()

@@ -31,7 +31,10 @@ class SparkRunner:
     """Runner of all sinks with `runner = spark`, in one driver process."""
 
     def __init__(self, spec: AgentSpec, sinks: list[SinkSpec], rejected: Callable[[str, ErrorGroups], None]) -> None:
-        """`rejected` is called with a sink's path and the error groups of its new dead letters."""
+        """`sinks` are the sinks on Spark.
+
+        `rejected` is called with a sink's path and error groups of new dead letters.
+        """
         self._rejected = rejected
         self.metrics = {sink.name: Metrics() for sink in sinks}
         self.interceptors = {
@@ -55,15 +58,21 @@ class SparkRunner:
         self._thread = threading.Thread(target=self._run, name="spark", daemon=True)
 
     def start(self) -> None:
-        """Start the supervising thread."""
+        """Start the supervising thread, which starts the driver.
+
+        Raises RuntimeError if the system refuses a thread for 5 s.
+        """
         start_thread(self._thread)
 
     def running(self) -> bool:
-        """Return True if a driver runs, or may be started."""
+        """Return True if the supervising thread runs: a driver runs, or is about to be started again."""
         return self._thread.is_alive()
 
     def stop(self, seconds: float) -> bool:
-        """Finish the current micro-batch and end the driver. Kill it after `seconds`, and return False then."""
+        """End the driver after its current micro-batch, block until it has ended, and return True.
+
+        Kill it after `seconds`, and return False then; no events are lost.
+        """
         self._stopping.set()
         process = self.process
         if process is not None and process.poll() is None:
@@ -78,6 +87,7 @@ class SparkRunner:
         return True
 
     def _run(self) -> None:
+        """Run a driver, and another one after a wait whenever one has ended, until `stop`."""
         retries = Retries("spark", *self.metrics.values())  # a failure of the driver is one of every sink
         while not self._stopping.is_set():
             self._end_reason, cause = "", None
@@ -104,6 +114,7 @@ class SparkRunner:
                 metrics.add("DriverRestartCount")
 
     def _run_driver(self, directory: str) -> int:
+        """Start a driver with the scratch directory, handle its reports until it ends, and return its exit code."""
         process = self.process = subprocess.Popen(
             [sys.executable, "-m", "flafka.agent.runner.spark.driver"],
             stdin=subprocess.PIPE,
@@ -127,6 +138,10 @@ class SparkRunner:
         return process.wait()
 
     def _handle_report(self, line: bytes) -> None:
+        """Add the counts and set the gauges and errors of one line of JSON from the driver.
+
+        Other lines are logged.
+        """
         try:
             report = json.loads(line)
             if "end" in report:

@@ -21,9 +21,10 @@ PYTHON = "{}.{}".format(*sys.version_info)
 
 
 def describe_versions(options: AgentOptions, *, connect: bool = False) -> str:
-    """Return text such as `Spark 4.2.1, Java 17 and Python 3.11 on local[2]`; with `connect`, also YARN's version.
+    """Return text such as `Spark 4.2.1, Java 17 and Python 3.11 on local[2]`, with what executors need.
 
-    Call it only if `version_problems` finds none.
+    With `connect`, also YARN's version, which the ResourceManager is asked for. Call it only if `version_problems`
+    yields none.
     """
     master = options.spark_master
     text = f"Spark {_pyspark()}, Java {find_java().version} and Python {PYTHON} on {master}"
@@ -36,7 +37,10 @@ def describe_versions(options: AgentOptions, *, connect: bool = False) -> str:
 
 
 def version_problems(options: AgentOptions) -> Iterator[str]:
-    """Find problems that keep the agent's Spark from running, without a connection."""
+    """Yield the problems that keep the agent's Spark from running, without a connection to a cluster.
+
+    These are missing or incompatible versions of pyspark, connector, Java and Python, and files of YARN.
+    """
     spark = _pyspark()
     if spark is None:
         yield "runner = spark needs pyspark: pip install 'flafka[spark]'"
@@ -63,9 +67,10 @@ def version_problems(options: AgentOptions) -> Iterator[str]:
 
 
 def master_problems(options: AgentOptions, known_pages: Mapping[tuple[str, int], int] | None = None) -> Iterator[str]:
-    """Find problems that keep the agent's Spark from running on YARN or a standalone cluster, which it connects to.
+    """Connect to YARN or the master of a standalone cluster, and yield what keeps the agent's Spark from running.
 
-    `known_pages` has ports of masters' web pages by address, for those that are neither configured nor 8080.
+    A ConnectivityWarning is yielded for a state that may pass. `known_pages` has the ports of masters' web pages by
+    address, for ports that are neither configured nor 8080. Empty for a local master.
     """
     if options.spark_master == YARN:
         yield from yarn_problems(options)
@@ -93,6 +98,7 @@ def master_problems(options: AgentOptions, known_pages: Mapping[tuple[str, int],
 
 
 def _pyspark() -> str | None:
+    """Return the version of the installed pyspark; None without pyspark."""
     try:
         return importlib.metadata.version("pyspark")
     except importlib.metadata.PackageNotFoundError:
@@ -100,4 +106,5 @@ def _pyspark() -> str | None:
 
 
 def _minor(version: str) -> list[str]:
+    """Return the first two numbers of a version."""
     return version.split(".")[:2]

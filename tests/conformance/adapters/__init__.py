@@ -4,7 +4,7 @@ One module a suite, named by the suite file (`bucket_path.json` → `adapters/bu
 for each `op` of that file:
 
     def op_bucket_path(input: dict[str, Any]) -> Any:
-        return {"path": ...}        # compares equal to the case's `expected`
+        return {"path": ...}        # Compares equal to the case's `expected`.
 
 - The op's name is the case's `op`; a case without one uses the suite's name (`netcat_wire` → `op_netcat_wire`).
 - `input` is the case's own `input` (a copy: it may be changed). Files named in it lie under `adapters.cases()`.

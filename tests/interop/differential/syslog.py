@@ -269,7 +269,7 @@ class Syslog(Operation):
         if "\xef\xbf\xbd" not in theirs[1]:
             return "", ours
         text = ours[1].encode("latin-1").decode("utf-8", "replace").encode().decode("latin-1")
-        return "bytes that are not UTF-8 become U+FFFD in what could be read", [ours[0], text]
+        return "bytes that are not UTF-8 become U+FFFD in a well-formed message", [ours[0], text]
 
     def settings(self, draw: random.Random) -> Settings:
         udp = sometimes(draw, 0.4)
