@@ -15,7 +15,11 @@ from bench.frame.syslog import Lines, by_flume, by_rsyslog, by_syslog_ng, ours, 
 
 
 def run(bench: Bench) -> None:
-    """Measure both formats."""
+    """Measure the intake of syslog lines over TCP into a Kafka channel, beside other programs.
+
+    In the channel's format `arrow`, the peers are rsyslog, syslog-ng and a bare producer. In the format `flume`, they
+    are Flume, and Flume with a tuned producer.
+    """
 
     def topic(name: str) -> Topic:
         return Topic(bench.kafka.bootstrap_servers, f"intake-{name}")

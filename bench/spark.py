@@ -100,7 +100,12 @@ class _Deliveries:
         return once
 
     def ours(self, root: str, form: str) -> Iterator[None]:
-        """Deliver by the sink on Spark, as the driver of an agent runs it."""
+        """Deliver the stored events by the sink on Spark, as the driver of an agent runs it, in three steps.
+
+        The generator yields before the query starts, and again once all events are committed. Then it stops the
+        query. `root` is the directory on HDFS, and `form` a key of `FORMS`. Raises AssertionError if the query ends
+        early.
+        """
         topic = self.stored.topic(ARROW)
         text = CONFIGURATION.format(
             servers=topic.servers,

@@ -198,9 +198,11 @@ def _plan(
     committed: "Mapping[TopicPartition, OffsetAndMetadata]",
     ids: "Mapping[TopicPartition, str]",
 ) -> list[_PartitionReset]:
-    """Return the new offset and epoch of each partition. Raises ClickException for an offset outside of a partition.
+    """Return the planned reset of each partition in `keys`: its new offset, and a later fencing epoch.
 
-    `committed` has the group's offsets, and `ids` the topic IDs, by partition.
+    `target` is an offset, a time, `earliest`, `latest` or `current`. After the last record, a time selects the end.
+    `committed` has the offsets of the group `name`, and `ids` the topic IDs, by partition. Raises ClickException for
+    an offset outside of a partition, and for `current` if the group has no offset in the present topic.
     """
     from kafka.admin import OffsetSpec
 

@@ -87,7 +87,10 @@ def format_milliseconds(milliseconds: float) -> str:
 
 
 def format_seconds(seconds: float | None) -> str:
-    """Return a duration in up to seven characters: `12 s`, `12 min`, `3.5 h`, `2.0 d`; `-` for None."""
+    """Return a duration as text: `12 s`, `12 min`, `3.5 h`, and from 48 hours on `2.0 d`; `-` for None.
+
+    Texts below `1,000.0 d` have up to seven characters.
+    """
     if seconds is None:
         return "-"
     for size, minimum, unit in ((86400, 172800, "d"), (3600, 3600, "h"), (60, 60, "min")):

@@ -303,9 +303,10 @@ class FileChannel(Channel[FileChannelConfig]):
                 segment.damaged = True  # so that an operator can inspect it
 
     def _write_checkpoint(self, committed: Mapping[int, Assignment], oldest: int, *, clean: bool = False) -> None:
-        """Write the checkpoint; `oldest` is the number of the first undelivered entry.
+        """Write the checkpoint: committed offsets by partition, and paths of the segments from entry `oldest` on.
 
-        With `clean`, it has the counts of undelivered events, by which the next open finds losses. Raises OSError.
+        `oldest` is the number of the first undelivered entry. With `clean`, at a clean stop, each path has the number
+        of its undelivered events, by which the next open finds losses. Raises OSError.
         """
         checkpoint = self._checkpoint
         if segments := self._log.needed_segments(oldest):

@@ -461,8 +461,12 @@ class HdfsSink(CommittingSink[HdfsConfig]):
     ) -> tuple[HdfsCommitLog, Assignment]:
         """Fence the log `old`; return the log of the next epoch, in `state`, and the assignment where it begins.
 
-        Nothing is fenced unless a rename in `state` succeeds. Raises Retry if that fails, or if another owner is
-        faster.
+        It begins at the greater of `next_offset`, None if unknown, and the end of `old`. If files of the last commit
+        have vanished, and `next_offset` is before its end, it begins at the first record of that commit. The caller
+        has to begin the returned log. Earlier logs in the directory of `old` are fenced as well.
+
+        A trial rename in `state` comes first; if it fails, nothing is fenced. Raises Retry if HDFS fails, or if
+        another owner has fenced `old` for another log. Raises FlafkaError for a damaged manifest.
         """
         assert self._hdfs is not None
         epoch = next_epoch(old.assignment.generation.epoch)

@@ -71,9 +71,10 @@ class FileContent:
         return self._file.tell() if self._file is not None else 0
 
     def read(self, size: int) -> bytes:
-        """Return the next `size` bytes, or fewer at the end.
+        """Return the next `size` bytes, or fewer at the end or before damaged data; empty only at the end.
 
-        Raises SkipFile where the file has changed or cannot be uncompressed, OSError where it cannot be read.
+        Raises SkipFile where damaged compressed data come next. Raises it as well, instead of returning fewer bytes,
+        if the file has changed since it was opened. Raises OSError where the file cannot be read.
         """
         data = self._read_compressed(size) if self.is_compressed else self._read_plain(size)
         if len(data) < size:

@@ -22,7 +22,7 @@ INTAKE = [
     "KafkaChannel.put_in_order",
     "DeliveryReports._report",
 ]
-DELIVERY = ["KafkaReader.received", "Delivery.write", "HdfsSink.write", "HdfsSink.stage", "HdfsSink.commit"]
+DELIVERY = ["KafkaReader.on_messages", "Delivery.write", "HdfsSink.write", "HdfsSink.stage", "HdfsSink.commit"]
 SOURCE = '''\
 """A module."""
 
