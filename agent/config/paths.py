@@ -55,7 +55,11 @@ def absolute_paths(
 
 
 def _is_path_option(option: Option, name: str) -> bool:
-    """Return True if the property `name` is this option, or begins with its prefix, and has a path as its value."""
+    """Return True if the property `name` belongs to the option, and its value is a path by the option's declaration.
+
+    An option that is a prefix has all properties that begin with it. If its `path` is not `flume`, only those that
+    end in `.path` have paths as values.
+    """
     if option.path and option.is_prefix:
         return name.startswith(option.name) and (option.path == "flume" or name.endswith(".path"))
     return bool(option.path) and option.name == name

@@ -419,9 +419,9 @@ class KafkaReader(ConsumerThread, Reader):
         return watermarks(self.consumer, TopicPartition(self._assignment.topic, partition), REQUEST_SECONDS)
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
-        """Have the owner deliver the taken records of the partitions, then drop all that was fetched.
+        """Have the owner deliver and commit the taken records of the partitions, then drop their waiting records.
 
-        Waits for up to `REBALANCE_SECONDS`.
+        Waits for the owner for up to `REBALANCE_SECONDS`. Other partitions keep their records.
         """
         numbers = {tp.partition for tp in partitions}
         self._call_owner(lambda: self._owner.revoked(numbers))

@@ -330,9 +330,10 @@ class ChannelProducer:
             raise Retry(f"channel {self.name}: {self._explain(e)}") from e
 
     def _produce_batches(self, batch: Batch, rows: Sequence[int], delivery: DeliveryReports) -> dict[int, str]:
-        """Produce records of many events each, in the format `arrow`; return rejected rows with reasons.
+        """Produce the batch as records of many events each, in the format `arrow`; return rejected rows with reasons.
 
-        `rows` are the row numbers of `batch` in the put. Raises Retry.
+        `rows` has, for each row of `batch`, its row number in the put; the returned keys are such numbers. A row is
+        rejected if a record of its event alone is larger than the topic accepts. Raises Retry.
         """
         rejected: dict[int, str] = {}
         config = self._config

@@ -191,10 +191,10 @@ class RecordsLost(FlafkaError):
 
 
 def out_of_range_error(assignment: Assignment, low: int, high: int) -> FlafkaError | None:
-    """Return the error, with its remedy, for a next offset that the brokers do not have; None if they have it.
+    """Return the error for an assignment whose next offset the brokers do not have; None if it is in range.
 
-    The partition has records from `low`, inclusive, to `high`, exclusive; an offset equal to `high` is in range. For
-    a replay the error is a Retry, after which the replay continues.
+    Offsets from `low` to `high`, the watermarks of the partition, are in range, both included. For a replay the error
+    is a Retry, after which the replay continues with the records that are left. Any other error names its remedy.
     """
     partition, offset = assignment.topic_partition, assignment.next_offset or 0
     if offset < low and assignment.replay:

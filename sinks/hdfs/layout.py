@@ -104,7 +104,10 @@ def upload_directory(state: str, assignment: Assignment) -> str:
 
 
 def stage_directory(state: str, assignment: Assignment, start: int, id: str) -> str:
-    """Return the directory of the uploads of one stage, which may be deleted once a commit ends after `start`."""
+    """Return the directory of the uploads of one stage, whose range of offsets begins with `start`.
+
+    Once the commit log ends at a larger offset, the directory may be deleted, unless it has the last commit's mark.
+    """
     return posixpath.join(upload_directory(state, assignment), f"{start:020d}-{id}")
 
 

@@ -147,10 +147,10 @@ class Query:
         self._check_records()
 
     def _oldest(self, assignment: Assignment) -> Assignment:
-        """Return an assignment without an offset at the first record that its partition has now.
+        """Return the assignment with its next offset set to the first record that the partition has now.
 
-        Log a warning if retention has removed earlier records. Spark's own start, the first record at its first read,
-        would hide records that retention removes until then.
+        The given assignment has no offset. Log a warning if retention has removed earlier records. Spark's own start,
+        the first record at its first read, would hide records that retention removes until then.
         """
         start = assignment.with_offset(self._low_watermarks.get(assignment.partition, 0))
         if start.next_offset:

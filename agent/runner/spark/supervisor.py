@@ -138,9 +138,10 @@ class SparkRunner:
         return process.wait()
 
     def _handle_report(self, line: bytes) -> None:
-        """Add the counts and set the gauges and errors of one line of JSON from the driver.
+        """Handle one line from the driver: a report in JSON, or else a line for the log.
 
-        Other lines are logged.
+        A report of a sink has counts to add, and gauges and errors to set, or error groups of new dead letters. Other
+        reports have the driver's application, or the reason of its end.
         """
         try:
             report = json.loads(line)
