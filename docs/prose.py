@@ -5,8 +5,7 @@
 - A constant that is a duration or a size has its unit in its name: `STOP_SECONDS`, `MAX_BATCH_BYTES`. Its docstring
   or its use decides: `sleep(STOP_SECONDS)`, `timeout=…`, `time.monotonic() + …`, `recv(READ_BYTES)`.
 
-Only a reader sees whether a text says what is needed. `docs/prose-unfinished.txt` names the files that are not held
-to these rules yet. It only shrinks: a file without findings has to leave it.
+Only a reader sees whether a text says what is needed.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-UNFINISHED = ROOT / "docs/prose-unfinished.txt"
 PRODUCT = ("agent", "plugins", "sources", "channels", "interceptors", "sinks", "flafka")
 DIRECTORIES = (*PRODUCT, "bench", "docs", "conf", "tests")
 SCRIPTS = ("dev",)
@@ -199,22 +197,11 @@ def files() -> list[Path]:
 
 
 def main() -> int:
-    """Print the findings; return 1 for findings in finished files, and for finished files in the list.
-
-    With `--shorten`, take such files out of the list. With `--all`, print also the findings in unfinished files.
-    """
+    """Print the findings; return 1 if there are any."""
     assert len(EXCEPTIONS) <= MAX_EXCEPTIONS, f"at most {MAX_EXCEPTIONS} exceptions"
-    listed = {*UNFINISHED.read_text().split()}
-    faulty = {str(path.relative_to(ROOT)): lines for path in files() if (lines := [*findings(path)])}
-    done = listed - faulty.keys()
-    if "--shorten" in sys.argv:
-        UNFINISHED.write_text("".join(f"{name}\n" for name in sorted(listed - done)))
-        return 0
-    for name in faulty if "--all" in sys.argv else faulty.keys() - listed:
-        print("\n".join(faulty[name]))
-    for name in sorted(done):
-        print(f"{name} is done: take it out of docs/{UNFINISHED.name} (python docs/prose.py --shorten)")
-    return int(bool(done or faulty.keys() - listed))
+    lines = [line for path in files() for line in findings(path)]
+    print("\n".join(lines), end="\n" * bool(lines))
+    return int(bool(lines))
 
 
 if __name__ == "__main__":
