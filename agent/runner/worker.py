@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from abc import ABC, abstractmethod
 from typing import Any
 
 from flafka.agent.runner.retries import Retries, describe_error
@@ -13,7 +14,7 @@ from flafka.plugins.storage import least_free_bytes
 from flafka.plugins.threads import start_thread
 
 
-class Worker:
+class Worker(ABC):
     """One component on one thread. Subclasses implement `work`.
 
     A failure closes the component, and `work` is retried. Failures never reach other components.
@@ -52,12 +53,12 @@ class Worker:
         """Start the thread. Raises RuntimeError if the system refuses a thread for 5 s."""
         start_thread(self.thread)
 
+    @abstractmethod
     def work(self) -> None:
         """Open the component and use it until `stopping` is set.
 
         An exception is a failure, after which `run` calls it again.
         """
-        raise NotImplementedError
 
     def close(self) -> None:
         """Close the component. An error is only logged. May be called for a component that is not open."""

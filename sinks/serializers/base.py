@@ -81,7 +81,7 @@ class Serializer(ABC):
         return None
 
 
-class BlockWriter(FileWriter):
+class BlockWriter(FileWriter, ABC):
     """Writer of a file of blocks, which have at least `size` bytes before encoding."""
 
     def __init__(self, size: int) -> None:
@@ -111,9 +111,9 @@ class BlockWriter(FileWriter):
         self._ends.clear()
         self.buffered_bytes = 0
 
+    @abstractmethod
     def block(self, records: Serialized) -> bytes:
         """Return the encoding of the records as one block."""
-        raise NotImplementedError
 
 
 # --- columns of bytes
