@@ -200,8 +200,11 @@ class RunningAgent:
             raise self._error(f"the agent ended with {self.process.poll()} before {what}")
 
     def wait_until_healthy(self) -> None:
-        """Block until no component fails. Raises ServiceError."""
-        self.until(lambda: not self.failing(), "the agent to be healthy")
+        """Block until every channel and source has been open, and no component fails. Raises ServiceError.
+
+        `/healthz` alone answers 200 already before sources listen.
+        """
+        self.until(lambda: self.get("/readyz")[0] == 200 and not self.failing(), "the agent to be healthy")
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
         """Send a signal, block until the process has ended, and return its exit code. Raises ServiceError."""
