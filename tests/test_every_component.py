@@ -65,7 +65,7 @@ def morphline(cls: type[Any], directory: Path) -> None:
     interceptor(CARD, morphlineFile=str(file))(cls, directory)
 
 
-def syslog(kind: socket.SocketKind, port: str = "port", **others: str) -> Check:
+def syslog(kind: socket.SocketKind, port: str = "port", **options: str) -> Check:
     def check(cls: type[Any], _: Path) -> None:
         with socket.socket(socket.AF_INET, kind) as taken:
             taken.bind(("127.0.0.1", 0))
@@ -73,7 +73,7 @@ def syslog(kind: socket.SocketKind, port: str = "port", **others: str) -> Check:
                 taken.listen()
             conformance.check_source(
                 cls,
-                {"host": "127.0.0.1", port: "0", "keepFields": "none", **others},
+                {"host": "127.0.0.1", port: "0", "keepFields": "none", **options},
                 send,
                 failing={"host": "127.0.0.1", port: str(taken.getsockname()[1])},
             )

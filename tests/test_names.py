@@ -2,33 +2,33 @@
 
 import ast
 from collections import defaultdict
-from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("agent", "plugins", "sources", "channels", "interceptors", "sinks")
 
 
-def modules() -> Iterator[tuple[Path, ast.Module]]:
-    for package in PACKAGES:
-        for file in (ROOT / package).rglob("*.py"):
-            yield file.relative_to(ROOT), ast.parse(file.read_text())
+@cache
+def modules() -> list[tuple[Path, ast.Module]]:
+    files = [file for package in PACKAGES for file in (ROOT / package).rglob("*.py")]
+    return [(file.relative_to(ROOT), ast.parse(file.read_text())) for file in files]
 
 
 def test_no_two_classes_have_one_name() -> None:
-    found: dict[str, list[str]] = defaultdict(list)
+    definitions: dict[str, list[str]] = defaultdict(list)
     for file, tree in modules():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
-                found[node.name].append(f"{file}:{node.lineno}")
-    assert {name: files for name, files in found.items() if len(files) > 1} == {}
+                definitions[node.name].append(f"{file}:{node.lineno}")
+    assert {name: files for name, files in definitions.items() if len(files) > 1} == {}
 
 
 def test_no_two_times_have_one_name() -> None:
-    found: dict[str, list[str]] = defaultdict(list)
+    definitions: dict[str, list[str]] = defaultdict(list)
     for file, tree in modules():
         for node in tree.body:
             for name in node.targets if isinstance(node, ast.Assign) else ():
                 if isinstance(name, ast.Name) and name.id.endswith("SECONDS"):
-                    found[name.id].append(f"{file}:{node.lineno}")
-    assert {name: files for name, files in found.items() if len(files) > 1} == {}
+                    definitions[name.id].append(f"{file}:{node.lineno}")
+    assert {name: files for name, files in definitions.items() if len(files) > 1} == {}

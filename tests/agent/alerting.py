@@ -29,60 +29,60 @@ def rules() -> dict[str, str]:
 
 def hold_minutes() -> dict[str, int]:
     """Return for each alert the minutes for which its expression has to hold."""
-    found = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
-    return {rule["alert"]: int(rule.get("for", "0m").removesuffix("m")) for rule in found}
+    alerting_rules = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+    return {rule["alert"]: int(rule.get("for", "0m").removesuffix("m")) for rule in alerting_rules}
 
 
 def series(scraped: str | None) -> Scrape:
     """Return the series of one scrape, or of a failed one."""
-    found: dict[str, Vector] = {"up": {frozenset({("job", "flafka")}): float(scraped is not None)}}
+    vectors: dict[str, Vector] = {"up": {frozenset({("job", "flafka")}): float(scraped is not None)}}
     for family in text_string_to_metric_families(scraped or ""):
         for sample in family.samples:
-            found.setdefault(sample.name, {})[frozenset(sample.labels.items())] = sample.value
-    return found
+            vectors.setdefault(sample.name, {})[frozenset(sample.labels.items())] = sample.value
+    return vectors
 
 
 def firing(before: Scrape, after: Scrape) -> dict[str, set[str]]:
     """Return for each firing alert its components, once it has lasted long enough."""
-    found = {}
+    components = {}
     for alert, expression in rules().items():
         result = _evaluated(promql.parse(expression), before, after)
         assert isinstance(result, dict), expression
         if result:
-            found[alert] = {dict(labels).get("name", "") for labels in result}
-    return found
+            components[alert] = {dict(labels).get("name", "") for labels in result}
+    return components
 
 
 def names(expression: str) -> set[str]:
     """Return the metrics of an expression."""
-    found: set[str] = set()
+    metrics: set[str] = set()
 
-    def visit(one: Any) -> bool:
-        selector = one.vector_selector if isinstance(one, promql.MatrixSelector) else one
+    def visit(node: Any) -> bool:
+        selector = node.vector_selector if isinstance(node, promql.MatrixSelector) else node
         if isinstance(selector, promql.VectorSelector):
-            found.add(selector.name)
+            metrics.add(selector.name)
         return True
 
     promql.walk(promql.parse(expression), visit)
-    return found
+    return metrics
 
 
-def _evaluated(one: Any, before: Scrape, after: Scrape) -> Vector | float:
+def _evaluated(node: Any, before: Scrape, after: Scrape) -> Vector | float:
     """Evaluate the part of PromQL that the rules need; a KeyError for any other."""
-    if isinstance(one, promql.NumberLiteral):
-        return float(one.val)
-    if isinstance(one, promql.ParenExpr):
-        return _evaluated(one.expr, before, after)
-    if isinstance(one, promql.VectorSelector):
-        return _selected(one, after)
-    if isinstance(one, promql.Call):
-        assert one.func.name == "rate"
-        selector = one.args[0].vector_selector
+    if isinstance(node, promql.NumberLiteral):
+        return float(node.val)
+    if isinstance(node, promql.ParenExpr):
+        return _evaluated(node.expr, before, after)
+    if isinstance(node, promql.VectorSelector):
+        return _selected(node, after)
+    if isinstance(node, promql.Call):
+        assert node.func.name == "rate"
+        selector = node.args[0].vector_selector
         old, new = _selected(selector, before), _selected(selector, after)
         return {labels: new[labels] - old[labels] for labels in old.keys() & new.keys()}
-    assert isinstance(one, promql.BinaryExpr), one
-    left, right = _evaluated(one.lhs, before, after), _evaluated(one.rhs, before, after)
-    sign = str(one.op)
+    assert isinstance(node, promql.BinaryExpr), node
+    left, right = _evaluated(node.lhs, before, after), _evaluated(node.rhs, before, after)
+    sign = str(node.op)
     if not isinstance(left, dict):
         assert not isinstance(right, dict)
         return float(_ARITHMETIC[sign](left, right))

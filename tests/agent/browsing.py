@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def configured(path: Path) -> AgentSpec:
-    spec, found = load(path, None, components=Components(entry_points=True))
-    assert spec is not None, found
+    spec, diagnostics = load(path, None, components=Components(entry_points=True))
+    assert spec is not None, diagnostics
     return spec
 
 
@@ -27,14 +27,16 @@ def opened(browser: Browser, scene: Scene, width: int = 1400, **more: Any) -> Pa
     page = browser.new_page(viewport={"width": width, "height": 900}, **more)
     page.set_default_timeout(TIMEOUT_MS)
     page.goto(scene.url)
-    turned(page)
+    await_updates(page)
     return page
 
 
-def turned(page: Page, turns: int = 1) -> None:
+def await_updates(page: Page, updates: int = 1) -> None:
     """Wait until the page was updated this often."""
     before = int(page.evaluate("document.body.dataset.updates || 0"))
-    until(lambda: int(page.evaluate("document.body.dataset.updates || 0")) >= before + turns, "the page to be drawn")
+    until(
+        lambda: int(page.evaluate("document.body.dataset.updates || 0")) >= before + updates, "the page to be drawn"
+    )
     assert page.locator("#stale").is_hidden()
 
 
@@ -44,10 +46,10 @@ def shown(page: Page, node: str) -> str:
 
 def boxes(page: Page, selector: str) -> list[dict[str, float]]:
     """Return the boxes of all these elements at one moment."""
-    found: list[dict[str, float]] = page.locator(selector).evaluate_all(
+    rectangles: list[dict[str, float]] = page.locator(selector).evaluate_all(
         "all => all.map((one) => one.getBoundingClientRect().toJSON())"
     )
-    return found
+    return rectangles
 
 
 def luminance(colour: str) -> float:

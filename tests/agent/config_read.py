@@ -17,6 +17,6 @@ def read(text: str, tmp_path: Path, **more: Any) -> tuple[AgentSpec | None, list
 
 
 def agent(text: str, tmp_path: Path, **more: Any) -> AgentSpec:
-    spec, found = read(text, tmp_path, **more)
-    assert spec is not None, [str(diagnostic) for diagnostic in found]
+    spec, diagnostics = read(text, tmp_path, **more)
+    assert spec is not None, [str(diagnostic) for diagnostic in diagnostics]
     return spec

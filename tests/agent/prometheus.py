@@ -16,8 +16,8 @@ from tests.agent.alerting import RULES, Scrape
 
 def promtool(directory: Path) -> str:
     """Return this host's program, or Debian's, unpacked into that directory, on a CI machine; else skip."""
-    if found := shutil.which("promtool"):
-        return found
+    if path := shutil.which("promtool"):
+        return path
     if not os.environ.get("CI") or os.geteuid() != 0:
         pytest.skip("there is no promtool here: Debian's package prometheus has it")
     for command in (["apt-get", "update", "-qq"], ["apt-get", "download", "-qq", "prometheus"]):
@@ -39,10 +39,10 @@ def judged(tool: str, directory: Path, before: Scrape, after: Scrape, firing: di
         for name in before.keys() | after.keys()
         for labels in before.get(name, {}).keys() | after.get(name, {}).keys()
     ]
-    asked = 'group by (alertname, name) (ALERTS{alertstate="firing"})'
+    query = 'group by (alertname, name) (ALERTS{alertstate="firing"})'
     checks: list[dict[str, Any]] = [
         {
-            "expr": asked,
+            "expr": query,
             "eval_time": f"{minute}m",
             "exp_samples": [
                 {"labels": f"{{alertname={alert!r}{f', name={name!r}' * bool(name)}}}".replace("'", '"'), "value": 1}

@@ -29,10 +29,10 @@ class Scene:
         self.metrics: dict[str, Metrics] = {}
         self.kafka_monitor = KafkaMonitor({}, {})
         for node in self.graph.nodes:
-            for one in (node, *node.interceptors):
-                kind, _, name = one.metrics.partition(".")
-                self.metrics[one.metrics] = Metrics()
-                self.registry.add(kind, name, self.metrics[one.metrics])
+            for component in (node, *node.interceptors):
+                kind, _, name = component.metrics.partition(".")
+                self.metrics[component.metrics] = Metrics()
+                self.registry.add(kind, name, self.metrics[component.metrics])
         for edge in self.graph.edges:
             if edge.metrics:
                 self.metrics[edge.metrics] = Metrics()
@@ -88,7 +88,7 @@ def at_work(scene: Scene) -> None:
     for number in range(samples):
         if 700 < number < 800:  # the agent was down
             continue
-        history._now = lambda at=now - 2.0 * (samples - number): at
+        history._now = lambda moment=now - 2.0 * (samples - number): moment
         for key, metrics in scene.metrics.items():
             counter, factor = counters[key.partition(".")[0]]
             metrics.add(counter, int(factor * (400 + 300 * (number % 190) / 190) * (1 + len(key) % 3)))
@@ -104,7 +104,7 @@ def at_work(scene: Scene) -> None:
         counter, factor = counters[key.partition(".")[0]]
         metrics.add(counter, factor * 21)
     history.sample()
-    told: dict[str, dict[str, float]] = {
+    figures: dict[str, dict[str, float]] = {
         "SOURCE.tcp": {"OpenConnectionCount": 37, "OpenConnectionLimit": 4096},
         "SOURCE.udp": {"KernelDropCount": 1234},
         "SOURCE.files": {"FollowedFileCount": len(scene.files)},
@@ -120,7 +120,7 @@ def at_work(scene: Scene) -> None:
             "StateBytes": 1 << 21,
         },
     }
-    for key, values in told.items():
+    for key, values in figures.items():
         for name, value in values.items():
             if key in scene.metrics:
                 counted = name in ("KernelDropCount", "EventRejectedCount")
@@ -141,9 +141,9 @@ def at_work(scene: Scene) -> None:
 
 def some_files(directory: Path, number: int) -> list[TailedFile]:
     """Return files of different sizes, most of them read to their ends."""
-    found = []
+    files = []
     for n in range(number):
         path = directory / f"application-{n:05}.log"
         path.write_bytes(b"x" * (n % 97))
-        found.append(TailedFile(str(path), (n % 97) * (n % 5 != 0)))
-    return found
+        files.append(TailedFile(str(path), (n % 97) * (n % 5 != 0)))
+    return files

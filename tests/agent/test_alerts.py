@@ -105,17 +105,17 @@ def made(tmp_path: Path) -> Agent:
     (tmp_path / "short.pem").write_bytes(b"".join((tmp_path / f"short.{end}").read_bytes() for end in ("key", "crt")))
     file = tmp_path / "agent.conf"
     file.write_text(CONFIGURATION.format(directory=tmp_path, closed=free_port()))
-    spec, found = load(file, components=Components([Plugin()], entry_points=True))
-    assert spec is not None, found
+    spec, diagnostics = load(file, components=Components([Plugin()], entry_points=True))
+    assert spec is not None, diagnostics
     return Agent(spec)
 
 
 @pytest.fixture
 def before(made: Agent) -> Scrape:
     """Figures of the agent before its start, for which no alert fires."""
-    found = scraped(made.registry)
-    assert firing(found, found) == {}
-    return found
+    figures = scraped(made.registry)
+    assert firing(figures, figures) == {}
+    return figures
 
 
 @pytest.fixture
@@ -157,10 +157,10 @@ def test_each_alert_fires_for_its_cause(before: Scrape, agent: Agent, monkeypatc
         later = SimpleNamespace(monotonic=lambda: time.monotonic() + 120)
         monkeypatch.setattr("flafka.agent.runner.local.sources.time", later)
         monkeypatch.setattr("flafka.plugins.storage.free_bytes", lambda _: 10**9)
-        found = firing(before, scraped(agent.registry))
-    assert "down" in found.pop("FlafkaComponentFailing")
-    assert "waiting" in found.pop("FlafkaNotAcknowledged")
-    assert found == {
+        alerts = firing(before, scraped(agent.registry))
+    assert "down" in alerts.pop("FlafkaComponentFailing")
+    assert "waiting" in alerts.pop("FlafkaNotAcknowledged")
+    assert alerts == {
         "FlafkaDeadLetters": {"picky"},
         "FlafkaDatagramsLost": {"udp"},
         "FlafkaConnectionsAtLimit": {"tls"},
@@ -170,7 +170,7 @@ def test_each_alert_fires_for_its_cause(before: Scrape, agent: Agent, monkeypatc
         "FlafkaCertificateExpires": {"tls"},
     }
     assert firing(before, series(None)) == {"FlafkaAgentDown": {""}}
-    provoked = {*found, *WATCHED, "FlafkaComponentFailing", "FlafkaNotAcknowledged", "FlafkaAgentDown"}
+    provoked = {*alerts, *WATCHED, "FlafkaComponentFailing", "FlafkaNotAcknowledged", "FlafkaAgentDown"}
     assert provoked == {*rules()}, "an alert that no test provokes"
 
 
@@ -244,10 +244,10 @@ def test_prometheus_judges_as_these_tests_do(tmp_path: Path) -> None:
         for figure, value in figures.items():
             metrics.add(figure) if figure in ("KernelDropCount", "EventRejectedCount") else metrics.set(figure, value)
     after = scraped(registry)
-    found = firing(before, after)
-    assert found == {alert: {"ill"} for alert in rules().keys() - {"FlafkaAgentDown"}}
+    alerts = firing(before, after)
+    assert alerts == {alert: {"ill"} for alert in rules().keys() - {"FlafkaAgentDown"}}
     tool = promtool(tmp_path)
-    pairs, lasting = {(alert, name) for alert, names in found.items() for name in names}, hold_minutes()
+    pairs, lasting = {(alert, name) for alert, names in alerts.items() for name in names}, hold_minutes()
     rates = {alert for alert, expression in rules().items() if "rate(" in expression}
     expected = {
         10: set(),
@@ -268,8 +268,8 @@ def test_a_disk_that_is_nearly_full(tmp_path: Path) -> None:
         f"a1.channels.c.type = file\na1.channels.c.checkpointDir = {tmp_path}/small/checkpoint\n"
         f"a1.channels.c.dataDirs = {tmp_path}/small/data\n"
     )
-    spec, found = load(file, components=Components())
-    assert spec is not None, found
+    spec, diagnostics = load(file, components=Components())
+    assert spec is not None, diagnostics
     agent = Agent(spec)
     before = scraped(agent.registry)
     assert firing(before, before) == {}
@@ -287,5 +287,7 @@ def test_alerts_and_dashboard_use_declared_metrics() -> None:
         declared |= {
             definitions.series_name(metric) for cls in components.all(kind) for metric in cls.declared_metrics
         }
-    used = {name for one in [*expressions, *rules().values()] for name in names(re.sub(r"\$\w+", "5m", one))}
+    used = {
+        name for expression in [*expressions, *rules().values()] for name in names(re.sub(r"\$\w+", "5m", expression))
+    }
     assert used - declared == {"up", definitions.series_name(definitions.UP)}

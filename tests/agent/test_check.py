@@ -163,8 +163,8 @@ def test_json(run: Run) -> None:
         "starts": False,
         "asked": False,
     }
-    nobody = json.loads(run("check", "-c", "none.conf", "--json").output)
-    assert (nobody["ok"], nobody["agent"]) == (False, None)
+    report = json.loads(run("check", "-c", "none.conf", "--json").output)
+    assert (report["ok"], report["agent"]) == (False, None)
     assert json.loads(run("check", "-c", "bad.conf", "-n", "b1", "--json").output)["agent"] is None
     good = json.loads(run("check", "-c", "good.conf", "--json").output)
     assert (good["ok"], good["agent"], good["flow"]) == (True, "a1", ["s1 (ticks) → c1 (memory) → k1 (index)"])
@@ -190,17 +190,17 @@ def test_flumes_spelling(run: Run) -> None:
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         ([], "which configuration? Name it with -c FILE"),
         (["-c", "conf"], "conf is a directory (Flume's conf directory); name the configuration with -f"),
         (["-c", "good.conf", "-f", "bad.conf"], "both -c good.conf and -f bad.conf are files; give one of them"),
     ],
 )
-def test_usage_errors(args: list[str], said: str, run: Run) -> None:
+def test_usage_errors(args: list[str], message: str, run: Run) -> None:
     result = run("check", *args)
     assert result.exit_code == 2
-    assert result.output.splitlines()[-1] == f"Error: {said}"
+    assert result.output.splitlines()[-1] == f"Error: {message}"
 
 
 def test_a_directory_with_a_configuration_in_it(run: Run) -> None:
@@ -221,14 +221,14 @@ def test_no_such_file_and_no_such_agent(run: Run) -> None:
 # --- --connect
 
 
-@pytest.mark.parametrize(("url", "said"), [("broken", "probe fell over"), ("ending", "there is no licence")])
-def test_connect_checks_every_component(run: Run, url: str, said: str) -> None:
+@pytest.mark.parametrize(("url", "error"), [("broken", "probe fell over"), ("ending", "there is no licence")])
+def test_connect_checks_every_component(run: Run, url: str, error: str) -> None:
     Path("good.conf").write_text(changed(f"9 | a1.sinks.k1.url = http://{url}"))
     result = run("check", "-c", "good.conf", "--connect", "-Dflume.monitoring.port=0")
     assert (result.exit_code, result.output) == (
         2,
         "good.conf:4: a1.sources.s1: the clock has stopped\n"
-        f"good.conf:7: a1.sinks.k1: {said}\n"
+        f"good.conf:7: a1.sinks.k1: {error}\n"
         "2 errors: it would start, and retry these components: a1.sources.s1, a1.sinks.k1\n",
     )
     assert run("check", "-c", "good.conf").exit_code == 0
@@ -241,8 +241,8 @@ def test_connect_reports_that_servers_were_not_contacted_after_errors_in_the_fil
         "1 error, 1 warning: it would not start",
         "  servers and directories were not checked: fix these errors first",
     ]
-    told = json.loads(run("check", "-c", "bad.conf", "--connect", "--json").stdout)
-    assert (told["ok"], told["starts"], told["asked"]) == (False, False, False)
+    report = json.loads(run("check", "-c", "bad.conf", "--connect", "--json").stdout)
+    assert (report["ok"], report["starts"], report["asked"]) == (False, False, False)
 
 
 def test_connect_does_not_wait_for_ever(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,11 +261,11 @@ def test_connect_does_not_wait_for_ever(run: Run, monkeypatch: pytest.MonkeyPatc
 def test_colours_on_a_terminal_only(
     run: Run, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, found = ChosenConfiguration(Path("bad.conf"), None, "normal", {}).load()
-    configuration.print_diagnostics(found, sys.stdout)
+    _, diagnostics = ChosenConfiguration(Path("bad.conf"), None, "normal", {}).load()
+    configuration.print_diagnostics(diagnostics, sys.stdout)
     assert "\x1b" not in capsys.readouterr().out
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)
-    configuration.print_diagnostics(found, sys.stdout)
+    configuration.print_diagnostics(diagnostics, sys.stdout)
     shown = capsys.readouterr().out.splitlines()
     assert [click.unstyle(line) for line in shown] == [
         "✗ bad.conf:9: a1.sinks.k1: unknown option 'limti', did you mean 'limit'?",

@@ -36,9 +36,12 @@ def messages(
     lines += more.splitlines()
     file = tmp_path / "agent.conf"
     file.write_text("\n".join(lines))
-    spec, found = load(file, components=COMPONENTS, mode=mode)
-    assert (spec is None) == any(one.severity == "error" for one in found)
-    return [f"{lines[one.place.line - 1].split(' = ')[0]}|{one.severity}|{one.message}" for one in found]
+    spec, diagnostics = load(file, components=COMPONENTS, mode=mode)
+    assert (spec is None) == any(diagnostic.severity == "error" for diagnostic in diagnostics)
+    return [
+        f"{lines[diagnostic.place.line - 1].split(' = ')[0]}|{diagnostic.severity}|{diagnostic.message}"
+        for diagnostic in diagnostics
+    ]
 
 
 @pytest.mark.parametrize(
@@ -71,14 +74,14 @@ def messages(
     ],
 )
 def test_an_unknown_escape_is_an_error_at_its_line(tmp_path: Path, sink: str, option: str, says: str) -> None:
-    found = messages(tmp_path, AVRO, FILE, sink)
-    assert [text for text in found if "|error|" in text] == found[:1]
-    assert found[0].startswith(f"a1.sinks.k1.{option}|error|{says}")
+    texts = messages(tmp_path, AVRO, FILE, sink)
+    assert [text for text in texts if "|error|" in text] == texts[:1]
+    assert texts[0].startswith(f"a1.sinks.k1.{option}|error|{says}")
 
 
 def test_a_suffix_has_no_escapes(tmp_path: Path) -> None:
-    (found,) = messages(tmp_path, AVRO, FILE, hdfs("/h", "hdfs.fileSuffix = .%Y"))
-    assert found.startswith("a1.sinks.k1.hdfs.fileSuffix|warning|hdfs.fileSuffix has no escape sequences")
+    (text,) = messages(tmp_path, AVRO, FILE, hdfs("/h", "hdfs.fileSuffix = .%Y"))
+    assert text.startswith("a1.sinks.k1.hdfs.fileSuffix|warning|hdfs.fileSuffix has no escape sequences")
 
 
 WAY = "; add an interceptor such as static or regex_extractor"
@@ -101,18 +104,18 @@ def test_a_time_that_no_event_can_have_is_an_error_if_no_other_agent_fills_the_c
 
 def test_nothing_is_reported_if_an_unreadable_interceptor_may_set_the_header(tmp_path: Path) -> None:
     for interceptor in ("interceptors = i,interceptors.i.type = com.example.Own$Builder", "interceptors = i"):
-        found = messages(tmp_path, f"{NETCAT},{interceptor}", FILE, hdfs("/h/%Y/%{host}"))
-        assert len(found) == 1
-        assert "hdfs.path" not in found[0]
+        texts = messages(tmp_path, f"{NETCAT},{interceptor}", FILE, hdfs("/h/%Y/%{host}"))
+        assert len(texts) == 1
+        assert "hdfs.path" not in texts[0]
 
 
 def test_a_time_that_events_of_one_source_lack_is_a_warning(tmp_path: Path) -> None:
     sink, text = hdfs("/h/%Y"), NO_TIME.replace("which nothing sets", "which events of a1.sources.s1 do not have")
-    said = [f"a1.sinks.k1.hdfs.path|warning|hdfs.path {text}"]
+    warnings = [f"a1.sinks.k1.hdfs.path|warning|hdfs.path {text}"]
     for other in (AVRO, SYSLOG):  # which may set it, and which does
         more = "".join(f"a1.sources.s2.{option}\n" for option in (*other.split(","), "channels = c1"))
-        found = messages(tmp_path, NETCAT, FILE, sink, more=f"a1.sources = s1 s2\n{more}")
-        assert [one for one in found if "hdfs.path" in one] == said
+        texts = messages(tmp_path, NETCAT, FILE, sink, more=f"a1.sources = s1 s2\n{more}")
+        assert [warning for warning in texts if "hdfs.path" in warning] == warnings
 
 
 @pytest.mark.parametrize(
@@ -135,12 +138,12 @@ def test_a_header_that_something_sets_or_may_set_is_not_reported(
 ) -> None:
     if more:
         more += "a1.sources.s2.bind = x\na1.sources.s2.port = 4545\na1.sources.s2.channels = c1\n"
-    found = messages(tmp_path, source, FILE, sink, more=more)
-    assert [text for text in found if "a1.sources = s1" not in text and "a1.sources|" not in text] == []
+    texts = messages(tmp_path, source, FILE, sink, more=more)
+    assert [text for text in texts if "a1.sources = s1" not in text and "a1.sources|" not in text] == []
 
 
 @pytest.mark.parametrize(
-    ("source", "sink", "said"),
+    ("source", "sink", "warning"),
     [
         (
             SYSLOG,
@@ -167,9 +170,9 @@ def test_a_header_that_something_sets_or_may_set_is_not_reported(
         ),
     ],
 )
-def test_a_header_that_nothing_sets_is_a_warning(tmp_path: Path, source: str, sink: str, said: str) -> None:
-    found = messages(tmp_path, source, FILE, sink)
-    assert f"a1.sinks.k1.{said}" in found
+def test_a_header_that_nothing_sets_is_a_warning(tmp_path: Path, source: str, sink: str, warning: str) -> None:
+    texts = messages(tmp_path, source, FILE, sink)
+    assert f"a1.sinks.k1.{warning}" in texts
 
 
 def test_nothing_is_reported_if_other_agents_fill_the_channel(tmp_path: Path) -> None:
@@ -179,8 +182,8 @@ def test_nothing_is_reported_if_other_agents_fill_the_channel(tmp_path: Path) ->
         "a1.channels = c1\na1.sinks = k1\na1.channels.c1.type = kafka\n"
         f"a1.sinks.k1.channel = c1\na1.sinks.k1.{sink}\n"
     )
-    spec, found = load(file, components=COMPONENTS)
-    assert (spec is not None, found) == (True, [])
+    spec, diagnostics = load(file, components=COMPONENTS)
+    assert (spec is not None, diagnostics) == (True, [])
 
 
 def test_a_selector_by_a_header_that_nothing_sets_is_a_warning(tmp_path: Path) -> None:

@@ -56,8 +56,8 @@ def test_loops_of_topics_and_weaker_guarantees_are_warned_of(tmp_path, text, sai
     file.write_text(text)
     spec, diagnostics = load(file, None, components=Components(), mode="normal", system={}, notes=True)
     assert spec is not None
-    told = [one for one in diagnostics if "Flume: " not in one.message]
-    for diagnostic, words in zip(told, said, strict=True):
+    warnings = [diagnostic for diagnostic in diagnostics if "Flume: " not in diagnostic.message]
+    for diagnostic, words in zip(warnings, said, strict=True):
         assert words in diagnostic.message
         assert diagnostic.severity == ("note" if "at least once" in words else "warning")
 
@@ -86,8 +86,10 @@ def test_a_group_that_no_transaction_takes_is_an_error(tmp_path, line, said):
     number = len(text.splitlines()) + 1
     file.write_text(text + line, "utf-8")
     _, diagnostics = load(file, None, components=Components(), mode="normal", system={})
-    told = [str(one).replace(f"{tmp_path}/", "") for one in diagnostics if one.severity == "error"]
-    assert told == [f"a.conf:{number}: {text}" for text in said]
+    errors = [
+        str(diagnostic).replace(f"{tmp_path}/", "") for diagnostic in diagnostics if diagnostic.severity == "error"
+    ]
+    assert errors == [f"a.conf:{number}: {text}" for text in said]
 
 
 @pytest.mark.parametrize(
@@ -106,8 +108,8 @@ def test_the_kafka_sink_takes_its_plain_form_where_it_cannot_commit_by_itself(tm
         more,
     ]
     if len(plain) == 2:
-        one = [line for line in lines[0].splitlines() if line.startswith("a1.sinks.k1")]
-        lines += ["a1.sinks = k1 k2", *(line.replace("k1", "k2") for line in one)]
+        sink_lines = [line for line in lines[0].splitlines() if line.startswith("a1.sinks.k1")]
+        lines += ["a1.sinks = k1 k2", *(line.replace("k1", "k2") for line in sink_lines)]
     file = tmp_path / "a.conf"
     file.write_text("\n".join(lines))
     spec, diagnostics = load(file, None, components=Components(), mode="normal", system={})
@@ -122,9 +124,13 @@ def test_nothing_is_to_be_written_to_a_topic_of_the_brokers_themselves(tmp_path,
     file = tmp_path / "a.conf"
     file.write_text(f"{KAFKA.format(read='more', channel=IN_KAFKA, write='out')}\n{line}\n")
     _, diagnostics = load(file, None, components=Components(), mode="normal", system={})
-    (said,) = [f"{one.place.line} {one.message}" for one in diagnostics if one.severity == "error"]
-    assert said.startswith(f"{len(file.read_text().splitlines())} ")
-    assert "must not be '__consumer_offsets', an internal topic of the brokers: name another topic" in said
+    (error,) = [
+        f"{diagnostic.place.line} {diagnostic.message}"
+        for diagnostic in diagnostics
+        if diagnostic.severity == "error"
+    ]
+    assert error.startswith(f"{len(file.read_text().splitlines())} ")
+    assert "must not be '__consumer_offsets', an internal topic of the brokers: name another topic" in error
 
 
 @pytest.mark.parametrize(("brokers", "refused"), [("h1:9092,h2:9092", True), ("h9:9092", False)])
@@ -133,10 +139,12 @@ def test_a_sink_that_writes_into_its_own_channel_is_an_error(tmp_path, brokers, 
     text = KAFKA.format(read="more", channel=IN_KAFKA, write="events") + APART
     file.write_text(text.replace("k1.kafka.bootstrap.servers = h2:9092", f"k1.kafka.bootstrap.servers = {brokers}"))
     _, diagnostics = load(file, None, components=Components(), mode="normal", system={})
-    said = [(one.severity, one.place.line, one.message) for one in diagnostics]
-    line = next(at for at, one in enumerate(file.read_text().splitlines(), 1) if "k1.kafka.topic" in one)
+    messages = [(diagnostic.severity, diagnostic.place.line, diagnostic.message) for diagnostic in diagnostics]
+    line = next(
+        number for number, option in enumerate(file.read_text().splitlines(), 1) if "k1.kafka.topic" in option
+    )
     why = "writes to topic events, which is the topic of its own channel: its events would circulate without end"
-    assert said == ([("error", line, why)] if refused else [])
+    assert messages == ([("error", line, why)] if refused else [])
 
 
 SHARED = """
@@ -173,13 +181,17 @@ def test_two_locations_of_one_group_s_commit_log_are_warned_of(tmp_path, path, m
     text = SHARED.format(path=path, more="")
     file.write_text(text.replace("a1.channels.c1.type = kafka", more) if "memory" in more else text + more)
     _, diagnostics = load(file, None, components=Components(), mode="normal", system={})
-    said = [one.message for one in diagnostics if "commit log" in one.message and one.severity == "warning"]
+    messages = [
+        diagnostic.message
+        for diagnostic in diagnostics
+        if "commit log" in diagnostic.message and diagnostic.severity == "warning"
+    ]
     why = (
         "has its commit log in /other/.flafka, and k1 of the same consumer group in /logs/.flafka: after the next "
         "start, one of them delivers all events and the other none; give each sink its own group, so that each gets "
         "all events, or give both the same path, so that they share the events"
     )
-    assert said == ([why] if warned else [])
+    assert messages == ([why] if warned else [])
 
 
 def test_a_move_to_two_paths_at_once_is_refused(tmp_path):

@@ -94,8 +94,8 @@ def test_what_a_sink_may_reject(written: str, read: tuple[int, int], tmp_path: P
 
 
 def test_options_may_depend_on_the_name_the_type_is_written_with(tmp_path: Path) -> None:
-    ours = agent(changed("6 | a1.channels.c1.type = kafka"), tmp_path)
-    assert type(ours.channels[0].config) is KafkaConfig
+    spec = agent(changed("6 | a1.channels.c1.type = kafka"), tmp_path)
+    assert type(spec.channels[0].config) is KafkaConfig
     flumes = agent(
         changed(
             "6 | a1.channels.c1.type = org.apache.flume.channel.kafka.KafkaChannel",
@@ -115,16 +115,18 @@ def test_flumes_monitoring_properties(tmp_path: Path) -> None:
     given = {"flume.monitoring.type": "http", "flume.monitoring.port": "34545", "flume.root.logger": "INFO,console"}
     spec = agent(changed("9 | a1.monitoring.port = 1"), tmp_path, system=given)
     assert (spec.options.monitoring_type, spec.options.monitoring_port) == ("http", 34545)
-    _, found = read(changed(), tmp_path, system={"flume.monitoring.type": "ganglia"})
-    assert [str(d) for d in found] == ["-Dflume.monitoring.type: a1: monitoring.type must be 'http', not 'ganglia'"]
+    _, diagnostics = read(changed(), tmp_path, system={"flume.monitoring.type": "ganglia"})
+    assert [str(d) for d in diagnostics] == [
+        "-Dflume.monitoring.type: a1: monitoring.type must be 'http', not 'ganglia'"
+    ]
 
 
 @pytest.mark.parametrize("ends", ["\n", "\r\n", "\r"])
 def test_lines_are_counted_whatever_ends_them(ends: str, tmp_path: Path) -> None:
     text = changed("9 | # note", "+ | ", "+ | a1.sinks.k1.url = a\\", "+ |   b", "+ | a1.sinks.k1.limit = x")
     (tmp_path / "agent.conf").write_bytes(text.replace("\n", ends).encode())
-    _, found = load(tmp_path / "agent.conf", components=COMPONENTS)
-    assert [d.place.line for d in found] == [13]
+    _, diagnostics = load(tmp_path / "agent.conf", components=COMPONENTS)
+    assert [d.place.line for d in diagnostics] == [13]
 
 
 def test_a_file_in_latin_1_as_java_would_read_it(tmp_path: Path) -> None:
@@ -154,9 +156,9 @@ WORDS = st.sampled_from([*f"{NAMES} {TYPES} {SIGNS}".split(" "), *BLANK])
 def test_no_text_raises_an_exception(text: str, mode: Any, name: str | None, tmp_path_factory: Any) -> None:
     file = tmp_path_factory.getbasetemp() / "any.conf"
     file.write_bytes(text.encode("utf-8", "surrogatepass"))
-    spec, found = load(file, name, components=COMPONENTS, mode=mode, environment={"A": "${env:A}"})
-    assert (spec is None) == any(diagnostic.severity == "error" for diagnostic in found)
-    for diagnostic in found:
+    spec, diagnostics = load(file, name, components=COMPONENTS, mode=mode, environment={"A": "${env:A}"})
+    assert (spec is None) == any(diagnostic.severity == "error" for diagnostic in diagnostics)
+    for diagnostic in diagnostics:
         line = str(diagnostic)
         assert line.isprintable()
         line.encode()
@@ -175,8 +177,8 @@ def test_no_change_to_a_valid_configuration_raises_an_exception(
 
 def test_many_errors_stay_quick(tmp_path: Path) -> None:
     lines = [f"a1.sinks.k1.opt{n} = ${{none{n}}}" for n in range(3000)]
-    _, found = read(changed() + "\n" + "\n".join(lines), tmp_path)
-    assert len(found) == 6000
+    _, diagnostics = read(changed() + "\n" + "\n".join(lines), tmp_path)
+    assert len(diagnostics) == 6000
 
 
 def test_a_relative_path_begins_at_the_working_directory_or_beside_the_configuration(
@@ -222,8 +224,8 @@ def test_a_relative_path_begins_at_the_working_directory_or_beside_the_configura
     }
     (home / "agent.conf").write_text("".join(f"a1.{name} = {value}\n" for name, value in lines.items()))
     monkeypatch.chdir(work)
-    spec, found = load(Path("../home/agent.conf"), components=Components())
-    assert spec is not None, found
+    spec, diagnostics = load(Path("../home/agent.conf"), components=Components())
+    assert spec is not None, diagnostics
     assert spec.paths == {
         "a1.channels.c1.kafka.producer.ssl.truststore.location": f"{work}/trust.pem",
         "a1.channels.c2.dataDirs": f"{work}/one,/two,{work}/three",
@@ -236,16 +238,16 @@ def test_a_relative_path_begins_at_the_working_directory_or_beside_the_configura
         "a1.sinks.k3.sink.directory": f"{work}/out",
         "a1.deadletters.directory": f"{home}/letters",
     }
-    configs = {one.path: one.config for one in (*spec.channels, *spec.sources, *spec.sinks)}
+    configs = {component.path: component.config for component in (*spec.channels, *spec.sources, *spec.sinks)}
     assert configs["a1.channels.c2"].data_dirs == f"{work}/one,/two,{work}/three"
     assert configs["a1.sources.s1"].position_file == f"{work}/positions.json"
     assert configs["a1.sinks.k2"].staging_dir == f"{home}/staging"
     assert spec.options.deadletters_directory == f"{home}/letters"
-    messages = [one.message for one in found if "trust" in one.message]
+    messages = [diagnostic.message for diagnostic in diagnostics if "trust" in diagnostic.message]
     assert len(messages) == 2
     assert all(f"is {work}/trust.pem, which does not exist" in text for text in messages)
     assert all(text.endswith(f"if you mean {home}/trust.pem, write that path") for text in messages)
-    shown = CliRunner().invoke(main, ["check", "-c", "../home/agent.conf"])
-    assert all(f"  {option} is {path}\n" in shown.output for option, path in spec.paths.items()), shown.output
-    told = json.loads(CliRunner().invoke(main, ["check", "-c", "../home/agent.conf", "--json"]).stdout)
-    assert told["paths"] == spec.paths
+    result = CliRunner().invoke(main, ["check", "-c", "../home/agent.conf"])
+    assert all(f"  {option} is {path}\n" in result.output for option, path in spec.paths.items()), result.output
+    report = json.loads(CliRunner().invoke(main, ["check", "-c", "../home/agent.conf", "--json"]).stdout)
+    assert report["paths"] == spec.paths

@@ -109,15 +109,15 @@ def test_mistakes_of_another_agent_are_not_reported(tmp_path: Path) -> None:
 
 
 def test_no_file(tmp_path: Path) -> None:
-    spec, found = load(tmp_path / "none.conf", components=COMPONENTS)
+    spec, diagnostics = load(tmp_path / "none.conf", components=COMPONENTS)
     assert spec is None
-    assert [str(d) for d in found] == [f"{tmp_path}/none.conf: cannot be read: No such file or directory"]
+    assert [str(d) for d in diagnostics] == [f"{tmp_path}/none.conf: cannot be read: No such file or directory"]
 
 
 def test_a_huge_file_is_refused(tmp_path: Path) -> None:
-    spec, found = load("/dev/zero", components=COMPONENTS)
+    spec, diagnostics = load("/dev/zero", components=COMPONENTS)
     assert spec is None
-    assert [str(d) for d in found] == ["/dev/zero: is larger than 16 MiB, the maximum size of a configuration"]
+    assert [str(d) for d in diagnostics] == ["/dev/zero: is larger than 16 MiB, the maximum size of a configuration"]
 
 
 # --- modes
@@ -176,8 +176,8 @@ def group(tmp_path: Path, *more: str) -> tuple[Any, list[str]]:
     )
     file = tmp_path / "agent.conf"
     file.write_text(text)
-    spec, found = load(file, components=COMPONENTS, environment={})
-    assert spec is not None, found
+    spec, diagnostics = load(file, components=COMPONENTS, environment={})
+    assert spec is not None, diagnostics
     return spec.groups[0] if spec.groups else None, [sink.name for sink in spec.sinks]
 
 

@@ -101,10 +101,10 @@ def test_shell_variables_stay_unchanged(tmp_path: Path) -> None:
 @pytest.mark.parametrize("option", ["command", "shell", "replaceString"])
 def test_a_plain_name_stays_where_it_may_be_a_variable_of_its_own(option: str, tmp_path: Path) -> None:
     lines = changed(f"9 | a1.sinks.k1.{option} = tail ${{FILE}} ${{base}}"), "base = x"
-    _, found = read("\n".join(lines), tmp_path)
-    assert not [one for one in found if "has no value" in one.message]
-    _, found = read(changed(f"9 | a1.sinks.k1.{option} = ${{env:FILE}}"), tmp_path)
-    assert [one for one in found if "has no value" in one.message]
+    _, diagnostics = read("\n".join(lines), tmp_path)
+    assert not [diagnostic for diagnostic in diagnostics if "has no value" in diagnostic.message]
+    _, diagnostics = read(changed(f"9 | a1.sinks.k1.{option} = ${{env:FILE}}"), tmp_path)
+    assert [diagnostic for diagnostic in diagnostics if "has no value" in diagnostic.message]
 
 
 @pytest.mark.parametrize(
@@ -142,25 +142,25 @@ def test_a_variable_without_a_value_is_an_error(value: str, reason: str, tmp_pat
         "a1.configfilters.bad.type = hadoop",
     ]
     text = "\n".join([changed(f"9 | a1.sinks.k1.url = {value}"), *lines])
-    spec, found = read(text, tmp_path, environment={"SELF": "${env:SELF}"})
+    spec, diagnostics = read(text, tmp_path, environment={"SELF": "${env:SELF}"})
     assert spec is None
-    told = [str(d).removeprefix(f"{tmp_path}/") for d in found if d.place.line == 9]
-    assert len(told) == 1
-    assert told[0].startswith("agent.conf:9: a1.sinks.k1: ")
-    assert reason in told[0]
+    errors = [str(d).removeprefix(f"{tmp_path}/") for d in diagnostics if d.place.line == 9]
+    assert len(errors) == 1
+    assert errors[0].startswith("agent.conf:9: a1.sinks.k1: ")
+    assert reason in errors[0]
 
 
 def test_properties_with_circular_references_are_an_error(tmp_path: Path) -> None:
-    _, found = read("\n".join([changed("9 | a1.sinks.k1.url = ${b}"), "b = ${c}", "c = ${b}"]), tmp_path)
-    assert [str(d).removeprefix(f"{tmp_path}/") for d in found] == [
+    _, diagnostics = read("\n".join([changed("9 | a1.sinks.k1.url = ${b}"), "b = ${c}", "c = ${b}"]), tmp_path)
+    assert [str(d).removeprefix(f"{tmp_path}/") for d in diagnostics] == [
         "agent.conf:11: c: ${b} has no value: it refers to itself: b → c → b"
     ]
 
 
 def test_a_few_lines_cannot_fill_the_memory(tmp_path: Path) -> None:
     bomb = ["p0 = " + "x" * 1000, *(f"p{n} = " + f"${{p{n - 1}}}" * 10 for n in range(1, 40))]
-    _, found = read("\n".join([changed("9 | a1.sinks.k1.url = ${p39}"), *bomb]), tmp_path)
-    assert any("the value would be larger than 1 MiB" in diagnostic.message for diagnostic in found)
+    _, diagnostics = read("\n".join([changed("9 | a1.sinks.k1.url = ${p39}"), *bomb]), tmp_path)
+    assert any("the value would be larger than 1 MiB" in diagnostic.message for diagnostic in diagnostics)
 
 
 # --- secrets
@@ -189,14 +189,14 @@ def test_secrets_are_never_shown(lines: list[str], tmp_path: Path) -> None:
     (tmp_path / "pw").write_text("Tr0ub4dor3\n")
     text = "\n".join([changed(), *lines])
     for mode in ("normal", "strict"):
-        _, found = read(text, tmp_path, mode=mode, environment={"PW": "Tr0ub4dor3"})
-        assert found
-        assert "tr0ub4dor3" not in repr(found).lower()
+        _, diagnostics = read(text, tmp_path, mode=mode, environment={"PW": "Tr0ub4dor3"})
+        assert diagnostics
+        assert "tr0ub4dor3" not in repr(diagnostics).lower()
 
 
 def test_a_short_secret_is_hidden_as_a_word(tmp_path: Path) -> None:
-    _, found = read(changed("9 | a1.sinks.k1.credential = e"), tmp_path)
-    assert [d.message for d in found] == ["credential must have a length of at least 8"]
+    _, diagnostics = read(changed("9 | a1.sinks.k1.credential = e"), tmp_path)
+    assert [d.message for d in diagnostics] == ["credential must have a length of at least 8"]
     (tmp_path / "pw").write_text("s e")
-    _, found = read(changed("9 | a1.sinks.k1.limit = ${file:pw}"), tmp_path)
-    assert [d.message for d in found] == ["limit must be a whole number, not '${file:pw}'"]
+    _, diagnostics = read(changed("9 | a1.sinks.k1.limit = ${file:pw}"), tmp_path)
+    assert [d.message for d in diagnostics] == ["limit must be a whole number, not '${file:pw}'"]

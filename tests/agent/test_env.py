@@ -63,10 +63,10 @@ def test_all_addresses_for_people_programs_and_shells(home: Path, monkeypatch: p
     assert [row[0] for row in rows[1:]] == ["kafka", "hdfs", "hbase", "solr", "spark", "yarn"]
     assert rows[1][1:] == ["-", str(home / "flafka-3" / "cluster")]
     assert rows[2][1:] == [hdfs.address, str(home / "flafka-3" / "hdfs")]
-    told = json.loads(CliRunner().invoke(main, ["env", "--json"]).output)
-    assert told["directory"] == str(home / "flafka-3")
-    assert told["servers"]["solr"]["ports"] == solr.ports
-    assert told["servers"]["hbase"]["address"] is None
+    environment = json.loads(CliRunner().invoke(main, ["env", "--json"]).output)
+    assert environment["directory"] == str(home / "flafka-3")
+    assert environment["servers"]["solr"]["ports"] == solr.ports
+    assert environment["servers"]["hbase"]["address"] is None
     lines = CliRunner().invoke(main, ["env", "--export"]).output
     assert lines == (
         f"export FLAFKA_HDFS={hdfs.webhdfs}\nexport FLAFKA_HDFS_RPC={hdfs.rpc}\nexport FLAFKA_SOLR={solr.address}\n"

@@ -23,26 +23,26 @@ def run(*words: str) -> Any:
 
 @pytest.mark.parametrize(("kind", "cls"), ALL, ids=[f"{kind}-{cls.type_name}" for kind, cls in ALL])
 def test_every_option_of_every_component_is_in_one_section(kind: str, cls: type[Component]) -> None:
-    found = facts.describe_component(Components(), kind, cls.type_name)
-    named = [one.name.removesuffix("*") for one in found.options()]
-    own = [one for one in named if not (kind == "sink" and one.startswith("errors."))]
+    description = facts.describe_component(Components(), kind, cls.type_name)
+    named = [option.name.removesuffix("*") for option in description.options()]
+    own = [option for option in named if not (kind == "sink" and option.startswith("errors."))]
     assert sorted(own) == sorted(o.name for o in cls.config_class.options() if not o.without_effect)
-    assert {one.name.removesuffix("*") for one in found.sections.get(facts.REQUIRED, ())} == {
+    assert {option.name.removesuffix("*") for option in description.sections.get(facts.REQUIRED, ())} == {
         o.name for o in cls.config_class.options() if o.is_required and not o.without_effect
     }
-    shown = "\n".join(component_lines(found, 80))
-    assert all(one.name in shown for one in found.options())
-    assert all(one.name in shown for one in (*found.metrics, *found.metrics_of_every))
+    shown = "\n".join(component_lines(description, 80))
+    assert all(option.name in shown for option in description.options())
+    assert all(metric.name in shown for metric in (*description.metrics, *description.metrics_of_every))
     assert not [line for line in shown.splitlines() if len(click.unstyle(line)) > 80]
 
 
 def test_without_a_kind_it_lists_all_types() -> None:
-    shown = run()
-    assert shown.exit_code == 0, shown.output
-    first = {line.split()[0] for line in shown.output.splitlines() if line.startswith("  ")}
+    result = run()
+    assert result.exit_code == 0, result.output
+    first = {line.split()[0] for line in result.output.splitlines() if line.startswith("  ")}
     assert {cls.type_name for _, cls in ALL} | {"failover"} <= first
-    told = json.loads(run("--json").output)
-    assert [one["type"] for one in told["channel"]] == [cls.type_name for kind, cls in ALL if kind == "channel"]
+    types = json.loads(run("--json").output)
+    assert [entry["type"] for entry in types["channel"]] == [cls.type_name for kind, cls in ALL if kind == "channel"]
 
 
 def test_a_kind_lists_its_types_alone() -> None:
@@ -52,10 +52,10 @@ def test_a_kind_lists_its_types_alone() -> None:
 
 
 def test_shared_options_have_a_section_of_their_own() -> None:
-    found = json.loads(run("source", "avro", "--json").output)
-    assert [*found["sections"]] == ["Required", "Options", "Connections", "TLS"]
-    assert "keystore" in [one["name"] for one in found["sections"]["TLS"]]
-    assert found["without_effect"]["threads"] == "one thread serves all connections"
+    description = json.loads(run("source", "avro", "--json").output)
+    assert [*description["sections"]] == ["Required", "Options", "Connections", "TLS"]
+    assert "keystore" in [option["name"] for option in description["sections"]["TLS"]]
+    assert description["without_effect"]["threads"] == "one thread serves all connections"
 
 
 def test_a_component_has_its_metrics() -> None:
@@ -65,16 +65,16 @@ def test_a_component_has_its_metrics() -> None:
         "  KernelDropCount  counter, datagrams",
         "      Datagrams that the kernel had no room for.",
     ]
-    found = json.loads(run("source", "syslogudp", "--json").output)
-    assert [metric["name"] for metric in found["metrics"]] == ["KernelDropCount", "EventIncompleteCount"]
-    assert "EventAcceptedCount" in [metric["name"] for metric in found["metrics_of_every"]]
+    description = json.loads(run("source", "syslogudp", "--json").output)
+    assert [metric["name"] for metric in description["metrics"]] == ["KernelDropCount", "EventIncompleteCount"]
+    assert "EventAcceptedCount" in [metric["name"] for metric in description["metrics_of_every"]]
 
 
 def test_a_java_class_names_a_component_with_its_own_defaults() -> None:
-    ours = json.loads(run("source", "kafka", "kafka.bootstrap.servers", "--json").output)
+    by_type = json.loads(run("source", "kafka", "kafka.bootstrap.servers", "--json").output)
     java = "org.apache.flume.source.kafka.KafkaSource"
     flumes = json.loads(run("source", java, "kafka.bootstrap.servers", "--json").output)
-    assert (ours["required"], flumes["required"]) == (False, True)
+    assert (by_type["required"], flumes["required"]) == (False, True)
     assert flumes["type"] == "kafka"
 
 
@@ -89,7 +89,7 @@ def test_one_option_shows_its_line_of_a_configuration() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "suggestion"),
     [
         (["sinc"], "no kind of component is named 'sinc', did you mean 'sink'?"),
         (["hdfs"], "did you mean `agent explain sink hdfs`?"),
@@ -102,10 +102,10 @@ def test_one_option_shows_its_line_of_a_configuration() -> None:
         (["agent", "monitoring.prt"], "has no option 'monitoring.prt', did you mean 'monitoring.port'?"),
     ],
 )
-def test_mistyped_names_get_suggestions(words: list[str], told: str) -> None:
-    shown = run(*words)
-    assert shown.exit_code == 1
-    assert told in " ".join(shown.output.split())
+def test_mistyped_names_get_suggestions(words: list[str], suggestion: str) -> None:
+    result = run(*words)
+    assert result.exit_code == 1
+    assert suggestion in " ".join(result.output.split())
 
 
 def test_where_an_interceptor_may_stand() -> None:

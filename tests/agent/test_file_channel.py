@@ -72,7 +72,7 @@ def test_two_components_that_would_write_the_same_files_are_named(tmp_path: Path
     spec, diagnostics = load(file, components=Components())
     assert spec is None
     state = Path.home() / ".flume"
-    assert [str(one).partition(": ")[2] for one in diagnostics] == [
+    assert [str(diagnostic).partition(": ")[2] for diagnostic in diagnostics] == [
         f"a1.sources.t: positionFile {state}/taildir_position.json is in use by a1.sources.s: each "
         "component needs its own; set a1.sources.t.positionFile = … to another path",
         f"a1.channels.d: dataDirs {state}/file-channel/data is in use by a1.channels.c: each component "
@@ -90,9 +90,11 @@ def test_files_of_a_plugin_that_names_no_options_are_reported(kept: Any) -> None
             """Return resources as plugins do that name no options."""
             return kept
 
-    one, other = (ComponentSpec(n, f"a1.sources.{n}", Kept, Config(), {}, ConfigLocation("a", 1)) for n in ("s", "t"))
-    told = "/y/here is in use by a1.sources.s: each component needs its own"
-    assert [*storage.shared_resources([one, other, one])] == [(other, told)]
+    first, other = (
+        ComponentSpec(n, f"a1.sources.{n}", Kept, Config(), {}, ConfigLocation("a", 1)) for n in ("s", "t")
+    )
+    message = "/y/here is in use by a1.sources.s: each component needs its own"
+    assert [*storage.shared_resources([first, other, first])] == [(other, message)]
 
 
 @pytest.mark.usefixtures("servers")
@@ -167,11 +169,11 @@ def test_a_missing_file_is_named_in_the_health_until_its_loss_is_accepted_and_do
     path.unlink()
     with RunningAgent(tmp_path / "agent", text) as agent:
         agent.until(lambda: "CHANNEL.c" in agent.failing(), "the channel to fail")
-        told = agent.failing()["CHANNEL.c"]
-        assert told.startswith(f"{path} is missing, with 7 undelivered events")
+        reason = agent.failing()["CHANNEL.c"]
+        assert reason.startswith(f"{path} is missing, with 7 undelivered events")
         checked = CliRunner().invoke(main, ["check", "--connect", "-c", str(agent.file)])
-        assert told in checked.output
-        command = shlex.split(told[told.index("agent group reset") :])
+        assert reason in checked.output
+        command = shlex.split(reason[reason.index("agent group reset") :])
         agent.until(lambda: CliRunner().invoke(main, [*command[1:], "--yes"]).exit_code == 0, "the reset")
         agent.port("s")
         assert agent.count("CHANNEL.c", "EventLostCount") == 7

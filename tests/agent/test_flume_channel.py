@@ -58,11 +58,11 @@ def delivered(of: FileChannel) -> list[bytes]:
 @pytest.mark.parametrize("name", NAMES)
 def test_events_that_were_put_and_not_taken_are_read(memory: Path, name: str) -> None:
     bodies = copy_recorded(memory, name)
-    found = read(memory)
-    got = [*found.events()]
+    contents = read(memory)
+    got = [*contents.events()]
     assert [plain(event.body) for event in got] == bodies
     assert [event.headers for event in got] == [{"n": body.decode(), "schön": "grüße 😀"} for body in bodies]
-    assert found.damages == []
+    assert contents.damages == []
 
 
 def test_the_contents_are_reported_before_any_change(memory: Path) -> None:
@@ -70,14 +70,16 @@ def test_the_contents_are_reported_before_any_change(memory: Path) -> None:
     assert [*describe_undelivered(of, "import")] == []
     copy_recorded(memory, "records")
     names = sorted(path for path in memory.rglob("*"))
-    (said,) = describe_undelivered(of, "import")
-    assert isinstance(said, ConnectivityWarning)
-    assert said.startswith("dataDirs has 3 events that Flume has not delivered: run `import` before the agent starts")
+    (warning,) = describe_undelivered(of, "import")
+    assert isinstance(warning, ConnectivityWarning)
+    assert warning.startswith(
+        "dataDirs has 3 events that Flume has not delivered: run `import` before the agent starts"
+    )
     log = next((memory / "a").glob("log-?"))
     with log.open("r+b"):  # as a Flume locks it
-        (said,) = describe_undelivered(of, "import")
-        assert isinstance(said, ConnectivityWarning)
-        assert said.startswith("dataDirs is in use by a running Flume: stop it")
+        (warning,) = describe_undelivered(of, "import")
+        assert isinstance(warning, ConnectivityWarning)
+        assert warning.startswith("dataDirs is in use by a running Flume: stop it")
     assert sorted(path for path in memory.rglob("*")) == names
 
 
@@ -104,13 +106,13 @@ def test_a_checkpoint_knows_of_takes_that_were_in_deleted_files(memory: Path) ->
     assert [plain(event.body) for event in read(memory).events()] == bodies
 
 
-def write(path: Path, at: int, data: bytes) -> None:
+def write(path: Path, offset: int, data: bytes) -> None:
     with path.open("r+b") as file:
-        file.seek(at)
+        file.seek(offset)
         file.write(data)
 
 
-def place_of(log: Path, text: bytes) -> int:
+def offset_of(log: Path, text: bytes) -> int:
     """Return the offset of these bytes."""
     return log.read_bytes().index(text)
 
@@ -118,8 +120,8 @@ def place_of(log: Path, text: bytes) -> int:
 def test_a_damaged_event_is_named_and_the_others_are_read(memory: Path) -> None:
     copy_recorded(memory, "records")
     log = memory / "a/log-1"
-    begin = log.read_bytes().rindex(b"\x7f", 0, place_of(log, b"2" + b"_" * 50))
-    write(log, place_of(log, b"2" + b"_" * 50) + 3, b"X")
+    begin = log.read_bytes().rindex(b"\x7f", 0, offset_of(log, b"2" + b"_" * 50))
+    write(log, offset_of(log, b"2" + b"_" * 50) + 3, b"X")
     done = imported(memory)
     assert (done.events, done.lost) == (2, 1)
     assert done.damages == [f"{memory}/a/log-1 is damaged at byte {begin}: the event there is lost"]
@@ -131,13 +133,13 @@ def test_a_damaged_event_is_named_and_the_others_are_read(memory: Path) -> None:
 def test_records_after_a_damaged_one_are_read(memory: Path) -> None:
     copy_recorded(memory, "records")
     log = memory / "a/log-1"
-    begin = log.read_bytes().rindex(b"\x7f", 0, place_of(log, b"2" + b"_" * 50))
+    begin = log.read_bytes().rindex(b"\x7f", 0, offset_of(log, b"2" + b"_" * 50))
     write(log, begin + 1, b"\x70")  # its length, so the next record is at an unknown offset
-    found = read(memory)
+    contents = read(memory)
     # Only event 1 is in the transaction then, and is taken.
-    assert [plain(event.body) for event in found.events()] == [b"4", b"5"]
-    assert len(found.damages) == 1
-    assert f"log-1 is damaged from byte {begin} to " in found.damages[0]
+    assert [plain(event.body) for event in contents.events()] == [b"4", b"5"]
+    assert len(contents.damages) == 1
+    assert f"log-1 is damaged from byte {begin} to " in contents.damages[0]
 
 
 @pytest.mark.parametrize("cut", range(1, 9, 3))
@@ -145,32 +147,32 @@ def test_a_torn_end_counts_as_uncommitted(memory: Path, cut: int) -> None:
     bodies = copy_recorded(memory, "records")
     log = memory / "a/log-1"
     log.write_bytes(log.read_bytes().rstrip(b"\x80")[:-cut])
-    found = read(memory)
-    assert [plain(event.body) for event in found.events()] == bodies
-    assert "ends at byte" in found.damages[0]
+    contents = read(memory)
+    assert [plain(event.body) for event in contents.events()] == bodies
+    assert "ends at byte" in contents.damages[0]
 
 
 def test_records_removed_by_flumes_tool_are_skipped(memory: Path) -> None:
     copy_recorded(memory, "records")
     log = memory / "a/log-1"
-    write(log, log.read_bytes().rindex(b"\x7f", 0, place_of(log, b"2" + b"_" * 50)), b"\0")
-    found = read(memory)
-    assert [plain(event.body) for event in found.events()] == [b"4", b"5"]
-    assert found.damages == []
+    write(log, log.read_bytes().rindex(b"\x7f", 0, offset_of(log, b"2" + b"_" * 50)), b"\0")
+    contents = read(memory)
+    assert [plain(event.body) for event in contents.events()] == [b"4", b"5"]
+    assert contents.damages == []
 
 
 def test_a_file_that_is_missing_is_named(memory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     bodies = copy_recorded(memory, "checkpoint")
     for log in memory.glob("?/log-?"):
         log.unlink()
-    found = read(memory)
-    assert [*found.events()] == []
-    assert found.lost == len(found.damages) >= 1
-    assert re.match(r"log-[12] is missing: the event at its byte \d+ is lost", found.damages[0])
+    contents = read(memory)
+    assert [*contents.events()] == []
+    assert contents.lost == len(contents.damages) >= 1
+    assert re.match(r"log-[12] is missing: the event at its byte \d+ is lost", contents.damages[0])
     monkeypatch.setattr(flume, "_MAX_LOSS_MESSAGES", 0)
-    found = read(memory)
-    assert [*found.events()] == found.damages == []
-    assert 1 <= found.lost <= len(bodies)
+    contents = read(memory)
+    assert [*contents.events()] == contents.damages == []
+    assert 1 <= contents.lost <= len(bodies)
 
 
 @pytest.mark.parametrize(
@@ -187,9 +189,9 @@ def test_an_unreadable_channel_is_not_imported(memory: Path, file: str, data: by
     with pytest.raises(FlafkaError, match=message):
         import_events(files)
     assert (memory / "a" / "log-1").exists()
-    (said,) = describe_undelivered(files, "import")
-    assert message in said
-    assert not isinstance(said, ConnectivityWarning)
+    (error,) = describe_undelivered(files, "import")
+    assert message in error
+    assert not isinstance(error, ConnectivityWarning)
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -232,10 +234,10 @@ def test_events_of_flume_are_delivered_first(memory: Path, name: str) -> None:
 def test_a_second_flume_channel_is_imported_too(memory: Path) -> None:
     bodies = copy_recorded(memory, "records")
     imported(memory)
-    again = copy_recorded(memory, "records")
+    later_bodies = copy_recorded(memory, "records")
     imported(memory)
     files = opened(memory)
-    assert delivered(files) == bodies + again
+    assert delivered(files) == bodies + later_bodies
     assert len([*memory.glob("a/flume-*")]) == 2
     files.close()
 
@@ -288,22 +290,23 @@ def steps(directory: Path) -> Iterator[Path]:
         number += 1
 
 
+@pytest.mark.usefixtures("lengthy")
 @pytest.mark.parametrize("first", [0, 1])
 @pytest.mark.parametrize("name", NAMES)
 def test_a_kill_at_any_moment_loses_and_repeats_nothing(memory: Path, name: str, first: int) -> None:
     """Killed at every call that changes the disk, again a little later, and then run to the end."""
     kills = 0
-    for number, place in enumerate(steps(memory)):
-        place.mkdir()
-        before = opened(place)
+    for number, directory in enumerate(steps(memory)):
+        directory.mkdir()
+        before = opened(directory)
         if first:
             before.put(events(7))
         before.close()
-        bodies = [b"7"] * first + copy_recorded(place, name)
+        bodies = [b"7"] * first + copy_recorded(directory, name)
         for calls in (number, 5):
             with pytest.MonkeyPatch.context() as patch:
                 died = dying(patch, calls)
-                files = channel(place, backupCheckpointDir=str(place / "backup"))
+                files = channel(directory, backupCheckpointDir=str(directory / "backup"))
                 try:
                     import_events(files)
                 except Killed:
@@ -313,19 +316,19 @@ def test_a_kill_at_any_moment_loses_and_repeats_nothing(memory: Path, name: str,
                         files.close()
             if not died():
                 break
-            if bulkload.import_error([place / "a", place / "b"], "c"):
-                files = channel(place)
+            if bulkload.import_error([directory / "a", directory / "b"], "c"):
+                files = channel(directory)
                 with pytest.raises(FlafkaError, match="--import-channel"):
                     files.open()
                 files.close()
-        imported(place, backupCheckpointDir=str(place / "backup"))
-        files = opened(place)
+        imported(directory, backupCheckpointDir=str(directory / "backup"))
+        files = opened(directory)
         assert delivered(files) == bodies
-        assert len({segment.name for segment in segments(place)}) == len(segments(place))
+        assert len({segment.name for segment in segments(directory)}) == len(segments(directory))
         files.put(events(8))
         assert delivered(files) == [b"8"]
         files.close()
-        shutil.rmtree(place)
+        shutil.rmtree(directory)
         if not died() and calls == number:
             break
     assert kills > 15

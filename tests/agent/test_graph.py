@@ -59,8 +59,8 @@ a1.sinks.k3.interceptors.c.value = <"x">
 def drawn(tmp_path: Path) -> tuple[Path, Graph]:
     file = tmp_path / "agent.conf"
     file.write_text(CONFIGURATION)
-    spec, found = load(file, None, components=Components(entry_points=True))
-    assert spec is not None, found
+    spec, diagnostics = load(file, None, components=Components(entry_points=True))
+    assert spec is not None, diagnostics
     return file, graph_of(spec)
 
 
@@ -88,7 +88,7 @@ def test_options_are_shown_and_secrets_are_not(tmp_path: Path) -> None:
     assert "hidden1" not in json.dumps(asdict(graph))
     assert nodes["c1"].options == {"type": "memory"}
     assert nodes["c1"].defaults["capacity"] == "10000"
-    assert [one.name for one in nodes["s1"].interceptors] == ["a", "b"]
+    assert [interceptor.name for interceptor in nodes["s1"].interceptors] == ["a", "b"]
     assert not any("interceptors." in name for name in nodes["s1"].options)
     assert nodes["k3"].interceptors[0].options["value"] == '<"x">'
     assert nodes["k1"].place.startswith(str(file))

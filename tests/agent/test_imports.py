@@ -96,15 +96,15 @@ def loaded(*arguments: str) -> set[str]:
 
 def test_a_check_imports_no_library_that_only_running_components_need(tmp_path: Path) -> None:
     (tmp_path / "agent.conf").write_text(EVERYTHING.format(home=tmp_path))
-    found = loaded("check", "-c", str(tmp_path / "agent.conf"))
-    assert {"pyarrow", "flafka.sources", "flafka.sinks"} <= found  # the check has run
-    assert not found & (LIBRARIES | APART)
+    modules = loaded("check", "-c", str(tmp_path / "agent.conf"))
+    assert {"pyarrow", "flafka.sources", "flafka.sinks"} <= modules  # the check has run
+    assert not modules & (LIBRARIES | APART)
 
 
 def test_a_start_imports_no_separate_part() -> None:
-    found = loaded("start", "--help")
-    assert "flafka.agent.runner.agent" in found  # the start has run
-    assert not found & APART
+    modules = loaded("start", "--help")
+    assert "flafka.agent.runner.agent" in modules  # the start has run
+    assert not modules & APART
 
 
 def test_separate_parts_are_imported_by_the_commands_that_need_them(

@@ -43,11 +43,11 @@ a1.monitoring.port = {port}
 
 def sinks(agent: RunningAgent) -> dict[str, tuple[Any, str, Any]]:
     """Return lag, unit and seconds of each sink from `agent top`."""
-    told = json.loads(CliRunner().invoke(main, ["top", "-c", str(agent.file), "--json"]).stdout)
+    snapshot = json.loads(CliRunner().invoke(main, ["top", "-c", str(agent.file), "--json"]).stdout)
     return {
-        one["name"]: (one["lag"], one["lag_unit"], one["lag_seconds"])
-        for one in told["components"]
-        if one["kind"] == "sink"
+        sink["name"]: (sink["lag"], sink["lag_unit"], sink["lag_seconds"])
+        for sink in snapshot["components"]
+        if sink["kind"] == "sink"
     }
 
 
@@ -61,7 +61,7 @@ def test_sinks_that_fail_have_the_lag_in_events_of_memory_and_file(tmp_path: Pat
                 assert [answers.readline() for _ in range(100)] == [b"OK\n"] * 100
             agent.until(lambda: agent.failing().keys() == {"SINK.km", "SINK.kf"}, "both sinks to fail")
             first = sinks(agent)
-            assert {name: one[:2] for name, one in first.items()} == dict.fromkeys(("km", "kf"), (EVENTS, "events"))
+            assert {name: lag[:2] for name, lag in first.items()} == dict.fromkeys(("km", "kf"), (EVENTS, "events"))
             agent.until(
                 lambda: all(new[2] > old[2] for new, old in zip(sinks(agent).values(), first.values(), strict=True)),
                 "the oldest event to be older",
@@ -69,7 +69,7 @@ def test_sinks_that_fail_have_the_lag_in_events_of_memory_and_file(tmp_path: Pat
             client.sendall(b"more\n")
             assert answers.readline() == b"OK\n"
             agent.until(
-                lambda: {one[0] for one in sinks(agent).values()} == {EVENTS + 1}, "one more, amid the failure"
+                lambda: {lag[0] for lag in sinks(agent).values()} == {EVENTS + 1}, "one more, amid the failure"
             )
         assert f"{EVENTS + 1} events" in CliRunner().invoke(main, ["top", "-c", str(agent.file)]).stdout
         prometheus = agent.get("/metrics/prometheus")[1].decode()
@@ -77,10 +77,12 @@ def test_sinks_that_fail_have_the_lag_in_events_of_memory_and_file(tmp_path: Pat
         assert "# HELP flafka_lag Events of the channel that are not delivered" in prometheus
         agent.process.kill()
         agent.process.wait()
-    with RunningAgent(tmp_path / "agent", agent.file) as again:
-        again.until(lambda: again.failing().keys() >= {"SINK.kf"}, "the sink to fail once more")
-        assert sinks(again)["kf"] == (EVENTS + 1, "events", None), "the file has them, and the agent not their age"
-        assert sinks(again)["km"] == (0, "events", 0)
+    with RunningAgent(tmp_path / "agent", agent.file) as restarted:
+        restarted.until(lambda: restarted.failing().keys() >= {"SINK.kf"}, "the sink to fail once more")
+        assert sinks(restarted)["kf"] == (EVENTS + 1, "events", None), (
+            "the file has them, and the agent not their age"
+        )
+        assert sinks(restarted)["km"] == (0, "events", 0)
 
 
 def test_the_age_is_that_of_the_oldest_event() -> None:
@@ -89,7 +91,7 @@ def test_the_age_is_that_of_the_oldest_event() -> None:
     assert (held.events(), held.seconds()) == (None, None), "of a channel that is not open"
     metrics.set("ChannelSize", 0)
     assert (held.events(), held.seconds()) == (0, 0.0)
-    for at, put, size, seconds in (
+    for moment, put, size, seconds in (
         (102, 10, 10, 0),
         (104, 10, 5, 2),
         (106, 30, 25, 4),  # the events that came at 106
@@ -98,7 +100,7 @@ def test_the_age_is_that_of_the_oldest_event() -> None:
         (112, 30, 0, 0),
         (114, 31, 1, 0),
     ):
-        clock[0] = at
+        clock[0] = moment
         metrics.add("EventPutSuccessCount", put - metrics.get("EventPutSuccessCount"))
         metrics.set("ChannelSize", size)
         assert held.seconds() == seconds
@@ -126,6 +128,6 @@ def test_the_unit_of_a_lag_is_that_of_the_channel(tmp_path: Path, form: str | No
     file.write_text(
         f"a1.channels = c\na1.sinks = k\na1.channels.c.{channel}\na1.sinks.k.type = null\na1.sinks.k.channel = c"
     )
-    spec, found = load(file, components=Components())
-    assert spec is not None, found
+    spec, diagnostics = load(file, components=Components())
+    assert spec is not None, diagnostics
     assert {node.kind: node.lag_unit for node in graph_of(spec).nodes} == {"channel": "", "sink": unit}

@@ -84,7 +84,7 @@ def test_a_component_is_named_by_its_path(tmp_path: Path) -> None:
     file.write_text(configuration(0))
     spec, _ = load(file, None, components=Components())
     assert spec is not None
-    assert [one.make().log.name for one in (*spec.sources, *spec.channels, *spec.sinks)] == [
+    assert [component.make().log.name for component in (*spec.sources, *spec.channels, *spec.sinks)] == [
         *("a1.sources.s1", "a1.sources.s2", "a1.channels.c1", "a1.sinks.k1")
     ]
 

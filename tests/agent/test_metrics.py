@@ -52,8 +52,8 @@ def calls(tree: ast.AST) -> Iterator[ast.expr]:
 
 def counted(source: str) -> set[str]:
     """Return the names that this code counts or sets."""
-    texts = (one for name in calls(ast.parse(source)) for one in ast.walk(name))
-    return {one.value for one in texts if isinstance(one, ast.Constant) and isinstance(one.value, str)}
+    texts = (node for name in calls(ast.parse(source)) for node in ast.walk(name))
+    return {node.value for node in texts if isinstance(node, ast.Constant) and isinstance(node.value, str)}
 
 
 @functools.cache
@@ -63,7 +63,9 @@ def counted_in(file: Path) -> set[str]:
 
 def file_of(module: str) -> Path | None:
     path = ROOT.joinpath(*module.split(".")[1:])
-    return next((one for one in (path.with_suffix(".py"), path / "__init__.py") if one.is_file()), None)
+    return next(
+        (candidate for candidate in (path.with_suffix(".py"), path / "__init__.py") if candidate.is_file()), None
+    )
 
 
 @functools.cache
@@ -72,22 +74,26 @@ def imported(file: Path) -> set[Path]:
     modules = []
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
         if isinstance(node, ast.ImportFrom) and node.module is not None:
-            modules += [node.module, *(f"{node.module}.{one.name}" for one in node.names)]
+            modules += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
     shared = ("flafka.plugins.kafka", "flafka.plugins.java", "flafka.plugins.net", "flafka.plugins.wire")
     starts = ("flafka.sources", "flafka.channels", "flafka.interceptors", "flafka.sinks", *shared)
-    return {found for one in modules if one.startswith(starts) and (found := file_of(one)) is not None}
+    return {
+        imported_file
+        for module in modules
+        if module.startswith(starts) and (imported_file := file_of(module)) is not None
+    }
 
 
 @functools.cache
 def files_of(cls: type[Component]) -> set[Path]:
     """Return the files with the code of a component."""
-    found: set[Path] = set()
+    files: set[Path] = set()
     due = {file for base in cls.__mro__ if (file := file_of(base.__module__)) is not None}
     while due:
         file = due.pop()
-        found.add(file)
-        due |= imported(file) - found
-    return found
+        files.add(file)
+        due |= imported(file) - files
+    return files
 
 
 def own(cls: type[Component]) -> set[str]:
@@ -104,20 +110,20 @@ def test_a_component_declares_what_it_counts_and_nothing_else(kind: str, cls: ty
 
 
 def test_every_counted_metric_is_declared_by_a_component_that_uses_it() -> None:
-    files = [one for kind in explain.KINDS for one in (ROOT / f"{kind}s").rglob("*.py")]
-    found = 0
+    files = [path for kind in explain.KINDS for path in (ROOT / f"{kind}s").rglob("*.py")]
+    count = 0
     for file in [
         *files,
-        *(one for name in ("kafka", "java", "net", "wire") for one in (ROOT / "plugins" / name).glob("*.py")),
+        *(path for name in ("kafka", "java", "net", "wire") for path in (ROOT / "plugins" / name).glob("*.py")),
     ]:
         users = [(kind, cls) for kind, cls in COMPONENTS if file in files_of(cls)]
         declared = {name for _, cls in users for name in own(cls)}
         declared |= {metric.name for kind, _ in users for metric in definitions.common_metrics(kind.upper())}
         assert counted_in(file) <= declared, file
-        found += len(counted_in(file))
+        count += len(counted_in(file))
         names = calls(ast.parse(file.read_text("utf-8")))
-        assert not [one for one in names if isinstance(one, (ast.Name, ast.Attribute))], "write the name as a text"
-    assert found > 80
+        assert not [node for node in names if isinstance(node, (ast.Name, ast.Attribute))], "write the name as a text"
+    assert count > 80
 
 
 def test_an_undeclared_metric_is_detected() -> None:
@@ -154,7 +160,9 @@ def test_a_name_has_one_meaning() -> None:
         assert meanings.setdefault(metric.name, meaning) == meaning, where
 
 
-@pytest.mark.parametrize("metric", {metric.name: metric for _, metric in DECLARED}.values(), ids=lambda one: one.name)
+@pytest.mark.parametrize(
+    "metric", {metric.name: metric for _, metric in DECLARED}.values(), ids=lambda metric: metric.name
+)
 def test_its_help_is_a_sentence(metric: Metric) -> None:
     assert metric.help[0].isupper() or metric.help[0].isdigit()
     assert metric.help.endswith(".")

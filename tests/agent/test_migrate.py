@@ -107,8 +107,8 @@ def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Run:
 
 def notes_of(file: str) -> set[str]:
     """Return every note on any line of the file."""
-    found = migrate(Path(file), None, components=COMPONENTS)
-    return {note.message for line in found.lines for note in line.notes()}
+    migration = migrate(Path(file), None, components=COMPONENTS)
+    return {note.message for line in migration.lines for note in line.notes()}
 
 
 def migrated(text: str | bytes, tmp_path: Path, name: str | None = None) -> Migration:
@@ -145,20 +145,20 @@ def test_differing_lines_are_shown_beside_the_old_ones(run: Run) -> None:
         "start it with: agent start -c flume-flafka.conf",
     ]
     assert "    written: shop.sinks.search.hostNames = es1:9200, es2:9200" in result.output.splitlines()
-    again = run("flume-flafka.conf")
-    assert again.exit_code == 0
+    second = run("flume-flafka.conf")
+    assert second.exit_code == 0
     assert Path("flume-flafka-flafka.conf").read_text() == WRITTEN
 
 
 def test_all_shows_every_line_and_the_reason_if_it_stays(run: Run) -> None:
-    told = run("flume.conf", "--all").output
-    assert "  line 2: shop.sources\n" in told
-    assert "  line 14: shop.channels.memory.keep-alive\n" in told
-    assert "  line 14: shop.channels.memory: keep-alive has no effect: a put waits until" in told
-    assert "shop.sources.orders: topic is a deprecated alias of kafka.topics\n" in told
-    assert "shop.sinks.files: hdfs.writeFormat has no effect with DataStream, as in Flume\n" in told
-    assert "shop.sinks.files: Flume: files are written with Hadoop's libraries, by RPC. Here: WebHDFS" in told
-    assert all(f": {note}\n" in told for note in notes_of("flume.conf"))
+    output = run("flume.conf", "--all").output
+    assert "  line 2: shop.sources\n" in output
+    assert "  line 14: shop.channels.memory.keep-alive\n" in output
+    assert "  line 14: shop.channels.memory: keep-alive has no effect: a put waits until" in output
+    assert "shop.sources.orders: topic is a deprecated alias of kafka.topics\n" in output
+    assert "shop.sinks.files: hdfs.writeFormat has no effect with DataStream, as in Flume\n" in output
+    assert "shop.sinks.files: Flume: files are written with Hadoop's libraries, by RPC. Here: WebHDFS" in output
+    assert all(f": {note}\n" in output for note in notes_of("flume.conf"))
 
 
 def test_on_a_terminal_no_line_is_longer_than_it_is_wide(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -254,8 +254,8 @@ def test_the_new_file_is_not_readable_by_more_users_than_the_old_one(run: Run) -
 def test_unchanged_bytes_stay(tmp_path: Path, ending: str, encoding: str, start: str) -> None:
     text = start + "# grüße, Straße\n" + FLUME
     expected = start + "# grüße, Straße\n" + WRITTEN
-    found = migrated(text.replace("\n", ending).encode(encoding), tmp_path)
-    assert found.content == expected.replace("\n", ending).encode(encoding)
+    migration = migrated(text.replace("\n", ending).encode(encoding), tmp_path)
+    assert migration.content == expected.replace("\n", ending).encode(encoding)
 
 
 @pytest.mark.parametrize(
@@ -270,11 +270,11 @@ def test_unchanged_bytes_stay(tmp_path: Path, ending: str, encoding: str, start:
 )
 def test_a_line_that_cannot_be_replaced_safely_stays(tmp_path: Path, lines: str, why: str) -> None:
     text = re.sub(r"shop\.sources\.orders\.zookeeperConnect.*\\\n.*\n", lines + "\n", FLUME)
-    found = migrated(text, tmp_path)
-    (line,) = [one for one in found.lines if one.name == "shop.sources.orders.zookeeperConnect"]
+    migration = migrated(text, tmp_path)
+    (line,) = [line for line in migration.lines if line.name == "shop.sources.orders.zookeeperConnect"]
     assert (line.verdict, line.replacement) == ("differs", None), why
-    assert found.content is not None
-    assert f"\n{lines}\n" in found.content.decode()
+    assert migration.content is not None
+    assert f"\n{lines}\n" in migration.content.decode()
 
 
 # --- selection of the agent
@@ -298,33 +298,35 @@ def test_of_several_agents_only_the_named_one_is_migrated(run: Run) -> None:
 
 
 def test_json(run: Run) -> None:
-    found = json.loads(run("flume.conf", "--json").output)
-    assert {key: found[key] for key in ("file", "agent", "ok", "output", "counts")} == {
+    report = json.loads(run("flume.conf", "--json").output)
+    assert {key: report[key] for key in ("file", "agent", "ok", "output", "counts")} == {
         "file": "flume.conf",
         "agent": "shop",
         "ok": True,
         "output": "flume-flafka.conf",
         "counts": {"needs porting": 0, "differs": 4, "runs": 14},
     }
-    (brokers,) = [line for line in found["lines"] if line["property"].endswith("zookeeperConnect")]
+    (brokers,) = [line for line in report["lines"] if line["property"].endswith("zookeeperConnect")]
     assert (brokers["line"], brokers["verdict"], brokers["written"]) == (
         8,
         "differs",
         ["shop.sources.orders.kafka.bootstrap.servers = zk1:9092,zk2:9092"],
     )
-    nobody = json.loads(run("none.conf", "--json").output)
-    assert (nobody["ok"], nobody["agent"], nobody["output"]) == (False, None, None)
+    unreadable = json.loads(run("none.conf", "--json").output)
+    assert (unreadable["ok"], unreadable["agent"], unreadable["output"]) == (False, None, None)
 
 
 def test_check_accepts_the_written_file(tmp_path: Path) -> None:
-    found = migrated(FLUME, tmp_path)
-    assert found.content is not None
+    migration = migrated(FLUME, tmp_path)
+    assert migration.content is not None
     new = tmp_path / "new.conf"
-    new.write_bytes(found.content)
+    new.write_bytes(migration.content)
     spec, diagnostics = load(new, components=COMPONENTS, environment={}, system={})
     assert spec is not None
-    left = [one for one in diagnostics if one.differs and one.severity == "warning"]
-    assert [one.message.partition(" ")[0] for one in left] == ["leaves"], "what was changed differs no more"
+    warnings = [diagnostic for diagnostic in diagnostics if diagnostic.differs and diagnostic.severity == "warning"]
+    assert [warning.message.partition(" ")[0] for warning in warnings] == ["leaves"], (
+        "what was changed differs no more"
+    )
 
 
 def with_flumes_files(tmp_path: Path) -> Path:
@@ -342,12 +344,12 @@ def with_flumes_files(tmp_path: Path) -> Path:
 
 def test_events_of_flumes_file_channel_are_reported(tmp_path: Path) -> None:
     file = with_flumes_files(tmp_path)
-    found = migrate(file, None, components=Components())
-    (line,) = found.lines_with("differs")
-    assert (line.number, found.is_complete) == (6, True)
+    migration = migrate(file, None, components=Components())
+    (line,) = migration.lines_with("differs")
+    assert (line.number, migration.is_complete) == (6, True)
     assert "has 3 events that Flume has not delivered" in line.reasons()[0].message
     assert "`agent migrate --import-channel c FILE`" in line.reasons()[0].message
-    assert found.content == file.read_bytes()
+    assert migration.content == file.read_bytes()
 
 
 def test_a_command_imports_the_events_of_flumes_file_channel(tmp_path: Path, run: Run) -> None:
@@ -357,8 +359,8 @@ def test_a_command_imports_the_events_of_flumes_file_channel(tmp_path: Path, run
     assert "channel c: imported 3 undelivered events in this run" in done.stdout
     assert (tmp_path / "data/flume-0/log-1").exists()
     assert not Path("flume-flafka.conf").exists()
-    again = run(file, "--import-channel", "c", "--json")
-    assert json.loads(again.stdout) == {"channel": "c", "events": 0, "lost": 0, "damages": [], "moved_to": ""}
+    second = run(file, "--import-channel", "c", "--json")
+    assert json.loads(second.stdout) == {"channel": "c", "events": 0, "lost": 0, "damages": [], "moved_to": ""}
     assert "no files of Flume to import" in run(file, "--import-channel", "c").stdout
 
 
@@ -386,9 +388,9 @@ def test_interceptors_of_a_sink_which_flume_ignores_are_reported(tmp_path: Path)
     lines += ["a.channels.c.type = memory", "a.sinks.k.type = null", "a.sinks.k.channel = c"]
     lines += ["a.sinks.k.interceptors = i", "a.sinks.k.interceptors.i.type = static"]
     file.write_text("\n".join(lines))
-    found = migrate(file, None, components=Components())
-    (line,) = found.lines_with("differs")
-    assert (line.number, found.is_complete) == (9, True)
+    migration = migrate(file, None, components=Components())
+    (line,) = migration.lines_with("differs")
+    assert (line.number, migration.is_complete) == (9, True)
     assert "a sink has no interceptors, and these lines have no effect. Here: they run" in line.reasons()[0].message
 
 
@@ -408,10 +410,10 @@ def test_lines_that_flume_reads_in_another_encoding_are_reported(
     ]
     lines += [f"a.sources.s.interceptors.i.value = {value}", "a.sources.s.interceptors.i.key = city"]
     file.write_text("\n".join(lines), encoding)
-    found = migrate(file, None, components=Components())
-    assert [line.number for line in found.lines_with("differs")] == differs
-    assert found.is_complete
-    assert found.content == file.read_bytes()
+    migration = migrate(file, None, components=Components())
+    assert [line.number for line in migration.lines_with("differs")] == differs
+    assert migration.is_complete
+    assert migration.content == file.read_bytes()
 
 
 def test_an_interceptor_that_is_listed_twice_differs(tmp_path: Path) -> None:

@@ -32,10 +32,10 @@ def run(*words: str) -> Any:
 
 
 def make(kind: str, name: str, directory: Path) -> None:
-    shown = run(kind, name, "--directory", str(directory))
-    assert shown.exit_code == 0, shown.output
-    assert f"agent check -c {directory}/agent.conf" in shown.output
-    lines = [line.strip() for line in shown.output.splitlines()]
+    result = run(kind, name, "--directory", str(directory))
+    assert result.exit_code == 0, result.output
+    assert f"agent check -c {directory}/agent.conf" in result.output
+    lines = [line.strip() for line in result.output.splitlines()]
     install = "pip install pytest" if kind == "processor" else f"pip install -e {directory} pytest"
     assert lines.index(install) < lines.index(f"python -m pytest {directory}"), "what is run is installed before"
 
@@ -107,8 +107,8 @@ def test_a_processor_passes_its_test(tmp_path: Path) -> None:
 
 
 def test_a_new_agent_is_complete(tmp_path: Path) -> None:
-    shown = run("agent", "mine", "--directory", str(tmp_path / "new"))
-    assert shown.output.splitlines()[-1] == f"  agent start -c {tmp_path / 'new'}/agent.conf", shown.output
+    result = run("agent", "mine", "--directory", str(tmp_path / "new"))
+    assert result.output.splitlines()[-1] == f"  agent start -c {tmp_path / 'new'}/agent.conf", result.output
     with (tmp_path / "new/agent.conf").open("a") as file:  # another agent of this host may have the usual port
         file.write(f"\na1.monitoring.port = {free_port()}\n")
     checked = CliRunner().invoke(main, ["check", "-c", str(tmp_path / "new/agent.conf"), "--connect"])
@@ -118,12 +118,12 @@ def test_a_new_agent_is_complete(tmp_path: Path) -> None:
 
 
 def test_json_names_the_files(tmp_path: Path) -> None:
-    shown = run("sink", "made-up", "--directory", str(tmp_path / "new"), "--json")
-    assert json.loads(shown.output)["files"] == ["agent.conf", "made_up.py", "pyproject.toml", "test_made_up.py"]
+    result = run("sink", "made-up", "--directory", str(tmp_path / "new"), "--json")
+    assert json.loads(result.output)["files"] == ["agent.conf", "made_up.py", "pyproject.toml", "test_made_up.py"]
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["source", "My Source"], "'My Source' is not a valid name of a source"),
         (["source", "json"], "a Python module json exists"),
@@ -131,17 +131,17 @@ def test_json_names_the_files(tmp_path: Path) -> None:
         (["source", "class"], "a Python module class exists"),
     ],
 )
-def test_names_that_cannot_work_are_refused(words: list[str], told: str, tmp_path: Path) -> None:
-    shown = run(*words, "--directory", str(tmp_path / "new"))
-    assert shown.exit_code == 1
-    assert told in shown.output
+def test_names_that_cannot_work_are_refused(words: list[str], message: str, tmp_path: Path) -> None:
+    result = run(*words, "--directory", str(tmp_path / "new"))
+    assert result.exit_code == 1
+    assert message in result.output
     assert not (tmp_path / "new").exists()
 
 
 def test_nothing_is_overwritten(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    shown = run("agent", "mine", "--directory", str(tmp_path))
-    assert "is not empty" in shown.output
+    result = run("agent", "mine", "--directory", str(tmp_path))
+    assert "is not empty" in result.output
     assert [*tmp_path.iterdir()] == [tmp_path / "file"]
 
 
@@ -154,11 +154,13 @@ def test_pip_installs_it_in_place(kind: str, tmp_path: Path) -> None:
     packages = next((environment / "lib").glob("python*/site-packages"))
     here = [Path(__file__).parents[2], *(Path(path) for path in sys.path if path.endswith("site-packages"))]
     (packages / "shared.pth").write_text("".join(f"{path}\n" for path in here))
-    outside = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    clean_environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
     def python(*words: str | Path) -> None:
         command = [environment / "bin/python", "-m", *words]
-        done = subprocess.run(command, cwd=tmp_path, env=outside, capture_output=True, text=True, check=False)
+        done = subprocess.run(
+            command, cwd=tmp_path, env=clean_environment, capture_output=True, text=True, check=False
+        )
         assert done.returncode == 0, done.stdout + done.stderr
 
     python("pip", "install", "--quiet", "--no-deps", "-e", directory)

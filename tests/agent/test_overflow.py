@@ -32,8 +32,8 @@ def loaded(tmp_path: Path, text: str, mode: Mode = "normal") -> tuple[AgentSpec 
 @pytest.mark.parametrize("cls", ["kafka", "org.apache.flume.channel.kafka.KafkaChannel"])
 @pytest.mark.parametrize("mode", ["normal", "strict"])
 def test_a_valid_overflow_has_no_messages(tmp_path: Path, cls: str, mode: Any) -> None:
-    spec, said = loaded(tmp_path, CONFIGURATION.replace("= kafka\n", f"= {cls}\n"), mode)
-    assert said == []
+    spec, messages = loaded(tmp_path, CONFIGURATION.replace("= kafka\n", f"= {cls}\n"), mode)
+    assert messages == []
     assert spec is not None
     assert text_lines(graph_of(spec)) == [
         "s1 (seq) → c1 (kafka)",
@@ -44,7 +44,7 @@ def test_a_valid_overflow_has_no_messages(tmp_path: Path, cls: str, mode: Any) -
 
 
 @pytest.mark.parametrize(
-    ("instead", "said"),
+    ("instead", "message"),
     [
         ({"overflow = c2": "overflow = c3"}, "channel 'c3' is not declared"),
         ({"= file": "= memory"}, "channel 'c2' is of type memory, but an overflow channel must be of type file"),
@@ -59,23 +59,23 @@ def test_a_valid_overflow_has_no_messages(tmp_path: Path, cls: str, mode: Any) -
         ),
     ],
 )
-def test_an_unusable_overflow_is_an_error(tmp_path: Path, instead: dict[str, str], said: str) -> None:
+def test_an_unusable_overflow_is_an_error(tmp_path: Path, instead: dict[str, str], message: str) -> None:
     text = CONFIGURATION
     for old, new in instead.items():
         text = text.replace(old, new)
-    spec, found = loaded(tmp_path, text)
+    spec, messages = loaded(tmp_path, text)
     assert spec is None
-    (error,) = [line for line in found if "overflow" in line]
+    (error,) = [line for line in messages if "overflow" in line]
     assert error.startswith("8 error a1.channels.c1: overflow: ")
-    assert said in error
+    assert message in error
 
 
 def test_two_channels_need_two_overflows(tmp_path: Path) -> None:
     more = "".join(line.replace(".c1.", ".c0.") + "\n" for line in CONFIGURATION.splitlines() if ".c1." in line)
     text = CONFIGURATION.replace("= c1 c2", "= c1 c2 c0").replace("s1.channels = c1", "s1.channels = c1 c0") + more
-    spec, said = loaded(tmp_path, text)
+    spec, messages = loaded(tmp_path, text)
     assert spec is None
-    assert said == [
+    assert messages == [
         "12 error a1.channels.c0: overflow: channel 'c2' is the overflow channel of a1.channels.c1: each "
         "channel needs its own"
     ]
@@ -83,5 +83,5 @@ def test_two_channels_need_two_overflows(tmp_path: Path) -> None:
 
 def test_overflow_is_an_option_of_kafka_channels_only(tmp_path: Path) -> None:
     text = CONFIGURATION.replace("c2.type = file", "c2.type = file\na1.channels.c2.overflow = c1")
-    _, said = loaded(tmp_path, text)
-    assert any("unknown option 'overflow'" in line for line in said)
+    _, messages = loaded(tmp_path, text)
+    assert any("unknown option 'overflow'" in line for line in messages)

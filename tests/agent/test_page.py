@@ -39,9 +39,9 @@ class Answer(NamedTuple):
 
 
 def asking(
-    host: str = "127.0.0.1", token: str = "", asked: str = "localhost", view: View | None = None
+    host: str = "127.0.0.1", token: str = "", requested_host: str = "localhost", view: View | None = None
 ) -> Callable[..., Answer]:
-    """Return a function for requests to a server on `host`, under the name `asked`; without a network."""
+    """Return a function for requests to a server on `host`, under the name `requested_host`; without a network."""
     registry = view.registry if view is not None else Registry("a1")
     app = MetricsServer(registry, host, 0, view or view_of(registry), token)._app()
 
@@ -55,9 +55,11 @@ def asking(
             "raw_path": path.encode(),
             "scheme": "http",
             "query_string": query.encode(),
-            "server": (asked, 14141),
+            "server": (requested_host, 14141),
             "root_path": "",
-            "headers": [(k.encode(), v.encode()) for k, v in {"host": f"{asked}:14141", **(headers or {})}.items()],
+            "headers": [
+                (k.encode(), v.encode()) for k, v in {"host": f"{requested_host}:14141", **(headers or {})}.items()
+            ],
         }
 
         async def receive() -> Any:
@@ -67,14 +69,14 @@ def asking(
             sent.append(message)
 
         asyncio.run(app(scope, receive, send))
-        found = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
-        return Answer(sent[0]["status"], found, b"".join(part.get("body", b"") for part in sent[1:]))
+        received = {name.decode(): value.decode() for name, value in sent[0]["headers"]}
+        return Answer(sent[0]["status"], received, b"".join(part.get("body", b"") for part in sent[1:]))
 
     return ask
 
 
 @pytest.mark.parametrize(
-    ("host", "token", "asked", "path", "headers", "status"),
+    ("host", "token", "requested_host", "path", "headers", "status"),
     [
         ("127.0.0.1", "", "localhost", "/", {}, 200),
         ("127.0.0.1", "", "[::1]", "/api/state", {}, 200),
@@ -93,9 +95,9 @@ def asking(
     ],
 )
 def test_the_page_is_only_for_authorised_users(
-    host: str, token: str, asked: str, path: str, headers: dict[str, str], status: int
+    host: str, token: str, requested_host: str, path: str, headers: dict[str, str], status: int
 ) -> None:
-    assert asking(host, token, asked)(path, headers).status == status
+    assert asking(host, token, requested_host)(path, headers).status == status
 
 
 def test_a_token_moves_from_the_address_into_a_cookie() -> None:
@@ -124,7 +126,7 @@ def test_the_state_has_the_figures_of_the_metrics_and_the_log_lines() -> None:
     state = ask("/api/state").json()
     assert state["figures"] == registry.flume()
     assert (state["state"], state["failing"]) == ("failing", {"SINK.k1": "it is away"})
-    assert [(one["component"], one["text"]) for one in state["said"]] == [
+    assert [(line["component"], line["text"]) for line in state["said"]] == [
         ("a1.sinks.k1", "again"),
         ("a1.sinks.k1", "away!"),
     ]
@@ -135,8 +137,8 @@ def test_files_with_most_unread_bytes_come_first(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"x" * size)
     gone = TailedFile(str(tmp_path / "gone"), 5)
     files = [TailedFile(str(tmp_path / name), 10) for name in "abc"]
-    found = asking(view=view_of(Registry("a1"), [*files, gone]))("/api/files").json()
-    assert [file["path"].rpartition("/")[2] for file in found["files"]] == ["b", "c", "a", "gone"]
+    answer = asking(view=view_of(Registry("a1"), [*files, gone]))("/api/files").json()
+    assert [file["path"].rpartition("/")[2] for file in answer["files"]] == ["b", "c", "a", "gone"]
     assert asking(view=view_of(Registry("a1"), files))("/api/files?match=/b").json()["all"] == 1
 
 

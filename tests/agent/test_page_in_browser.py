@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from flafka.agent.services.running import until
-from tests.agent.browsing import boxes, configured, contrast, opened, shown, turned
+from tests.agent.browsing import await_updates, boxes, configured, contrast, opened, shown
 from tests.agent.scenes import Scene, at_work, cluster, some_files
 from tests.agent.test_graph import CONFIGURATION
 
@@ -72,11 +72,11 @@ def test_it_is_readable(browser: Browser, everything: Scene, width: int, scheme:
     assert all(card["width"] > 150 and card["x"] + card["width"] <= width for card in cards)
     labels = [label for label in boxes(page, "#edges text") if label["width"]]
     assert len(labels) >= (10 if width > 760 else 0)
-    for n, one in enumerate(labels):
+    for n, label in enumerate(labels):
         for other in labels[:n]:
-            aside = one["x"] >= other["x"] + other["width"] - 2 or other["x"] >= one["x"] + one["width"] - 2
-            above = one["y"] >= other["y"] + other["height"] - 4 or other["y"] >= one["y"] + one["height"] - 4
-            assert aside or above, (one, other)
+            aside = label["x"] >= other["x"] + other["width"] - 2 or other["x"] >= label["x"] + label["width"] - 2
+            above = label["y"] >= other["y"] + other["height"] - 4 or other["y"] >= label["y"] + label["height"] - 4
+            assert aside or above, (label, other)
     for text in (".type", ".figures", ".why", ".chip.spark", ".chip.failing", ".chip.degraded", "#about", "td", "th"):
         assert contrast(page, text) >= 4.5, text
     page.close()
@@ -88,11 +88,11 @@ def test_an_application_on_a_cluster_leads_to_its_page(browser: Browser, everyth
     id, tracking = "application_1_0001", "http://rm:8088/proxy/application_1_0001/"
     everything.registry.application = lambda: {"application": id, "tracking": tracking}
     try:
-        turned(page, 2)
+        await_updates(page, 2)
         assert page.locator("#spark .application").inner_text() == f"Application {id}"
         assert page.locator(there).get_attribute("href") == tracking
         everything.registry.application = lambda: {"application": id, "tracking": "javascript:alert(1)"}
-        turned(page, 2)
+        await_updates(page, 2)
         assert page.locator("#spark .application").inner_text() == f"Application {id}"
         assert page.locator(there).count() == 0
     finally:
@@ -111,7 +111,7 @@ def test_details_by_the_keyboard(browser: Browser, everything: Scene) -> None:
     charts = page.locator("#detail .chart path").evaluate_all("all => all.map(one => one.getAttribute('d'))")
     assert len(charts) == 3
     assert all(line.count("M") == 2 for line in charts), "the time when the agent was down is a gap"
-    turned(page)
+    await_updates(page)
     assert page.locator("#detail").is_visible()
     page.keyboard.press("Escape")
     assert page.locator("#detail").is_hidden()
@@ -126,7 +126,7 @@ def test_a_broker_and_an_agent_that_stop_are_shown(browser: Browser, tmp_path: P
         page = opened(browser, scene)
         assert "down:" not in page.locator("#kafka").inner_text()
         scene.set_cluster("events", cluster("flafka-events", down=3))
-        turned(page, 2)  # a request may have been in flight
+        await_updates(page, 2)  # a request may have been in flight
         assert "down: refuses connections" in page.locator("#kafka").inner_text()
     page.locator("#stale").wait_for(state="visible")
     assert "does not answer" in page.locator("#stale").inner_text()
@@ -146,8 +146,8 @@ def test_groups_are_framed_and_names_from_outside_are_text(browser: Browser, tmp
     with scene.served():
         page = opened(browser, scene)
         page.locator("#files tbody tr").nth(2).wait_for()
-        for place in ("#problems", "#said", "#kafka", "#files", "[data-id='a1.sinks.k1']"):
-            assert NAME in page.locator(place).inner_text(), place
+        for selector in ("#problems", "#said", "#kafka", "#files", "[data-id='a1.sinks.k1']"):
+            assert NAME in page.locator(selector).inner_text(), selector
         page.locator("[data-id='a1.sinks.k1']").click()
         assert NAME in page.locator("#detail").inner_text()
         page.keyboard.press("Escape")
@@ -189,7 +189,7 @@ def test_ten_thousand_files_and_sixty_sinks(browser: Browser, tmp_path: Path) ->
               for (const card of document.querySelectorAll(".card")) watch.observe(card, all);
             }"""
         )
-        turned(page, 3)  # rates are known after the second sample
+        await_updates(page, 3)  # rates are known after the second sample
         page.evaluate("window.changes = 0")
         scene.metrics["SINK.k07"].add("EventDrainSuccessCount", 7)
         until(lambda: "7 events" in shown(page, "a1.sinks.k07"), "the figure")

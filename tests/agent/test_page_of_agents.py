@@ -14,7 +14,7 @@ import pytest
 from flafka.agent.runner.agent import Agent
 from flafka.agent.services.running import RunningAgent, until
 from flafka.plugins import Batch, Event
-from tests.agent.browsing import configured, shown, turned
+from tests.agent.browsing import await_updates, configured, shown
 from tests.fixtures.browser import TIMEOUT_MS
 from tests.fixtures.ports import free_port
 from tests.system.running import connected
@@ -44,12 +44,12 @@ a1.sinks.k1.channel = c1
         page.set_default_timeout(TIMEOUT_MS)
         assert agent._address is not None
         page.goto("http://{}:{}/".format(*agent._address))
-        turned(page)
+        await_updates(page)
         flowed = False
         for number in range(1, 6):
             sender.sendall(b"event\n" * 1000)
             agent.until(lambda n=number: agent.count("SINK.k1", "EventDrainSuccessCount") == 1000 * n, "the events")
-            turned(page, 2)  # a request may have been in flight
+            await_updates(page, 2)  # a request may have been in flight
             truth = agent.metrics()
             for node, component, counter in (
                 ("a1.sources.s1", "SOURCE.s1", "EventAcceptedCount"),
@@ -108,21 +108,21 @@ def two_ways(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Agent]
 def wire(page: Page, words: str) -> float:
     """Return the rate on the line whose label has these words; 0 without a line."""
     texts = "\n".join(page.locator("#edges text").all_text_contents())
-    found = re.search(rf"^{words}([\d.,]+)/s$", texts, re.MULTILINE)
-    return float(found[1].replace(",", "")) if found else 0.0
+    rate = re.search(rf"^{words}([\d.,]+)/s$", texts, re.MULTILINE)
+    return float(rate[1].replace(",", "")) if rate else 0.0
 
 
 def test_each_path_has_its_own_rate(browser: Browser, two_ways: Agent) -> None:
     page = browser.new_page(viewport={"width": 1400, "height": 900})
     page.set_default_timeout(TIMEOUT_MS)
     page.goto(f"http://127.0.0.1:{two_ways.server.port}/")
-    turned(page)
+    await_updates(page)
     rare, other = Event(b"x", {"kind": "rare"}), Event(b"x")
 
     def divided() -> bool:
         two_ways.sources[0].deliver(Batch.of([rare, *[other] * 9]))
-        seldom = wire(page, "kind = rare")
-        return seldom > 1 and 8 < wire(page, "default") / seldom < 10
+        rare_rate = wire(page, "kind = rare")
+        return rare_rate > 1 and 8 < wire(page, "default") / rare_rate < 10
 
     until(divided, "each way to have its own rate")
     page.close()
@@ -136,12 +136,12 @@ def test_events_are_shown_as_they_pass_after_the_last_mask(browser: Browser, two
     def ask(page: Page, node: str) -> None:
         page.locator(f"[data-id='{node}']").click()
         page.locator("#sample-button").click()
-        turned(page)
+        await_updates(page)
 
     for page in pages:
         page.set_default_timeout(TIMEOUT_MS)
         page.goto(f"http://127.0.0.1:{two_ways.server.port}/")
-        turned(page)
+        await_updates(page)
         ask(page, "a1.sinks.k2")
     assert len(taps["k2"].subscribers) == 1
     deliver = two_ways.sources[0].deliver
@@ -154,8 +154,8 @@ def test_events_are_shown_as_they_pass_after_the_last_mask(browser: Browser, two
     page.keyboard.press("Escape")
     for node in ("sinks.k1", "channels.c1", "channels.c2", "sources.s1"):
         ask(page, f"a1.{node}")
-        told = page.locator("#sample-about").inner_text()
-        assert f"a1.sinks.k2.interceptors.m redacts the events of a1.{node}" in told
+        about = page.locator("#sample-about").inner_text()
+        assert f"a1.sinks.k2.interceptors.m redacts the events of a1.{node}" in about
         assert page.locator("#sample-events li").count() == 0
         page.keyboard.press("Escape")
     for page in pages:
@@ -220,18 +220,18 @@ def test_failures_of_a_real_agent_are_shown_with_their_causes(browser: Browser, 
         page.set_default_timeout(TIMEOUT_MS)
         assert agent._address is not None
         page.goto("http://{}:{}/".format(*agent._address))
-        turned(page)
+        await_updates(page)
         assert re.search(r"\b1 of [\d.,]+( k)? connections", shown(page, "a1.sources.tcp"))
         until(lambda: "dropped" in shown(page, "a1.sources.udp"), "the loss to be shown")
         assert "2 files" in shown(page, "a1.sources.spool")
         assert "% full" in shown(page, "a1.channels.full")
-        found = json.loads(agent.get("/api/files")[1])["files"]
-        assert [Path(one["path"]).name for one in found] == ["a.log", "b.log"]
-        assert 0 < found[0]["position"] < found[0]["size"] == 10_000
+        files = json.loads(agent.get("/api/files")[1])["files"]
+        assert [Path(file["path"]).name for file in files] == ["a.log", "b.log"]
+        assert 0 < files[0]["position"] < files[0]["size"] == 10_000
         rows = [row.split("\t")[:4] for row in page.locator("#files tbody tr").all_inner_texts()]
-        left = [one["size"] - one["position"] for one in found]
+        unread = [file["size"] - file["position"] for file in files]
         assert [row[1:] for row in rows] == [
-            [one["path"], f"{one['position']:,}", f"{rest:,}"] for one, rest in zip(found, left, strict=True)
+            [file["path"], f"{file['position']:,}", f"{size:,}"] for file, size in zip(files, unread, strict=True)
         ]
         reason = agent.failing()["SINK.away"]
         assert f"SINK.away: {reason}" in page.locator("#problems").inner_text()

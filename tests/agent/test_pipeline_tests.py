@@ -105,23 +105,23 @@ def run(directory: Path, text: str, *words: str) -> Any:
 
 
 def test_expected_output_passes(directory: Path) -> None:
-    shown = run(directory, TEST)
-    assert shown.exit_code == 0, shown.output
-    assert "1 test, 0 failed" in shown.output
+    result = run(directory, TEST)
+    assert result.exit_code == 0, result.output
+    assert "1 test, 0 failed" in result.output
 
 
 def test_unexpected_output_is_shown_side_by_side(directory: Path) -> None:
     wrong = TEST.replace('row = "ERROR"', 'row = "error"').replace("/logs/INFO/2026-01-01", "/logs/INFO")
-    shown = run(
+    result = run(
         directory,
         wrong.replace('at = "alerts"\n', 'at = "alerts"\ncount = 2\n'),
         "--junit",
         str(directory / "out.xml"),
     )
-    assert shown.exit_code == 1
-    lines = [line.strip() for line in shown.output.splitlines()]
-    at = lines.index("at rows, event 1: row")
-    assert lines[at + 1 : at + 3] == ['expected "error"', 'got      "ERROR"']
+    assert result.exit_code == 1
+    lines = [line.strip() for line in result.output.splitlines()]
+    index = lines.index("at rows, event 1: row")
+    assert lines[index + 1 : index + 3] == ['expected "error"', 'got      "ERROR"']
     assert "at archive, event 2: path" in lines
     assert any(line.startswith("at alerts: 2 events expected, got 1: 'ERROR: a ") for line in lines)
     suite = ET.parse(directory / "out.xml").getroot()
@@ -134,9 +134,9 @@ def test_unexpected_output_is_shown_side_by_side(directory: Path) -> None:
 def test_rejections_of_an_interceptor_are_reported(directory: Path) -> None:
     private = "a1.sources.s1.interceptors.private."
     lines = [line for line in CONFIGURATION.splitlines() if not line.startswith(private)]
-    lines += [f"{private}{one}" for one in ("type = json", "fields = level", "onError = reject")]
+    lines += [f"{private}{option}" for option in ("type = json", "fields = level", "onError = reject")]
     (directory / "agent.conf").write_text("\n".join(lines) + "\n")
-    shown = run(
+    result = run(
         directory,
         """[[test]]
 lines = ['{"level": "ERROR"}', "no JSON"]
@@ -148,11 +148,11 @@ at = "logs"
 count = 1
 """,
     )
-    assert shown.exit_code == 0, shown.output
+    assert result.exit_code == 0, result.output
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "message"),
     [
         ('headers = { level = "ERROR" }', 'headers = { level = "WARN" }', "header level expected 'WARN' got 'ERROR'"),
         ("^ERROR: a (?!secret)", "^WARN", "the body expected a match of"),
@@ -161,11 +161,11 @@ count = 1
         ('"@fields" = { level = "ERROR" }', '"@fields" = { level = "x" }', 'expected {"@fields": {"level": "x"}}'),
     ],
 )
-def test_every_difference_is_reported(directory: Path, old: str, new: str, told: str) -> None:
+def test_every_difference_is_reported(directory: Path, old: str, new: str, message: str) -> None:
     assert old in TEST
-    shown = run(directory, TEST.replace(old, new))
-    assert shown.exit_code == 1, shown.output
-    assert told in " ".join(shown.output.split())
+    result = run(directory, TEST.replace(old, new))
+    assert result.exit_code == 1, result.output
+    assert message in " ".join(result.output.split())
 
 
 def test_a_rejection_can_be_expected(directory: Path) -> None:
@@ -175,20 +175,20 @@ lines = ["ERROR: x"]
 event = [{ body = "y", headers = { timestamp = "soon" } }]
 expect = [{ at = "archive", event = [{ rejected = "timestamp" }, { path = "/logs/ERROR/2026-01-01" }] }]
 """
-    shown = run(directory, text)
-    assert [line.strip() for line in shown.output.splitlines() if " at " in line] == ["at archive, event 2: path"]
+    result = run(directory, text)
+    assert [line.strip() for line in result.output.splitlines() if " at " in line] == ["at archive, event 2: path"]
 
 
 def test_an_unexpected_rejection_is_a_difference(directory: Path) -> None:
     event = '{ body = "y", headers = { timestamp = "soon" } }'
-    shown = run(
+    result = run(
         directory, f"[[test]]\nevent = [{event}]\nexpect = [{{ at = 'archive', event = [{{ body = 'y' }}] }}]"
     )
-    assert "at archive, event 1: the sink rejects the event: " in shown.output
+    assert "at archive, event 1: the sink rejects the event: " in result.output
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("", "the file has no [[test]]"),
         ("[[test]]\nlines = ['x']", "the test has no [[test.expect]]"),
@@ -207,17 +207,17 @@ def test_an_unexpected_rejection_is_a_difference(directory: Path) -> None:
         ("[[test]]\nfile = 'none'\nexpect = [{ at = 's1' }]", "none cannot be read: No such file"),
     ],
 )
-def test_mistakes_of_the_file_are_reported(directory: Path, text: str, told: str) -> None:
-    shown = run(directory, text, "--json")
-    assert shown.exit_code == 2
-    (mistake,) = json.loads(shown.output)["mistakes"]
-    assert told in mistake
+def test_mistakes_of_the_file_are_reported(directory: Path, text: str, message: str) -> None:
+    result = run(directory, text, "--json")
+    assert result.exit_code == 2
+    (mistake,) = json.loads(result.output)["mistakes"]
+    assert message in mistake
 
 
 def test_events_may_be_lines_of_a_file(directory: Path) -> None:
     (directory / "sample.log").write_text("ERROR: x\nfine\n")
-    shown = run(directory, "[[test]]\nfile = 'sample.log'\nexpect = [{ at = 'logs', count = 2 }]")
-    assert shown.exit_code == 0, shown.output
+    result = run(directory, "[[test]]\nfile = 'sample.log'\nexpect = [{ at = 'logs', count = 2 }]")
+    assert result.exit_code == 0, result.output
 
 
 def test_a_test_is_written_of_a_tap_and_passes(directory: Path) -> None:
@@ -227,21 +227,21 @@ def test_a_test_is_written_of_a_tap_and_passes(directory: Path) -> None:
         {"stage": "before", "headers": {}, "body_base64": "/w=="},
     ]
     conf = str(directory / "agent.conf")
-    lines = "".join(json.dumps(one) + "\n" for one in tapped)
+    lines = "".join(json.dumps(event) + "\n" for event in tapped)
     made = CliRunner().invoke(main, ["new", "test", "mine", "-", "-c", conf], input=lines)
     assert made.exit_code == 0, made.output
     file = directory / "mine.test.toml"
-    said = tomllib.loads(file.read_text())
-    (test,) = said["test"]
-    assert [one["headers"] for one in test["event"] if "headers" in one] == [{"a.b": '\x7f "x"'}]
-    expected = {one["at"]: one for one in test["expect"]}
+    document = tomllib.loads(file.read_text())
+    (test,) = document["test"]
+    assert [event["headers"] for event in test["event"] if "headers" in event] == [{"a.b": '\x7f "x"'}]
+    expected = {expectation["at"]: expectation for expectation in test["expect"]}
     assert [*expected] == ["s1", "logs", "alerts", "archive", "rows", "out", "search"]
     assert "timestamp" not in expected["s1"]["event"][0]["headers"]  # another value at each run
     assert expected["out"]["event"][0]["topic"] == "t-ERROR"
-    shown = CliRunner().invoke(main, ["test", str(file)])
-    assert shown.exit_code == 0, shown.output
-    again = CliRunner().invoke(main, ["new", "test", "mine", "-c", conf])
-    assert "exists: choose another NAME" in again.output
+    result = CliRunner().invoke(main, ["test", str(file)])
+    assert result.exit_code == 0, result.output
+    second = CliRunner().invoke(main, ["new", "test", "mine", "-c", conf])
+    assert "exists: choose another NAME" in second.output
 
 
 def test_a_name_of_two_components_is_shown_with_its_kind(tmp_path: Path) -> None:
@@ -249,14 +249,14 @@ def test_a_name_of_two_components_is_shown_with_its_kind(tmp_path: Path) -> None
         "a.sources = x\na.channels = c\na.sinks = x\na.sources.x.type = seq\na.sources.x.channels = c\n"
         "a.channels.c.type = memory\na.sinks.x.type = null\na.sinks.x.channel = c\n"
     )
-    expect = "".join(f"[[test.expect]]\nat = '{at}'\ncount = 1\n" for at in ("sources.x", "c", "sinks.x"))
-    shown = run(tmp_path, f"[[test]]\nlines = ['x']\n{expect}")
-    assert shown.exit_code == 0, shown.output
+    expect = "".join(f"[[test.expect]]\nat = '{point}'\ncount = 1\n" for point in ("sources.x", "c", "sinks.x"))
+    result = run(tmp_path, f"[[test]]\nlines = ['x']\n{expect}")
+    assert result.exit_code == 0, result.output
 
 
 def test_the_example_of_the_documentation_is_shipped_and_passes() -> None:
     root = Path(__file__).parents[2]
     example = root / "conf/quickstart.test.toml"
-    shown = CliRunner().invoke(main, ["test", str(example)])
-    assert shown.exit_code == 0, shown.output
+    result = CliRunner().invoke(main, ["test", str(example)])
+    assert result.exit_code == 0, result.output
     assert example.read_text() in (root / "docs/command-line.md").read_text()

@@ -19,8 +19,8 @@ PLAIN = PUBLISHED["multiplexing by regex_extractor"].removeprefix("=> runs\n")
 def read(file: Path, text: str, name: str | None = None) -> tuple[bool, str]:
     """Return True if the file runs, and all messages about it."""
     file.write_text(text, "utf-8", newline="")
-    spec, found = load(file, name, components=COMPONENTS, environment={})
-    return spec is not None, "\n".join(map(str, found))
+    spec, diagnostics = load(file, name, components=COMPONENTS, environment={})
+    return spec is not None, "\n".join(map(str, diagnostics))
 
 
 @pytest.fixture(autouse=True)
@@ -33,10 +33,10 @@ def _without_hadoop(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_it_runs_or_its_messages_name_the_remedy(name: str, tmp_path: Path) -> None:
     expected = re.findall(r"(?m)^=> (.*)$", PUBLISHED[name])
     text = re.sub(r"(?m)^=> .*\n", "", PUBLISHED[name])
-    runs, told = read(tmp_path / "flume.conf", text)
-    assert runs == ("runs" in expected), told
+    runs, messages = read(tmp_path / "flume.conf", text)
+    assert runs == ("runs" in expected), messages
     for words in expected:
-        assert words == "runs" or words in told
+        assert words == "runs" or words in messages
 
 
 @pytest.mark.parametrize(
@@ -55,14 +55,14 @@ def test_it_runs_or_its_messages_name_the_remedy(name: str, tmp_path: Path) -> N
     ],
 )
 def test_it_runs_however_it_is_written(text: str, tmp_path: Path) -> None:
-    runs, told = read(tmp_path / "flume.conf", text)
-    assert runs, told
+    runs, messages = read(tmp_path / "flume.conf", text)
+    assert runs, messages
 
 
 def test_each_of_several_agents_runs(tmp_path: Path) -> None:
     plain = PLAIN
     text = plain + plain.replace("agent.", "other.")
     for name in ("agent", "other"):
-        runs, told = read(tmp_path / "flume.conf", text, name)
-        assert runs, told
+        runs, messages = read(tmp_path / "flume.conf", text, name)
+        assert runs, messages
     assert "the file has several agents: choose one with -n (agent, other)" in read(tmp_path / "flume.conf", text)[1]

@@ -29,8 +29,8 @@ class RecordingAgent:
     """Agent and page that record each reload."""
 
     def __init__(self, file: Path) -> None:
-        spec, found = load(file, components=Components())
-        assert spec is not None, found
+        spec, diagnostics = load(file, components=Components())
+        assert spec is not None, diagnostics
         self.spec, self.view = spec, self
         self.capacities: list[int] = []
         self.reloads: list[tuple[bool, str]] = []
@@ -53,16 +53,16 @@ def file(tmp_path: Path) -> Path:
 
 def reloader_of(*words: str, monkeypatch: pytest.MonkeyPatch) -> Reloader:
     """Return the reloader of `agent start`."""
-    found: list[Reloader] = []
+    reloaders: list[Reloader] = []
 
     def run(spec: Any, *, drain: bool, reloader: Reloader) -> int:
-        found.append(reloader)
+        reloaders.append(reloader)
         return 0
 
     monkeypatch.setattr("flafka.agent.cli.start.run", run)
-    shown = CliRunner().invoke(main, ["start", "-n", "a1", *words])
-    assert shown.exit_code == 0, shown.output
-    return found[0]
+    result = CliRunner().invoke(main, ["start", "-n", "a1", *words])
+    assert result.exit_code == 0, result.output
+    return reloaders[0]
 
 
 @pytest.mark.parametrize(
@@ -75,12 +75,12 @@ def test_a_changed_file_is_reloaded_in_flumes_spelling_and_on_request(
     now = [1000.0]
     monkeypatch.setattr("flafka.agent.cli.reloader.time", SimpleNamespace(monotonic=lambda: now[0]))
     reloader, agent = reloader_of(*words, str(file), monkeypatch=monkeypatch), RecordingAgent(file)
-    told: Any = agent
+    running_agent: Any = agent
 
     def poll() -> None:
         """Poll after half a minute, and return the result."""
         now[0] += 30
-        reloader.poll(told, requested=False)
+        reloader.poll(running_agent, requested=False)
         if reloader._thread is not None:
             reloader._thread.join(60)
 
@@ -104,7 +104,9 @@ def test_a_changed_file_is_reloaded_in_flumes_spelling_and_on_request(
     assert agent.capacities == ([700, 9000] if looks else [])
     assert [ok for ok, _ in agent.reloads] == ([True, False, False, True] if looks else [])
     assert all(
-        "nothing was changed" in said or "no such file" in said.lower() for ok, said in agent.reloads if not ok
+        "nothing was changed" in message or "no such file" in message.lower()
+        for ok, message in agent.reloads
+        if not ok
     )
 
 
@@ -112,7 +114,7 @@ def test_a_requested_reload_reads_unchanged_files_too(file: Path) -> None:
     from flafka.agent.cli.configuration import ChosenConfiguration
 
     reloader, agent = Reloader(ChosenConfiguration(file, None, "normal", {}), watch_files=False), RecordingAgent(file)
-    told: Any = agent
-    reloader.poll(told, requested=True)
+    running_agent: Any = agent
+    reloader.poll(running_agent, requested=True)
     until(lambda: agent.reloads, "the reload", 60)
     assert agent.reloads == [(True, "channels c")]

@@ -42,19 +42,19 @@ def conf(tmp_path: Path) -> Path:
 
 def test_a_time_range_from_before_1970_starts_at_the_beginning(conf: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kafka uses negative times for marks such as the end of the log, and a group's name has none."""
-    asked: list[Any] = []
+    requests: list[Any] = []
 
     @contextmanager
     def open_replay(spec: Any, name: str, start: int, end: int) -> Iterator[None]:
-        asked.append((name, start, end))
+        requests.append((name, start, end))
         raise FlafkaError("that is all")
         yield
 
     monkeypatch.setattr(replaying, "open_replay", open_replay)
     span = ("--from", "1960-01-01T00:00+00:00", "--to", "1970-01-02T00:00+00:00")
-    shown = CliRunner().invoke(main, ["replay", "-c", str(conf), "--sink", "k", *span, "--yes"])
-    assert "that is all" in shown.output + shown.stderr + str(shown.exception)
-    assert asked == [("k", 0, 86_400_000)]
+    result = CliRunner().invoke(main, ["replay", "-c", str(conf), "--sink", "k", *span, "--yes"])
+    assert "that is all" in result.output + result.stderr + str(result.exception)
+    assert requests == [("k", 0, 86_400_000)]
 
 
 class Topic:
@@ -118,8 +118,8 @@ def test_a_sink_that_hangs_ends_the_command(conf: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(os, "_exit", leave)
     span = ("--from", "2026-01-01", "--to", "2026-01-02")
     try:
-        shown = CliRunner().invoke(main, ["replay", "-c", str(conf), "--sink", "k", *span, "--yes"])
+        result = CliRunner().invoke(main, ["replay", "-c", str(conf), "--sink", "k", *span, "--yes"])
     finally:
         end.set()
-    assert shown.exit_code == 41, shown.exception
-    assert "error: the replay stopped, a1.sinks.k hangs" in shown.stderr
+    assert result.exit_code == 41, result.exception
+    assert "error: the replay stopped, a1.sinks.k hangs" in result.stderr

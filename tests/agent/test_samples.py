@@ -46,8 +46,8 @@ def masked(*ends: str) -> str:
 def spec_of(directory: Path, text: str = BASE) -> AgentSpec:
     file = directory / "agent.conf"
     file.write_text(text)
-    spec, found = load(file, None, components=Components())
-    assert spec is not None, [*map(str, found)]
+    spec, diagnostics = load(file, None, components=Components())
+    assert spec is not None, [*map(str, diagnostics)]
     return spec
 
 
@@ -65,16 +65,16 @@ def spec_of(directory: Path, text: str = BASE) -> AgentSpec:
 )
 def test_events_before_a_mask_are_not_shown(tmp_path: Path, masks: tuple[str, ...], expected: set[str]) -> None:
     spec = spec_of(tmp_path, BASE + masked(*masks))
-    found = hidden_components(graph_of(spec), spec)
-    assert set(found) == {f"a1.{path}" for path in expected}
-    for path, reason in found.items():
+    reasons = hidden_components(graph_of(spec), spec)
+    assert set(reasons) == {f"a1.{path}" for path in expected}
+    for path, reason in reasons.items():
         assert f"agent tap {path} -c {spec.file} -n a1" in reason
         assert f"a1.{masks[-1] if masks[-1] == 'sinks.k4' else 'sinks.k'}" in reason
 
 
 def test_every_interceptor_that_removes_text_counts_as_a_mask() -> None:
-    found = {cls.type_name for cls in Components().all("interceptor") if getattr(cls, "redacts", False)}
-    assert found == {"mask", "search_replace", "remove_header", "morphline"}
+    types = {cls.type_name for cls in Components().all("interceptor") if getattr(cls, "redacts", False)}
+    assert types == {"mask", "search_replace", "remove_header", "morphline"}
 
 
 class StandaloneSamples:
@@ -104,10 +104,10 @@ def test_a_sample_begins_on_request_and_is_shared(standalone: StandaloneSamples)
     standalone.passed(path, batch_of(3))
     assert standalone.samples.get(path) == {"component": path, "passed": 0, "events": []}
     standalone.passed(path, Batch.of([Event(b"a\xff", {"host": "web"}), Event("ü".encode())]))
-    found = standalone.samples.get("c1")
-    assert found == standalone.samples.get(path)
+    sample = standalone.samples.get("c1")
+    assert sample == standalone.samples.get(path)
     assert len(standalone.taps[path].subscribers) == 1
-    newest, oldest = found["events"]
+    newest, oldest = sample["events"]
     assert (newest["body"], newest["headers"], newest["number"]) == ("ü", {}, 1)
     assert (oldest["body"], oldest["headers"], oldest["id"]) == ("a\\xff", {"host": "web"}, None)
 
@@ -129,10 +129,10 @@ def test_a_sample_is_bounded_in_events_a_second_and_in_bytes(
         clock[0] = 1000.0 + second
         for _ in range(4):
             standalone.passed("a1.channels.c1", batch_of(100, size=100_000))
-    found = standalone.samples.get("c1")
-    assert (found["passed"], len(found["events"])) == (2000, MAX_EVENTS)
-    assert [event["time"] for event in found["events"]].count(1004.0) == MAX_EVENTS_PER_SECOND
-    assert {(len(event["body"]), event["size"]) for event in found["events"]} == {(MAX_BYTES, 100_000)}
+    sample = standalone.samples.get("c1")
+    assert (sample["passed"], len(sample["events"])) == (2000, MAX_EVENTS)
+    assert [event["time"] for event in sample["events"]].count(1004.0) == MAX_EVENTS_PER_SECOND
+    assert {(len(event["body"]), event["size"]) for event in sample["events"]} == {(MAX_BYTES, 100_000)}
     clock[0] = 1005.0
     sizes = (MAX_BYTES - 1, MAX_BYTES, MAX_BYTES + 1)
     standalone.passed("a1.channels.c1", Batch.of([Event(b"\xff" * size) for size in sizes]))  # four characters a byte
@@ -148,8 +148,8 @@ def test_a_sample_is_bounded_in_events_a_second_and_in_bytes(
     clock[0] = 1006.0
     long = "n" * (MAX_BYTES + 1)
     standalone.passed("a1.channels.c1", Batch.of([Event(b"", {long: "value"}), Event(b"", {long[:-1]: ""})]))
-    whole, cut = (event["headers"] for event in standalone.samples.get("c1")["events"][:2])
-    assert (whole, cut) == ({long[:-1]: ""}, {long[:-1] + "…": "…"})
+    complete, cut = (event["headers"] for event in standalone.samples.get("c1")["events"][:2])
+    assert (complete, cut) == ({long[:-1]: ""}, {long[:-1] + "…": "…"})
 
 
 def test_a_sample_ends_without_further_requests(

@@ -45,8 +45,8 @@ def test_the_processor_of_flafka_conf_counts_by_minute_sender_and_level() -> Non
     by_level = load_processor("counts:by_level", str(CONF / "processors"))
     minute = 1_700_000_000_000 // 60_000 * 60_000
 
-    def event(at: int, **headers: str) -> Event:
-        return Event(b"", {"timestamp": str(minute + at), **headers})
+    def event(second: int, **headers: str) -> Event:
+        return Event(b"", {"timestamp": str(minute + second), **headers})
 
     first = [
         event(1, application="shop", level="WARN", host="web-1"),
@@ -57,8 +57,8 @@ def test_the_processor_of_flafka_conf_counts_by_minute_sender_and_level() -> Non
     ]
     rows = run_processor(by_level, first, [event(5, host="web-1", Severity="3"), event(60_000)], mode="update")
     assert [(row.key, row.body, row.headers) for row in sorted(rows, key=lambda row: (row.body, row.key))] == [
-        (f"{time} {who} {level}", count, {"minute": time, "who": who, "level": level})
-        for time, who, level, count in (
+        (f"{time} {sender} {level}", count, {"minute": time, "who": sender, "level": level})
+        for time, sender, level, count in (
             ("2023-11-14 22:13", "-", "-", 1),
             ("2023-11-14 22:13", "shop", "WARN", 1),
             ("2023-11-14 22:13", "web-1", "ERROR", 1),
@@ -81,6 +81,6 @@ def test_addresses_in_shipped_files_come_from_the_variables_of_agent_env() -> No
     """`eval "$(agent env --export)"` is enough for every instance of the servers."""
     servers = {}
     for file in CONF.rglob("*.conf"):
-        found = re.findall(r"\$\{env:(\w+):-(?:https?://)?127\.0\.0\.1:\d{5}\b", file.read_text())
-        servers |= dict.fromkeys(found, file.name)
+        variables = re.findall(r"\$\{env:(\w+):-(?:https?://)?127\.0\.0\.1:\d{5}\b", file.read_text())
+        servers |= dict.fromkeys(variables, file.name)
     assert servers.keys() == {"FLAFKA_KAFKA", "FLAFKA_HDFS", "FLAFKA_HBASE", "FLAFKA_SOLR"}, servers

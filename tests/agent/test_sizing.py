@@ -39,22 +39,22 @@ def run(*words: str) -> Any:
 
 
 def test_the_formulas() -> None:
-    found = amounts(LOAD)
-    assert found["cores of agents"] == pytest.approx((4.5 + 6 * 0.2) / 0.5)
-    assert found["agents"] == 6
-    assert found["cores of brokers"] == pytest.approx((200 * 0.01 + 6 * 0.2) / 0.5)
-    assert found["brokers"] == 3
-    assert found["partitions"] == 6  # four readers at half of their rate, as many for each broker
-    assert found["disk of brokers"] == pytest.approx(200e6 * 0.25 * 3 * 168 * 3600 / 0.8 / 1e9)
-    assert found["files an hour"] == 6 * 12
+    sizes = amounts(LOAD)
+    assert sizes["cores of agents"] == pytest.approx((4.5 + 6 * 0.2) / 0.5)
+    assert sizes["agents"] == 6
+    assert sizes["cores of brokers"] == pytest.approx((200 * 0.01 + 6 * 0.2) / 0.5)
+    assert sizes["brokers"] == 3
+    assert sizes["partitions"] == 6  # four readers at half of their rate, as many for each broker
+    assert sizes["disk of brokers"] == pytest.approx(200e6 * 0.25 * 3 * 168 * 3600 / 0.8 / 1e9)
+    assert sizes["files an hour"] == 6 * 12
 
 
 def test_on_spark_the_executors_deliver() -> None:
-    found = amounts(replace(LOAD, runner="spark"))
-    assert found["cores of agents"] == pytest.approx((2.5 + 4 * 0.1) / 0.5)
-    assert found["cores of executors"] == pytest.approx((2.5 + 0.1 + 30 / 300) / 0.5)
-    assert found["cores of the driver"] == pytest.approx((0.2 + 60 / 300) / 0.5)
-    assert found["partitions"] == 6
+    sizes = amounts(replace(LOAD, runner="spark"))
+    assert sizes["cores of agents"] == pytest.approx((2.5 + 4 * 0.1) / 0.5)
+    assert sizes["cores of executors"] == pytest.approx((2.5 + 0.1 + 30 / 300) / 0.5)
+    assert sizes["cores of the driver"] == pytest.approx((0.2 + 60 / 300) / 0.5)
+    assert sizes["partitions"] == 6
 
 
 @given(st.floats(1, 1e8), st.floats(1, 1e5), st.integers(1, 10**6), st.floats(1.01, 100))
@@ -83,9 +83,9 @@ def test_every_source_and_sink_has_costs(source: str, sink: str) -> None:
 
 
 def test_the_command_prints_each_need_with_its_reason() -> None:
-    shown = run("--events", "1000000", "--bytes", "200", "--hosts", "10000", "--json")
-    assert shown.exit_code == 0, shown.output
-    rows = {row["need"]: row for row in json.loads(shown.output)}
+    result = run("--events", "1000000", "--bytes", "200", "--hosts", "10000", "--json")
+    assert result.exit_code == 0, result.output
+    rows = {row["need"]: row for row in json.loads(result.output)}
     assert rows["brokers"]["amount"] >= 3
     assert "1,000,000/s" in rows["cores of agents"]["because"]
 
@@ -93,17 +93,17 @@ def test_the_command_prints_each_need_with_its_reason() -> None:
 def test_costs_of_the_users_machine(tmp_path: Path) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(COSTS.read_text().replace("reader = ", "reader = 1 #"))
-    shown = run("--events", "10", "--bytes", "200", "--costs", str(file), "--json")
-    assert {row["need"]: row["amount"] for row in json.loads(shown.output)}["partitions"] == 21
+    result = run("--events", "10", "--bytes", "200", "--costs", str(file), "--json")
+    assert {row["need"]: row["amount"] for row in json.loads(result.output)}["partitions"] == 21
     file.write_text("nothing")
-    shown = run("--events", "10", "--bytes", "200", "--costs", str(file))
-    assert shown.exit_code == 1
-    assert "is not a file of costs" in shown.output
+    result = run("--events", "10", "--bytes", "200", "--costs", str(file))
+    assert result.exit_code == 1
+    assert "is not a file of costs" in result.output
     file.write_text("[source.syslog]\nevent = 1\n")
     assert "the file of costs has no" in run("--events", "10", "--bytes", "200", "--costs", str(file)).output
 
 
 def test_stores_are_not_sized_on_spark() -> None:
-    shown = run("--events", "10", "--bytes", "200", "--sink", "solr", "--runner", "spark")
-    assert shown.exit_code == 2
-    assert "solr has no measured cost on Spark" in shown.output
+    result = run("--events", "10", "--bytes", "200", "--sink", "solr", "--runner", "spark")
+    assert result.exit_code == 2
+    assert "solr has no measured cost on Spark" in result.output

@@ -59,8 +59,8 @@ a1.monitoring.port = 0
 def spec_of(directory: Path, text: str = CONFIGURATION) -> AgentSpec:
     file = directory / "agent.conf"
     file.write_text(text)
-    spec, found = load(file, components=Components())
-    assert spec is not None, [*map(str, found)]
+    spec, diagnostics = load(file, components=Components())
+    assert spec is not None, [*map(str, diagnostics)]
     return spec
 
 
@@ -102,39 +102,39 @@ class Serving:
 def serving(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Serving]:
     deep = tmp_path / ("directory" * 10) / ("directory" * 10)  # longer than the kernel accepts
     monkeypatch.setenv("XDG_STATE_HOME", str(deep))
-    one = Serving(tmp_path)
-    yield one
-    one.server.stop()
+    serving = Serving(tmp_path)
+    yield serving
+    serving.server.stop()
 
 
 def test_events_are_shown_as_they_pass(serving: Serving) -> None:
-    shown = serving.run("a1.channels.c1", [batch_of("one", "two"), batch_of("three")], "c1", "--limit", "3")
-    assert (shown.exit_code, shown.stdout, shown.stderr) == (0, "one\ntwo\nthree\n", f"{WAITING}\n")
+    result = serving.run("a1.channels.c1", [batch_of("one", "two"), batch_of("three")], "c1", "--limit", "3")
+    assert (result.exit_code, result.stdout, result.stderr) == (0, "one\ntwo\nthree\n", f"{WAITING}\n")
     until(lambda: not serving.taps["a1.channels.c1"].subscribers, "the reader to be let go", 60)
 
 
 def test_headers_are_shown_and_control_sequences_are_escaped(serving: Serving) -> None:
     batch = Batch.of([Event(b"a\x1b[2Jb\xff", {"host": "web"})])
-    shown = serving.run("a1.channels.c1", [batch], "c1", "--limit", "1", "--headers")
-    assert shown.stdout == "a\\x1b[2Jb\\xff\n    host = web\n"
+    result = serving.run("a1.channels.c1", [batch], "c1", "--limit", "1", "--headers")
+    assert result.stdout == "a\\x1b[2Jb\\xff\n    host = web\n"
 
 
 def test_json_is_an_object_a_line(serving: Serving) -> None:
     batch = Batch.of([Event("ü".encode(), {"host": "web"}), Event(b"\xff")])
-    shown = serving.run("a1.channels.c1", [batch], "c1", "--limit", "2", "--json")
-    first, second = map(json.loads, shown.stdout.splitlines())
+    result = serving.run("a1.channels.c1", [batch], "c1", "--limit", "2", "--json")
+    first, second = map(json.loads, result.stdout.splitlines())
     assert (first["body"], first["headers"]) == ("ü", {"host": "web"})
     assert second["body_base64"] == "/w=="
 
 
 def test_only_matching_events_are_sent(serving: Serving) -> None:
     batch = batch_of("error: one", "two", "ERROR three")
-    shown = serving.run("a1.channels.c1", [batch], "c1", "--limit", "2", "--grep", "(?i)^error")
-    assert shown.stdout == "error: one\nERROR three\n"
+    result = serving.run("a1.channels.c1", [batch], "c1", "--limit", "2", "--grep", "(?i)^error")
+    assert result.stdout == "error: one\nERROR three\n"
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["x"], "no component is named 'x'; components: c1, s1, s1.i1, s1.i2, k1"),
         (["s1.i3"], "no component is named 's1.i3', did you mean 's1.i"),
@@ -142,10 +142,10 @@ def test_only_matching_events_are_sent(serving: Serving) -> None:
         (["c1", "--grep", "("], "'(' is not a regular expression (RE2): missing ): ("),
     ],
 )
-def test_mistakes_are_reported(serving: Serving, words: list[str], told: str) -> None:
-    shown = CliRunner().invoke(main, ["tap", "-c", serving.spec.file, *words])
-    assert shown.exit_code == 1
-    assert told in shown.output
+def test_mistakes_are_reported(serving: Serving, words: list[str], message: str) -> None:
+    result = CliRunner().invoke(main, ["tap", "-c", serving.spec.file, *words])
+    assert result.exit_code == 1
+    assert message in result.output
 
 
 def test_the_end_of_the_agent_is_reported(serving: Serving) -> None:
@@ -155,12 +155,12 @@ def test_the_end_of_the_agent_is_reported(serving: Serving) -> None:
 
     ending = threading.Thread(target=end)
     ending.start()
-    shown = CliRunner().invoke(main, ["tap", "-c", serving.spec.file, "c1"])
+    result = CliRunner().invoke(main, ["tap", "-c", serving.spec.file, "c1"])
     ending.join()
-    assert (shown.exit_code, shown.stderr.splitlines()) == (1, [WAITING, "Error: the agent has ended"])
+    assert (result.exit_code, result.stderr.splitlines()) == (1, [WAITING, "Error: the agent has ended"])
     assert not socket_file("a1", serving.spec.file).exists()
-    shown = CliRunner().invoke(main, ["tap", "-c", serving.spec.file, "c1"])
-    assert "start it as this user" in shown.output
+    result = CliRunner().invoke(main, ["tap", "-c", serving.spec.file, "c1"])
+    assert "start it as this user" in result.output
 
 
 def test_a_reader_follows_a_replaced_component_and_gets_a_message_if_there_is_none(serving: Serving) -> None:
@@ -175,10 +175,10 @@ def test_a_reader_follows_a_replaced_component_and_gets_a_message_if_there_is_no
 
     changing = threading.Thread(target=change)
     changing.start()
-    shown = CliRunner().invoke(main, ["tap", "-c", serving.spec.file, "c1"])
+    result = CliRunner().invoke(main, ["tap", "-c", serving.spec.file, "c1"])
     changing.join()
     assert not before.subscribers
-    assert "Error: a1.channels.c1 is no longer in the configuration\n" in shown.output
+    assert "Error: a1.channels.c1 is no longer in the configuration\n" in result.output
 
 
 def test_no_other_user_can_open_it(serving: Serving) -> None:
@@ -190,9 +190,9 @@ def test_no_other_user_can_open_it(serving: Serving) -> None:
 def test_a_directory_that_others_can_open_is_closed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
     (tmp_path / "flafka/taps").mkdir(mode=0o777, parents=True)
-    one = Serving(tmp_path)
+    serving = Serving(tmp_path)
     assert stat.S_IMODE((tmp_path / "flafka/taps").stat().st_mode) == 0o700
-    one.server.stop()
+    serving.server.stop()
 
 
 def test_the_socket_of_a_killed_agent_is_replaced_and_that_of_a_live_one_is_not(
@@ -238,9 +238,9 @@ def test_an_agent_whose_state_cannot_be_written_runs_without(
 ) -> None:
     (tmp_path / "file").touch()
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "file"))
-    one = Serving(tmp_path)
+    serving = Serving(tmp_path)
     assert "agent tap does not work: " in caplog.text
-    one.server.stop()
+    serving.server.stop()
 
 
 def test_an_unread_listener_keeps_a_few_batches_and_counts_the_others() -> None:
@@ -269,34 +269,34 @@ def test_a_reader_that_takes_nothing_blocks_no_batch(serving: Serving) -> None:
         while not listener._dropped:
             listener.on_batch(large)
             passed += len(large)
-        got = left = 0
-        while got + left < passed:
+        got = left_out = 0
+        while got + left_out < passed:
             about, batch = receive(reader)
             got += len(batch) if batch is not None else 0
-            left += about.get("left_out", 0)
-        assert (got + left, left > 0) == (passed, True)
+            left_out += about.get("left_out", 0)
+        assert (got + left_out, left_out > 0) == (passed, True)
 
 
 def test_ids_come_with_events_of_a_channel() -> None:
     from flafka.plugins import Origin
 
-    ours, theirs = socket.socketpair()
-    with ours, theirs:
+    sending, receiving = socket.socketpair()
+    with sending, receiving:
         batch = Batch.of([Event(b"one"), Event(b"two")], Origin.of_records("t", 3, [7, 8], [0, 0]))
-        send(ours, {"stage": ""}, batch)
-        about, _ = receive(theirs)
-    assert about["ids"] == [str(one) for one in batch.ids()]
+        send(sending, {"stage": ""}, batch)
+        about, _ = receive(receiving)
+    assert about["ids"] == [str(id) for id in batch.ids()]
 
 
 def test_names_of_components(tmp_path: Path) -> None:
     known = tap_points(spec_of(tmp_path), {})
     for name in ("k1", "sinks.k1", "a1.sinks.k1"):
-        found = find_point(known, name)
-        assert not isinstance(found, str)
-        assert found.path == "a1.sinks.k1"
-    found = find_point(known, "s1.i2")
-    assert not isinstance(found, str)
-    assert found.interceptor == 1
+        point = find_point(known, name)
+        assert not isinstance(point, str)
+        assert point.path == "a1.sinks.k1"
+    point = find_point(known, "s1.i2")
+    assert not isinstance(point, str)
+    assert point.interceptor == 1
 
 
 def test_a_sink_on_spark_cannot_be_tapped(tmp_path: Path) -> None:
@@ -344,15 +344,15 @@ def test_an_agent_shows_masked_text_before_the_mask_and_not_after(
             until(
                 lambda reading=reading: source.deliver(batch_of("a secret")) and not reading.is_alive(), "events", 60
             )
-        told = {point: [json.loads(line) for line in text.splitlines()] for point, text in shown.items()}
-        first, second = told["sources.s1.i1"]
+        events = {point: [json.loads(line) for line in text.splitlines()] for point, text in shown.items()}
+        first, second = events["sources.s1.i1"]
         assert (first["stage"], first["body"], first["headers"]) == ("before", "a secret", {})
         assert (second["stage"], "secret" in second["body"]) == ("after", False)
-        assert [one["headers"] for one in told["s1.i2"]] == [{}, {"host": "web"}]
+        assert [event["headers"] for event in events["s1.i2"]] == [{}, {"host": "web"}]
         for point in ("sources.s1", "c1", "k1"):
-            assert "secret" not in told[point][0]["body"]
-            assert told[point][0]["headers"] == {"host": "web"}
-        assert "id" in told["k1"][0]
+            assert "secret" not in events[point][0]["body"]
+            assert events[point][0]["headers"] == {"host": "web"}
+        assert "id" in events["k1"][0]
     finally:
         agent.stop()
     assert not [*(tmp_path / "flafka/taps").iterdir()]

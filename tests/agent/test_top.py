@@ -65,22 +65,22 @@ class Served:
 
 @pytest.fixture
 def served(tmp_path: Path) -> Iterator[Served]:
-    one = Served(tmp_path)
-    one.metrics["SOURCE.s1"].add("EventAcceptedCount", 123_456)
-    one.metrics["SOURCE.s1"].add("KernelDropCount", 7)
-    one.metrics["INTERCEPTOR.s1.i1"].add("EventReceivedCount", 130_000)
-    one.metrics["INTERCEPTOR.s1.i1"].add("EventFilteredCount", 6544)
-    one.metrics["CHANNEL.c1"].set("ChannelSize", 17)
-    one.metrics["SINK.k1"].set("Lag", 9)
-    one.metrics["SINK.k1"].set("LagSeconds", 4.2)
-    one.metrics["SINK.k1"].set("BatchMilliseconds", 2140)
-    one.metrics["SINK.k1"].add("EventRejectedCount", 3)
-    one.metrics["SINK.k2"].set_error("[the disk] is full")
-    one.metrics["SINK.k2"].set("RetryAttempt", 2)
-    one.metrics["SINK.k2"].set("RetryTime", 4e12)
-    one.server.start()
-    yield one
-    one.server.stop()
+    served = Served(tmp_path)
+    served.metrics["SOURCE.s1"].add("EventAcceptedCount", 123_456)
+    served.metrics["SOURCE.s1"].add("KernelDropCount", 7)
+    served.metrics["INTERCEPTOR.s1.i1"].add("EventReceivedCount", 130_000)
+    served.metrics["INTERCEPTOR.s1.i1"].add("EventFilteredCount", 6544)
+    served.metrics["CHANNEL.c1"].set("ChannelSize", 17)
+    served.metrics["SINK.k1"].set("Lag", 9)
+    served.metrics["SINK.k1"].set("LagSeconds", 4.2)
+    served.metrics["SINK.k1"].set("BatchMilliseconds", 2140)
+    served.metrics["SINK.k1"].add("EventRejectedCount", 3)
+    served.metrics["SINK.k2"].set_error("[the disk] is full")
+    served.metrics["SINK.k2"].set("RetryAttempt", 2)
+    served.metrics["SINK.k2"].set("RetryTime", 4e12)
+    served.server.start()
+    yield served
+    served.server.stop()
 
 
 def run(*words: str) -> Any:
@@ -88,43 +88,43 @@ def run(*words: str) -> Any:
 
 
 def test_a_pipe_gets_one_snapshot_as_lines(served: Served) -> None:
-    shown = run("-c", str(served.file))
-    assert shown.exit_code == 0, shown.output
-    first, heads, *rest = shown.output.splitlines()
+    result = run("-c", str(served.file))
+    assert result.exit_code == 0, result.output
+    first, heads, *lines = result.output.splitlines()
     assert first.startswith("a1 is failing, up ")
     assert heads.split()[:3] == ["COMPONENT", "EV/S", "EVENTS"]
-    by_name = {line.split()[0]: line.split() for line in rest}
+    by_name = {line.split()[0]: line.split() for line in lines}
     assert by_name["s1"] == ["s1", "netcat", "-", "123.5", "k", "7", "lost"]
     assert by_name["s1.i1"] == ["s1.i1", "regex_filter", "-", "130.0", "k", "6,544", "dropped"]
     assert by_name["c1"] == ["c1", "memory", "-", "0", "17", "events", "ok"]
     assert by_name["k1"] == ["k1", "null", "-", "0", "9", "events", "4", "s", "2.1", "s", "3", "ok"]
     assert by_name["k2"][:8] == ["k2", "logger", "-", "0", "unknown", "unknown", "failing", "#3"]
-    assert rest[-1] == "SINK.k2: [the disk] is full"
+    assert lines[-1] == "SINK.k2: [the disk] is full"
 
 
 def test_json_has_the_values_that_the_metrics_have(served: Served) -> None:
-    shown = run("--url", served.url, "--json")
-    assert shown.exit_code == 0, shown.output
-    told = json.loads(shown.output)
-    found = {one["id"]: one for one in told["components"]}
-    assert [*found] == [
+    result = run("--url", served.url, "--json")
+    assert result.exit_code == 0, result.output
+    snapshot = json.loads(result.output)
+    components = {component["id"]: component for component in snapshot["components"]}
+    assert [*components] == [
         "a1.sources.s1",
         "a1.sources.s1.interceptors.i1",
         "a1.channels.c1",
         "a1.sinks.k1",
         "a1.sinks.k2",
     ]
-    assert found["a1.sources.s1"]["events"] == 123_456
-    assert (found["a1.sinks.k1"]["lag"], found["a1.sinks.k1"]["lag_seconds"]) == (9, 4.2)
-    assert found["a1.sources.s1"]["dropped_datagrams"] == 7
-    assert found["a1.sinks.k1"]["batch_milliseconds"] == 2140
-    assert found["a1.sinks.k2"]["retry_attempt"] == 2
-    assert told["problems"] == [{"component": "SINK.k2", "reason": "[the disk] is full"}]
+    assert components["a1.sources.s1"]["events"] == 123_456
+    assert (components["a1.sinks.k1"]["lag"], components["a1.sinks.k1"]["lag_seconds"]) == (9, 4.2)
+    assert components["a1.sources.s1"]["dropped_datagrams"] == 7
+    assert components["a1.sinks.k1"]["batch_milliseconds"] == 2140
+    assert components["a1.sinks.k2"]["retry_attempt"] == 2
+    assert snapshot["problems"] == [{"component": "SINK.k2", "reason": "[the disk] is full"}]
 
 
 def test_several_snapshots_are_a_line_each(served: Served) -> None:
-    shown = run("--url", served.url.removeprefix("http://"), "--json", "--count", "3", "--interval", "0.1")
-    times = [json.loads(line)["time"] for line in shown.output.splitlines()]
+    result = run("--url", served.url.removeprefix("http://"), "--json", "--count", "3", "--interval", "0.1")
+    times = [json.loads(line)["time"] for line in result.output.splitlines()]
     assert len(times) == 3
     assert times == sorted(set(times))
 
@@ -140,26 +140,26 @@ def test_a_terminal_shows_all_of_it(served: Served, width: int) -> None:
 
 
 def test_without_room_failing_components_are_shown_first(served: Served) -> None:
-    found = list(rows(served.view.graph(), served.view.state()))
-    assert [row.name for row in select_rows(found, 2)] == ["k2"]
-    assert [row.name for row in select_rows(found, 3)] == ["s1", "k2"]
-    assert select_rows(found, 5) == found
+    all_rows = list(rows(served.view.graph(), served.view.state()))
+    assert [row.name for row in select_rows(all_rows, 2)] == ["k2"]
+    assert [row.name for row in select_rows(all_rows, 3)] == ["s1", "k2"]
+    assert select_rows(all_rows, 5) == all_rows
 
 
 def test_a_missing_agent_is_reported(tmp_path: Path) -> None:
-    one = Served(tmp_path)
-    shown = run("-c", str(one.file))
-    assert shown.exit_code == 1
-    assert shown.output == f"Error: no agent answers at {one.url} (Connection refused): is it started?\n"
+    served = Served(tmp_path)
+    result = run("-c", str(served.file))
+    assert result.exit_code == 1
+    assert result.output == f"Error: no agent answers at {served.url} (Connection refused): is it started?\n"
 
 
 @pytest.mark.parametrize("agent", ["b1", "a1"])
 def test_another_agent_on_the_port_is_not_taken_for_this_one(served: Served, tmp_path: Path, agent: str) -> None:
     other = tmp_path / "other.conf"
     other.write_text(served.file.read_text().replace("a1.", f"{agent}."))
-    shown = run("-c", str(other))
-    assert shown.exit_code == 1
-    assert shown.output == (
+    result = run("-c", str(other))
+    assert result.exit_code == 1
+    assert result.output == (
         f"Error: at {served.url} answers agent a1 of {served.file}, not agent {agent} of {other}: set another "
         f"monitoring.port for one of them. For the agent that answers: agent top --url {served.url}\n"
     )
@@ -169,15 +169,15 @@ def test_another_agent_on_the_port_is_not_taken_for_this_one(served: Served, tmp
 
 
 def test_the_token_is_the_configurations_or_a_given_one(tmp_path: Path) -> None:
-    one = Served(tmp_path, "word")
-    one.server.start()
+    served = Served(tmp_path, "word")
+    served.server.start()
     try:
-        assert run("-c", str(one.file)).exit_code == 0
-        assert run("--url", one.url, "--token", "word").exit_code == 0
-        refused = run("--url", one.url)
+        assert run("-c", str(served.file)).exit_code == 0
+        assert run("--url", served.url, "--token", "word").exit_code == 0
+        refused = run("--url", served.url)
         assert "the token is missing or wrong" in refused.output
     finally:
-        one.server.stop()
+        served.server.stop()
 
 
 def test_the_agent_has_to_be_named() -> None:

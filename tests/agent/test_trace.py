@@ -42,9 +42,9 @@ def conf(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def spec(conf: Path) -> AgentSpec:
-    found, problems = load(conf, components=Components())
-    assert found is not None, problems
-    return found
+    spec, problems = load(conf, components=Components())
+    assert spec is not None, problems
+    return spec
 
 
 @pytest.mark.parametrize(
@@ -75,22 +75,22 @@ def test_an_id_outside_of_the_configuration_is_reported(conf: Path) -> None:
     alone = conf.with_name("memory.conf")
     text = CONF.replace("a1.channels = c m", "a1.channels = m").replace("channels = c m", "channels = m")
     alone.write_text("\n".join(line for line in text.splitlines() if ".c." not in line))
-    shown = CliRunner().invoke(main, ["trace", "m-0-1-0", "-c", str(alone)])
-    assert shown.exit_code == 1
-    assert "IDs of a channel in memory are valid until the agent ends" in shown.stdout
+    result = CliRunner().invoke(main, ["trace", "m-0-1-0", "-c", str(alone)])
+    assert result.exit_code == 1
+    assert "IDs of a channel in memory are valid until the agent ends" in result.stdout
 
 
 def test_sinks_of_one_group_compete_for_an_event(spec: AgentSpec) -> None:
     (sink,) = spec.sinks
     sinks = [replace(sink, name=name, group=group) for name, group in (("k", None), ("l", None), ("m", "other"))]
-    found = [
+    traces = [
         SinkTrace("a1.sinks.k", "solr", "missing", "group c is past it"),
         SinkTrace("a1.sinks.l", "solr", "delivered", places=({"id": "x"},)),
         SinkTrace("a1.sinks.m", "solr", "missing", "group other is past it"),
     ]
-    told = list(_resolve_groups(sinks, found))
-    assert [one.state for one in told] == ["elsewhere", "delivered", "missing"]
-    assert told[0].why == "a1.sinks.l, of the same consumer group, got it"
+    resolved = list(_resolve_groups(sinks, traces))
+    assert [trace.state for trace in resolved] == ["elsewhere", "delivered", "missing"]
+    assert resolved[0].why == "a1.sinks.l, of the same consumer group, got it"
 
 
 @pytest.mark.parametrize(
@@ -108,15 +108,15 @@ def test_rejections_of_a_sink_s_interceptors_are_dead_letters(
         CONF + "a1.sinks.k.interceptors = j\na1.sinks.k.interceptors.j.type = json\n"
         "a1.sinks.k.interceptors.j.fields = user\na1.sinks.k.interceptors.j.onError = reject\n"
     )
-    found, problems = load(conf, components=Components())
-    assert found is not None, problems
-    (sink,) = found.sinks
+    spec, problems = load(conf, components=Components())
+    assert spec is not None, problems
+    (sink,) = spec.sinks
     batch = Batch.of([Event(b"no JSON")], Origin.of_records("m", 0, [4], [0]))
     id, committed = batch.id(0), assignment("cluster", "m", "", "group", 0, 0, next_offset=offset)
     letter = StoredDeadLetter("l", 0, sink.path, id, "the body is not a JSON object", Event(b""), 0, False, False)
-    told = _trace_at_sink(sink, id, EventLocation({}, None, "", {None: committed}), batch, (letter,) if kept else ())
-    assert (told.state, told.places) == (state, ())
-    assert why in told.why
+    trace = _trace_at_sink(sink, id, EventLocation({}, None, "", {None: committed}), batch, (letter,) if kept else ())
+    assert (trace.state, trace.places) == (state, ())
+    assert why in trace.why
 
 
 def test_a_sink_whose_trace_fails_is_unknown_and_does_not_end_the_command() -> None:
@@ -130,7 +130,7 @@ def test_a_sink_whose_trace_fails_is_unknown_and_does_not_end_the_command() -> N
 
 
 @pytest.mark.parametrize(
-    ("places", "state", "left"),
+    ("places", "state", "locations"),
     [
         ([{"path": "/logs/a", "first": 0, "last": 9, "replay": False}], "dead letter", 0),
         ([{"path": "/logs/a", "first": 0, "last": 9, "replay": True}], "dead letter", 1),
@@ -143,7 +143,7 @@ def test_a_rejected_event_is_not_reported_in_the_file_of_its_neighbours(
     spec: AgentSpec,
     places: list[dict[str, Any]],
     state: str,
-    left: int,
+    locations: int,
     offset: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -153,5 +153,5 @@ def test_a_rejected_event_is_not_reported_in_the_file_of_its_neighbours(
     id, committed = batch.id(0), assignment("cluster", "m", "", "group", 0, 0, next_offset=offset)
     letter = StoredDeadLetter("l", 0, sink.path, id, "it is no datum", Event(b""), 0, False, False)
     for known in (batch, None):
-        told = _trace_at_sink(sink, id, EventLocation({}, None, "", {None: committed}), known, (letter,))
-        assert (told.state, len(told.places)) == (state, left)
+        trace = _trace_at_sink(sink, id, EventLocation({}, None, "", {None: committed}), known, (letter,))
+        assert (trace.state, len(trace.places)) == (state, locations)

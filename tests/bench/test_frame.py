@@ -29,11 +29,11 @@ MACHINE = {
 }
 
 
-def counting(who: str, seen: list[str], by: float = 1.0) -> contextlib.AbstractContextManager[Callable[[], Figures]]:
+def counting(name: str, seen: list[str], by: float = 1.0) -> contextlib.AbstractContextManager[Callable[[], Figures]]:
     numbers = itertools.count(1)
 
     def run() -> Figures:
-        seen.append(who)
+        seen.append(name)
         return {RATE: next(numbers) * by}
 
     return without_setup(run)
@@ -74,21 +74,21 @@ def test_the_first_round_does_not_count_unless_it_is_a_smoke_run() -> None:
 
 
 def test_json_has_one_row_for_each_peer_that_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = json.loads(json.dumps(result(monkeypatch)))
-    assert list(told) == ["name", "machine", "rows"]
-    for row in told["rows"]:
+    document = json.loads(json.dumps(result(monkeypatch)))
+    assert list(document) == ["name", "machine", "rows"]
+    for row in document["rows"]:
         assert list(row) == ["measure", "ours", "peer", "peer_name", "unit", "ratio", "runs"]
-    assert [row["peer_name"] for row in told["rows"]] == ["one & another", "third", None]
-    assert told["rows"][0]["runs"] == [[n, 2 * n] for n in range(2, 7)]
-    assert told["rows"][0]["ours"] == 4
-    assert told["rows"][2]["peer"] is told["rows"][2]["ratio"] is None
+    assert [row["peer_name"] for row in document["rows"]] == ["one & another", "third", None]
+    assert document["rows"][0]["runs"] == [[n, 2 * n] for n in range(2, 7)]
+    assert document["rows"][0]["ours"] == 4
+    assert document["rows"][2]["peer"] is document["rows"][2]["ratio"] is None
 
 
 def test_an_interrupted_run_has_its_complete_rounds() -> None:
-    turns = itertools.count()
+    calls = itertools.count()
 
     def interrupted() -> Figures:
-        if next(turns) == 3:
+        if next(calls) == 3:
             raise KeyboardInterrupt
         return {RATE: 10}
 
@@ -110,14 +110,14 @@ def test_only_the_measures_that_were_asked_for_are_taken() -> None:
 def test_other_measures_of_the_same_machine_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kept, "RESULTS", tmp_path)
     monkeypatch.setattr(kept, "PICTURES", tmp_path)
-    told = result(monkeypatch)
-    kept.keep_result(told)
-    again = {**told, "rows": [{**row, "ours": 0} for row in told["rows"] if row["measure"] == "alone"]}
-    kept.keep_result(again)
-    (found,) = kept.load_results()
-    assert len(found["rows"]) == len(told["rows"])
-    assert [row["measure"] for row in found["rows"] if row["ours"] == 0] == ["alone"]
-    kept.keep_result({**again, "machine": {**MACHINE, "cores": 4}})
+    measured = result(monkeypatch)
+    kept.keep_result(measured)
+    remeasured = {**measured, "rows": [{**row, "ours": 0} for row in measured["rows"] if row["measure"] == "alone"]}
+    kept.keep_result(remeasured)
+    (kept_result,) = kept.load_results()
+    assert len(kept_result["rows"]) == len(measured["rows"])
+    assert [row["measure"] for row in kept_result["rows"] if row["ours"] == 0] == ["alone"]
+    kept.keep_result({**remeasured, "machine": {**MACHINE, "cores": 4}})
     assert [row["measure"] for row in kept.load_results()[0]["rows"]] == ["alone"]
 
 
@@ -132,11 +132,11 @@ def test_the_table_fits_into_80_columns(monkeypatch: pytest.MonkeyPatch, capsys:
 
 
 def test_the_picture_and_the_page_have_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    told = result(monkeypatch)
-    texts = {element.text for element in ET.fromstring(draw(told)).iter() if element.text}
+    measured = result(monkeypatch)
+    texts = {element.text for element in ET.fromstring(draw(measured)).iter() if element.text}
     assert {"Flafka", "one & another", "third", "alone", RATE} <= texts
-    assert len(list(table_rows([told]))) == 3
-    ((names, machine),) = machines([told, told])
+    assert len(list(table_rows([measured]))) == 3
+    ((names, machine),) = machines([measured, measured])
     assert names == "`sample`, `sample`"
     assert machine.startswith("2 cores of Any CPU")
 

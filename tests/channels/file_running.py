@@ -20,8 +20,11 @@ class Owner:
         """End of a sink's commit log by partition."""
 
     def assigned(self, committed: Sequence[Assignment]) -> Sequence[Assignment]:
-        self.assignments.update({one.partition: one for one in committed})
-        return [one.with_offset(self.answer.get(one.partition, one.next_offset)) for one in committed]
+        self.assignments.update({assignment.partition: assignment for assignment in committed})
+        return [
+            assignment.with_offset(self.answer.get(assignment.partition, assignment.next_offset))
+            for assignment in committed
+        ]
 
     def revoked(self, partitions: set[int]) -> None:
         self.commit()
@@ -61,9 +64,9 @@ def channel(directory: Path, **options: str) -> FileChannel:
 
 
 def opened(directory: Path, **options: str) -> FileChannel:
-    made = channel(directory, **options)
-    made.open()
-    return made
+    files = channel(directory, **options)
+    files.open()
+    return files
 
 
 def consumer(of: FileChannel, member: str = "k") -> Owner:

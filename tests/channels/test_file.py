@@ -23,9 +23,9 @@ def test_events_are_taken_in_order_and_again_after_a_rewind(tmp_path: Path) -> N
     assert [event.headers["n"] for event in polled.batch] == ["1", "2", "3"]
     assert len({*polled.batch.ids()}) == 3
     owner.reader.rewind([polled.assignment.with_offset(polled.offsets.start)])
-    again = owner.reader.take(0)
-    assert again is not None
-    assert again.batch.ids() == polled.batch.ids()
+    redelivered = owner.reader.take(0)
+    assert redelivered is not None
+    assert redelivered.batch.ids() == polled.batch.ids()
     files.close()
 
 
@@ -59,9 +59,9 @@ def test_a_redelivered_batch_has_the_same_events(tmp_path: Path, monkeypatch: py
         files.put(events(last))
         owner = consumer(files)
         assert owner.reader is not None
-        taken = owner.reader.take(0)
-        assert taken is not None
-        bodies = [event.body for event in taken.batch]
+        polled = owner.reader.take(0)
+        assert polled is not None
+        bodies = [event.body for event in polled.batch]
         assert bodies[: len(before)] == before
         before = bodies
         files.close()
@@ -84,13 +84,13 @@ def test_files_that_are_delivered_are_deleted(tmp_path: Path) -> None:
 def test_a_full_channel_blocks_until_a_sink_takes_its_events(tmp_path: Path) -> None:
     files = opened(tmp_path, capacity="2", transactionCapacity="1")
     files.put(events(1, 2))
-    done = threading.Event()
-    thread = threading.Thread(target=lambda: (files.put(events(3)), done.set()))
+    stored = threading.Event()
+    thread = threading.Thread(target=lambda: (files.put(events(3)), stored.set()))
     thread.start()
-    assert not done.wait(0.2)
+    assert not stored.wait(0.2)
     owner = consumer(files)
     owner.take_all()
-    assert done.wait(60), "what is taken takes no room, though it is not committed: a sink may wait for much more"
+    assert stored.wait(60), "what is taken takes no room, though it is not committed: a sink may wait for much more"
     thread.join()
     owner.take_all()
     files.stopping.set()
@@ -154,10 +154,10 @@ def test_a_full_disk_blocks_and_is_reported(
 
 def probed(directory: Path) -> tuple[list[str], str]:
     """Return the messages of a check and of a start in another process about the channel in that directory."""
-    made = channel(directory)
-    cautions = [*made.check_connectivity()]
+    files = channel(directory)
+    cautions = [*files.check_connectivity()]
     with pytest.raises(Retry) as raised:
-        made.open()
+        files.open()
     return cautions, str(raised.value)
 
 
@@ -166,8 +166,8 @@ def test_directories_belong_to_one_channel(tmp_path: Path, forked: Forked) -> No
     with pytest.raises(Retry, match="in use by channel files"):
         channel(tmp_path).open()
     cautions, refusal = forked.call(probed, tmp_path)
-    told = f"{cautions}\n{refusal}"
-    assert told.count(f"in use by another process ({os.getpid()})") == 4, told
+    reported = f"{cautions}\n{refusal}"
+    assert reported.count(f"in use by another process ({os.getpid()})") == 4, reported
     assert [*files.check_connectivity()] == []
     files.close()
     assert [*channel(tmp_path).check_connectivity()] == []
@@ -212,25 +212,25 @@ def test_an_event_is_found_by_its_id_until_it_is_delivered(tmp_path: Path) -> No
     writer.put(Batch.of([Event(b"a"), Event(b"b", {"host": "h"})]))
     assert owner.take_all() == [b"a", b"b"]
     id = owner.got[0].batch.id(1)
-    onlooker = channel(tmp_path)  # another process's, while the channel is open
-    found = onlooker.find_event(id, {None})
-    assert found is not None
-    assert found.polled is not None
-    assert (found.missing, found.polled.batch.ids()[1], [*found.polled.batch][1].body) == ("", id, b"b")
-    assert found.committed[None].next_offset == 0
-    outside = onlooker.find_event(id._replace(index=7), {None})
-    assert outside is not None
-    assert outside.missing == "entry 0 has 2 events, numbered from 0"
-    assert onlooker.find_event(id._replace(topic="another"), {None}) is None
+    monitor = channel(tmp_path)  # another process's, while the channel is open
+    stored = monitor.find_event(id, {None})
+    assert stored is not None
+    assert stored.polled is not None
+    assert (stored.missing, stored.polled.batch.ids()[1], [*stored.polled.batch][1].body) == ("", id, b"b")
+    assert stored.committed[None].next_offset == 0
+    past_end = monitor.find_event(id._replace(index=7), {None})
+    assert past_end is not None
+    assert past_end.missing == "entry 0 has 2 events, numbered from 0"
+    assert monitor.find_event(id._replace(topic="another"), {None}) is None
 
     owner.commit()
     writer._log.begin_segment()  # so that the segment can be deleted
     writer.put(Batch.of([Event(b"c")]))
     owner.take_all()
     owner.commit()
-    gone = onlooker.find_event(id, {None})
-    assert gone is not None
-    assert (gone.polled, gone.missing) == (None, "the event was delivered, and its file was deleted")
+    deleted = monitor.find_event(id, {None})
+    assert deleted is not None
+    assert (deleted.polled, deleted.missing) == (None, "the event was delivered, and its file was deleted")
     writer.close()
 
 

@@ -34,9 +34,9 @@ def put_and_take(directory: Path, round: int, acknowledged: Connection, delivere
         threading.Thread(target=put, args=(round * 4 + writer,)).start()
     owner = consumer(files)
     while True:
-        for taken in iter(lambda: owner.reader.take(0.01), None):
-            owner.got.append(taken)
-            for body, id in zip(taken.batch.bodies.to_pylist(), taken.batch.ids(), strict=True):
+        for polled in iter(lambda: owner.reader.take(0.01), None):
+            owner.got.append(polled)
+            for body, id in zip(polled.batch.bodies.to_pylist(), polled.batch.ids(), strict=True):
                 os.write(delivered.fileno(), b"%s %s\n" % (body, str(id).encode()))
             owner.commit()
 
@@ -46,33 +46,35 @@ def test_nothing_that_was_acknowledged_is_lost_by_kills(tmp_path: Path, forked: 
     delivered: dict[str, str] = {}
     for round in range(4):
         pipes = [Pipe(duplex=False) for _ in range(2)]
-        process = forked.start(put_and_take, tmp_path, round, *(there for _, there in pipes))
-        for _, there in pipes:
-            there.close()
+        process = forked.start(put_and_take, tmp_path, round, *(sender for _, sender in pipes))
+        for _, sender in pipes:
+            sender.close()
         with contextlib.ExitStack() as stack:
-            answers, takes = (stack.enter_context(os.fdopen(os.dup(here.fileno()), "rb")) for here, _ in pipes)
+            answers, deliveries = (
+                stack.enter_context(os.fdopen(os.dup(receiver.fileno()), "rb")) for receiver, _ in pipes
+            )
             taken_lines: list[bytes] = []
-            reader = threading.Thread(target=lambda pipe=takes, to=taken_lines: to.extend(pipe))
+            reader = threading.Thread(target=lambda pipe=deliveries, to=taken_lines: to.extend(pipe))
             reader.start()
             lines = [answers.readline() for _ in range(400)]
             process.kill()
             lines += answers.readlines()
             process.join()
             reader.join()
-        for here, _ in pipes:
-            here.close()
+        for receiver, _ in pipes:
+            receiver.close()
         acknowledged |= {line.decode().strip() for line in lines if line.endswith(b"\n")}
         for line in taken_lines:
             writer, n, id = line.decode().split()
             assert delivered.setdefault(id, f"{writer} {n}") == f"{writer} {n}", "an id is given to two events"
     files = opened(tmp_path)
     owner = consumer(files)
-    rest = {body.decode() for body in owner.take_all()}
-    for taken in owner.got:
-        for id, event in zip(taken.batch.ids(), taken.batch, strict=True):
+    remaining = {body.decode() for body in owner.take_all()}
+    for polled in owner.got:
+        for id, event in zip(polled.batch.ids(), polled.batch, strict=True):
             assert delivered.setdefault(str(id), event.body.decode()) == event.body.decode()
     files.close()
-    assert acknowledged <= {*delivered.values(), *rest}
+    assert acknowledged <= {*delivered.values(), *remaining}
     assert len(acknowledged) >= 1600
     assert max(Counter(delivered.values()).values()) == 1, "no event is stored twice"
 
@@ -85,8 +87,8 @@ class Model(RuleBasedStateMachine):
         logging.disable(logging.CRITICAL)
         self.disk = mock.patch.multiple(os, fsync=lambda _: None, fdatasync=lambda _: None)  # power stays
         self.disk.start()
-        self.place = tempfile.TemporaryDirectory(dir=room())
-        self.directory = Path(self.place.name)
+        self.temporary = tempfile.TemporaryDirectory(dir=room())
+        self.directory = Path(self.temporary.name)
         self.files = opened(self.directory)
         self.owner = consumer(self.files)
         self.waiting: list[bytes] = []
@@ -102,8 +104,8 @@ class Model(RuleBasedStateMachine):
 
     @rule()
     def take(self) -> None:
-        got = self.owner.take_all()
-        assert got == self.waiting[self.taken :]
+        bodies = self.owner.take_all()
+        assert bodies == self.waiting[self.taken :]
         self.taken = len(self.waiting)
 
     @precondition(lambda self: self.owner.got)
@@ -146,7 +148,7 @@ class Model(RuleBasedStateMachine):
         self.disk.stop()
         if hasattr(self, "files"):
             self.files.close()
-            self.place.cleanup()
+            self.temporary.cleanup()
 
 
 TestModel = Model.TestCase

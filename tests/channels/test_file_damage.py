@@ -23,9 +23,9 @@ def test_a_write_or_a_sync_that_fails_stores_nothing_and_the_next_one_does(
     for name, real in (("pwritev", os.pwritev), ("fdatasync", os.fdatasync)):
         with monkeypatch.context() as patched:
 
-            def fails(descriptor: int, *rest: object, real: object = real) -> int:
-                if rest:  # half of it is on the disk
-                    os.pwrite(descriptor, b"FLE1", rest[-1])
+            def fails(descriptor: int, *arguments: object, real: object = real) -> int:
+                if arguments:  # half of it is on the disk
+                    os.pwrite(descriptor, b"FLE1", arguments[-1])
                 raise OSError(28, "No space left on device")
 
             patched.setattr(os, name, fails)
@@ -62,11 +62,11 @@ def test_a_cut_end_is_kept_and_counts_as_loss_after_a_clean_stop(
     files.put(events(2, 3))
     end(files, stop)
     (path,) = segments(tmp_path)
-    left = cut(path, count, zeros)
+    tail = cut(path, count, zeros)
     files = opened(tmp_path)
-    assert f"{path} ends in {len(left)} bytes of an incomplete put" in caplog.text
-    (kept,) = tmp_path.glob("?/*.damaged")
-    assert kept.read_bytes() == left
+    assert f"{path} ends in {len(tail)} bytes of an incomplete put" in caplog.text
+    (damaged,) = tmp_path.glob("?/*.damaged")
+    assert damaged.read_bytes() == tail
     assert files.metrics.get("EventLostCount") == (2 if stop == "clean" else 0)
     assert (f"{path} was damaged or truncated since the stop: 2 events" in files.metrics.degradation()) == (
         stop == "clean"
@@ -91,23 +91,23 @@ def test_an_end_of_zeros_after_a_clean_stop_is_a_loss(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("stop", ["clean", "killed"])
-@pytest.mark.parametrize("which", [0, 1, -1])
+@pytest.mark.parametrize("index", [0, 1, -1])
 def test_without_a_file_the_channel_stays_closed_until_it_is_restored_or_its_loss_is_accepted(
-    tmp_path: Path, which: int, stop: str
+    tmp_path: Path, index: int, stop: str
 ) -> None:
     files = opened(tmp_path)
     for n in range(40):
         files.put(events(n, size=100_000))
     consumer(files).take_all()  # which commits that nothing is delivered
     end(files, stop)
-    path = segments(tmp_path)[which]
-    held = [int(body) for body in re.findall(rb"(\d+) {99999}", path.read_bytes())]
+    path = segments(tmp_path)[index]
+    missing = [int(body) for body in re.findall(rb"(\d+) {99999}", path.read_bytes())]
     path.rename(tmp_path / "away")
-    told = f"{path} is missing, with {f'{len(held)} ' if stop == 'clean' else ''}undelivered events"
+    message = f"{path} is missing, with {f'{len(missing)} ' if stop == 'clean' else ''}undelivered events"
     advice = f"agent group reset files --checkpoint-dir {tmp_path}/c --data-dirs {tmp_path}/a,{tmp_path}/b"
     for _ in range(2):
         sentence = refused(tmp_path)
-        assert told in sentence
+        assert message in sentence
         assert advice in sentence
         assert sentence in [*channel(tmp_path).check_connectivity()]
         assert sentence in run(advice.replace("reset", "describe"))
@@ -117,10 +117,10 @@ def test_without_a_file_the_channel_stays_closed_until_it_is_restored_or_its_los
     run(f"{advice} --yes")
     assert not [*channel(tmp_path).check_connectivity()]
     files = opened(tmp_path)
-    assert files.metrics.get("EventLostCount") == len(held)
+    assert files.metrics.get("EventLostCount") == len(missing)
     assert f"{path} is lost with" in files.metrics.degradation()
     files.put(events(99))
-    assert [int(body) for body in consumer(files).take_all()] == [*sorted({*range(40)} - {*held}), 99]
+    assert [int(body) for body in consumer(files).take_all()] == [*sorted({*range(40)} - {*missing}), 99]
     files.close()
 
 
@@ -128,9 +128,9 @@ def run(command: str, code: int = 0) -> str:
     """Return the output of `agent`."""
     words = shlex.split(command)
     assert words.pop(0) == "agent"
-    done = CliRunner().invoke(main, words)
-    assert done.exit_code == code, done.output
-    return done.output
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == code, result.output
+    return result.output
 
 
 def test_a_reset_does_not_accept_the_loss_of_present_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,12 +168,12 @@ def test_zeros_after_the_last_put_of_a_killed_process_are_no_damage(
 ) -> None:
     files = opened(tmp_path / "killed")
     files.put(events(1))
-    left = segments(tmp_path / "killed")[-1].stat().st_size
+    size = segments(tmp_path / "killed")[-1].stat().st_size
     shutil.copytree(tmp_path / "killed", tmp_path / "started", ignore=shutil.ignore_patterns("*.lock"))
     files.close()
     ended = segments(tmp_path / "killed")[-1].stat().st_size
     files = opened(tmp_path / "started")
-    assert ended == segments(tmp_path / "started")[0].stat().st_size < left
+    assert ended == segments(tmp_path / "started")[0].stat().st_size < size
     files.put(events(2))
     assert consumer(files).take_all() == [b"1", b"2"]
     assert files.metrics.get("EventLostCount") == 0
@@ -181,21 +181,21 @@ def test_zeros_after_the_last_put_of_a_killed_process_are_no_damage(
     files.close()
 
 
-@pytest.mark.parametrize("which", [0, -1])
-def test_damage_is_skipped_and_counted(tmp_path: Path, which: int, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("index", [0, -1])
+def test_damage_is_skipped_and_counted(tmp_path: Path, index: int, caplog: pytest.LogCaptureFixture) -> None:
     files = opened(tmp_path)
     for n in range(30):
         files.put(events(n, size=100_000))
     files.close()
-    path = segments(tmp_path)[which]
+    path = segments(tmp_path)[index]
     content = bytearray(path.read_bytes())
     content[150_000] ^= 1  # of the second entry
     path.write_bytes(content)
     files = opened(tmp_path)
     owner = consumer(files)
-    got = [int(body) for body in owner.take_all()]
-    assert len(got) == 29
-    assert got == sorted(set(got))
+    bodies = [int(body) for body in owner.take_all()]
+    assert len(bodies) == 29
+    assert bodies == sorted(set(bodies))
     assert files.metrics.get("EventLostCount") == 1
     assert "1 stored events are lost" in caplog.text
     assert "damaged" in files.metrics.degradation()
@@ -237,7 +237,7 @@ def test_missing_entries_at_the_end_of_a_file_are_counted_for_that_file(tmp_path
     end(files, "killed")
     first, second, *_ = segments(tmp_path)
     cut(first, 350_000)
-    left = first.read_bytes()
+    content = first.read_bytes()
     files = opened(tmp_path)
     assert f"{first} lacks 3 puts" in files.metrics.degradation()
     assert str(second) not in files.metrics.degradation()
@@ -248,17 +248,17 @@ def test_missing_entries_at_the_end_of_a_file_are_counted_for_that_file(tmp_path
     files.close()
     opened(tmp_path).close()
     assert [path.name for path in tmp_path.glob("?/*.damaged")] == [f"{first.name}.damaged"]
-    assert first.with_name(f"{first.name}.damaged").read_bytes() == left
+    assert first.with_name(f"{first.name}.damaged").read_bytes() == content
     assert not second.exists()
 
 
-@pytest.mark.parametrize("which", [0, 1])
-def test_an_emptied_file_differs_from_one_that_never_had_entries(tmp_path: Path, which: int) -> None:
+@pytest.mark.parametrize("index", [0, 1])
+def test_an_emptied_file_differs_from_one_that_never_had_entries(tmp_path: Path, index: int) -> None:
     files = opened(tmp_path)
     for n in range(30):
         files.put(events(n, size=100_000))
     end(files, "killed")
-    emptied = segments(tmp_path)[which]
+    emptied = segments(tmp_path)[index]
     cut(emptied, emptied.stat().st_size)
     files = opened(tmp_path)
     lost = int(files.metrics.get("EventLostCount"))

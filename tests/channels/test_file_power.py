@@ -72,38 +72,38 @@ class Known:
         self.ids: dict[str, bytes] = {}
         """Event by each id that a sink was given."""
 
-    def follow(self, what: str, given: Any) -> None:
+    def follow(self, step: str, value: Any) -> None:
         """Add one step."""
-        match what:
+        match step:
             case "put":
-                self.offered.append(given)
+                self.offered.append(value)
             case "stored":
-                self.stored |= {*given}
+                self.stored |= {*value}
             case "written":
                 self.written |= self.stored
             case "taken":
-                for id, body in given.items():
+                for id, body in value.items():
                     assert self.ids.setdefault(id, body) == body, f"{id} was given to two events"
             case "begun":
-                self.begun |= {*given}
+                self.begun |= {*value}
             case "recorded":
-                ends, bodies = given
+                ends, bodies = value
                 self.record = self.record | ends
                 self.begun |= {*bodies}
                 self.committed |= {*bodies}
             case "committed":
-                self.committed |= {*given}
+                self.committed |= {*value}
 
-    def after(self, done: Collection[Any]) -> Known:
+    def after(self, notes: Collection[Any]) -> Known:
         """Return a copy with the notes of these steps."""
         known = Known()
         known.offered, known.record = [*self.offered], self.record
         known.stored, known.written = {*self.stored}, {*self.written}
         known.begun, known.committed = {*self.begun}, {*self.committed}
         known.ids = {**self.ids}
-        for one in done:
-            if isinstance(one, Note):
-                known.follow(*one.what)
+        for note in notes:
+            if isinstance(note, Note):
+                known.follow(*note.what)
         return known
 
 
@@ -116,16 +116,17 @@ class Sink(Owner):
         self.reader = files.reader(self, group=None, member="k")
 
     def assigned(self, committed: Sequence[Assignment]) -> Sequence[Assignment]:
-        self.assignments.update({one.partition: one for one in committed})
+        self.assignments.update({assignment.partition: assignment for assignment in committed})
         ends = self.known.record
         return [
-            one.with_offset(max(ends.get(one.topic_partition.topic_id, 0), one.next_offset or 0)) for one in committed
+            assignment.with_offset(max(ends.get(assignment.topic_partition.topic_id, 0), assignment.next_offset or 0))
+            for assignment in committed
         ]
 
     def taken(self) -> dict[str, bytes]:
         """Return the ids of taken and uncommitted events, and the bodies."""
-        batches = [taken.batch for taken in self.got]
-        return {str(id): event.body for one in batches for id, event in zip(one.ids(), one, strict=True)}
+        batches = [polled.batch for polled in self.got]
+        return {str(id): event.body for batch in batches for id, event in zip(batch.ids(), batch, strict=True)}
 
 
 @contextmanager
@@ -151,9 +152,9 @@ def live(
     The sink has its own commit log for that share of its commits.
     """
 
-    def record_note(what: str, given: Any) -> None:
-        known.follow(what, given)
-        disk.record_note((what, given))
+    def record_note(step: str, value: Any) -> None:
+        known.follow(step, value)
+        disk.record_note((step, value))
 
     remaining = STEPS
     while remaining:
@@ -176,7 +177,9 @@ def live(
                         bodies = tuple(sink.taken().values())
                         record_note("begun", bodies)
                         if chances.random() < recorded:
-                            ends = {one.assignment.topic_partition.topic_id: one.offsets.end for one in sink.got}
+                            ends = {
+                                polled.assignment.topic_partition.topic_id: polled.offsets.end for polled in sink.got
+                            }
                             record_note("recorded", (ends, bodies))
                         sink.commit()
                         record_note("committed", bodies)
@@ -189,19 +192,19 @@ def check(directory: Path, known: Known, kind: type[FileChannel]) -> None:
     """Start the channel, and assert that it has all known events, and takes more."""
     with running(directory, kind) as files:
         sink = Sink(files, known)
-        got = sink.take_all()
+        bodies = sink.take_all()
         known.follow("taken", sink.taken())
-        assert len(got) == len({*got}), "some are there twice"
+        assert len(bodies) == len({*bodies}), "some are there twice"
         places = {body: number for number, put in enumerate(known.offered) for body in put}
-        assert got == sorted(got, key=int), "they are not in order"
-        for number in {places[body] for body in got}:
-            rest = {*known.offered[number]} - known.committed
-            assert {*got} >= rest, "a put is there in part"
+        assert bodies == sorted(bodies, key=int), "they are not in order"
+        for number in {places[body] for body in bodies}:
+            expected = {*known.offered[number]} - known.committed
+            assert {*bodies} >= expected, "a put is there in part"
         sure = known.stored if kind.synced else known.written
-        assert {*got} >= sure - known.begun, "what was stored is lost"
-        assert not {*got} & known.committed, "what was committed comes again"
-        given = {body: id for id, body in known.ids.items()}
-        assert len(given) == len(known.ids), "an event has two ids"
+        assert {*bodies} >= sure - known.begun, "what was stored is lost"
+        assert not {*bodies} & known.committed, "what was committed comes again"
+        ids = {body: id for id, body in known.ids.items()}
+        assert len(ids) == len(known.ids), "an event has two ids"
         if sink.got:
             sink.commit()
         files.put(Batch.of([Event(b"more")]))
@@ -228,19 +231,20 @@ def campaign(directory: Path, seed: int, ignored: str = "", kind: type[FileChann
             live(home, disk, known.after([]), chances, kind)
         assert disk.sites.keys() <= {*SITES, *NOT_ALONE}
         before = known
-        for count, (remains, done) in enumerate(losses(disk, chances, LOOKED_AT), 1):
+        for count, (remains, steps) in enumerate(losses(disk, chances, LOOKED_AT), 1):
             if chances.random() < 1 / count:
-                tree, known = remains, before.after(done)  # the next life begins with one of them
+                tree, known = remains, before.after(steps)  # the next life begins with one of them
                 if not kind.synced:
                     known.stored = {*known.written}  # unwritten events may be lost for good
-            place = directory / f"{life}-{count}"
-            remains.write(place)
-            check(place, before.after(done), kind)
-            shutil.rmtree(place)
+            path = directory / f"{life}-{count}"
+            remains.write(path)
+            check(path, before.after(steps), kind)
+            shutil.rmtree(path)
             states += 1
     return states
 
 
+@pytest.mark.usefixtures("lengthy")
 def test_acknowledged_events_survive_a_loss_of_power(memory: Path, caplog: pytest.LogCaptureFixture) -> None:
     seeds = some(range(SEEDS), 2)
     states = survives(campaign, memory, seeds)
@@ -280,6 +284,7 @@ def test_a_run_without_an_id_of_its_own_would_lose_events_on_a_disk_that_is_set_
         survives(set_back, memory, range(30))
 
 
+@pytest.mark.usefixtures("lengthy")
 @pytest.mark.parametrize("site", SITES)
 def test_each_sync_is_needed(memory: Path, site: str) -> None:
     is_needed(campaign, memory, site, range(SITES[site], SITES[site] + 30))
@@ -291,6 +296,7 @@ def imported(directory: Path) -> None:
         import_events(channel(directory))
 
 
+@pytest.mark.usefixtures("lengthy")
 def test_an_import_from_flume_survives_a_loss_of_power(memory: Path) -> None:
     for seed in range(3):
         print(f"seed {seed}")
@@ -304,8 +310,8 @@ def test_an_import_from_flume_survives_a_loss_of_power(memory: Path) -> None:
                     disk.record_note(("open", ()))
             imported(live_in)
         for count, (tree, _) in enumerate(losses(disk, chances, 0.5)):
-            place = live_in.parent / str(count)
-            tree.write(place)
-            imported(place)
-            with running(place) as files:
+            path = live_in.parent / str(count)
+            tree.write(path)
+            imported(path)
+            with running(path) as files:
                 assert sorted(map(plain, Sink(files, Known()).take_all())) == sorted(bodies)

@@ -16,27 +16,27 @@ from tests.channels.file_running import Owner, channel, consumer, events, opened
 def test_a_starting_reader_owns_its_partition_alone(tmp_path: Path) -> None:
     files = opened(tmp_path)
     files.put(events(1))
-    asked, go_on = threading.Event(), threading.Event()
+    starting, go_on = threading.Event(), threading.Event()
 
     class Slow(Owner):
         """Owner that reads its commit log for a while before it begins."""
 
         def assigned(self, committed: Sequence[Assignment]) -> Sequence[Assignment]:
-            asked.set()
+            starting.set()
             assert go_on.wait(60)
             return super().assigned(committed)
 
     slow = Slow()
     slow.reader = files.reader(slow, group=None, member="z")
-    taken: list[bytes] = []
-    taking = threading.Thread(target=lambda: taken.extend(slow.take_all()))
+    bodies: list[bytes] = []
+    taking = threading.Thread(target=lambda: bodies.extend(slow.take_all()))
     taking.start()
-    assert asked.wait(60)
+    assert starting.wait(60)
     quick = consumer(files, "a")
     assert not quick.take_all(), "it is the other one's still"
     go_on.set()
     taking.join()
-    assert taken == [b"1"]
+    assert bodies == [b"1"]
     assert slow.take_all() == []
     assert quick.take_all() == [], "the other one has committed it as it gave the partition up"
     files.put(events(2, 3))
@@ -51,12 +51,12 @@ def test_readers_share_the_events_and_a_closed_one_returns_its_own(tmp_path: Pat
     assert first.take_all() == second.take_all() == []
     for n in range(10):
         files.put(events(n))
-    got, others = first.take_all(), second.take_all()
-    assert len(got) == len(others) == 5
+    first_bodies, second_bodies = first.take_all(), second.take_all()
+    assert len(first_bodies) == len(second_bodies) == 5
     second.commit()
     assert first.reader is not None
     first.reader.close()  # without a commit: the other one gets them
-    assert sorted(second.take_all()) == sorted(got)
+    assert sorted(second.take_all()) == sorted(first_bodies)
     third = consumer(files, "k0")
     assert third.take_all() == []  # it delivers the events of the second first
     second.take_all()
@@ -176,15 +176,15 @@ def test_a_directory_of_version_1_can_be_read(tmp_path: Path, caplog: pytest.Log
     assert not caplog.records
 
 
-def refused(directory: Path, path: Path, what: str) -> None:
-    before = {one: one.read_bytes() for one in directory.rglob("flafka*")}
+def refused(directory: Path, path: Path, kind: str) -> None:
+    before = {file: file.read_bytes() for file in directory.rglob("flafka*")}
     with pytest.raises(FlafkaError) as error:
         opened(directory)
     assert str(error.value) == (
-        f"{path} is a {what} of version 2, but this channel reads version 1: deliver the events of the channel "
+        f"{path} is a {kind} of version 2, but this channel reads version 1: deliver the events of the channel "
         "with the agent that wrote it (agent start --drain), then remove its checkpointDir and dataDirs"
     )
-    assert {one: one.read_bytes() for one in directory.rglob("flafka*")} == before
+    assert {file: file.read_bytes() for file in directory.rglob("flafka*")} == before
 
 
 def test_a_checkpoint_of_another_version_is_refused_with_advice(tmp_path: Path) -> None:
@@ -233,17 +233,17 @@ def test_an_event_of_an_earlier_run_is_found_by_its_id(tmp_path: Path) -> None:
     id = owner.got[0].batch.id(0)
     files.close()
     files = opened(tmp_path)
-    found = channel(tmp_path).find_event(id, {None})
-    assert found is not None
-    assert found.polled is not None
+    stored = channel(tmp_path).find_event(id, {None})
+    assert stored is not None
+    assert stored.polled is not None
     owner = consumer(files)
     owner.take_all()
     owner.commit()
     files.close()
     opened(tmp_path).close()
-    gone = channel(tmp_path).find_event(id, {None})
-    assert gone is not None
-    assert (gone.polled, gone.missing) == (None, "the event was delivered, and its file was deleted")
+    deleted = channel(tmp_path).find_event(id, {None})
+    assert deleted is not None
+    assert (deleted.polled, deleted.missing) == (None, "the event was delivered, and its file was deleted")
 
 
 def test_events_taken_after_a_rewind_have_its_generation(tmp_path: Path) -> None:
@@ -254,7 +254,7 @@ def test_events_taken_after_a_rewind_have_its_generation(tmp_path: Path) -> None
     assert owner.reader is not None
     owner.reader.rewind([owner.assignments[0].replace(epoch=5).with_offset(0)])
     owner.take_all()
-    assert [one.assignment.generation.epoch for one in owner.got] == [0, 5]
+    assert [polled.assignment.generation.epoch for polled in owner.got] == [0, 5]
     files.close()
 
 

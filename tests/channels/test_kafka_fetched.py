@@ -19,7 +19,7 @@ PARTITIONS = st.sampled_from(range(3))
 class Message(NamedTuple):
     """Part of the client's message that is used."""
 
-    at: int
+    partition_number: int
     number: int
     epoch: int = 0
     end: bool = False
@@ -28,7 +28,7 @@ class Message(NamedTuple):
         return self.number % 7
 
     def partition(self):
-        return self.at
+        return self.partition_number
 
     def offset(self):
         return self.number
@@ -46,15 +46,15 @@ class Message(NamedTuple):
         return None
 
     def value(self):
-        return b"%d-%d" % (self.at, self.number)
+        return b"%d-%d" % (self.partition_number, self.number)
 
     def headers(self):
         return None
 
 
-def started(*partitions, at=0):
+def started(*partitions, offset=0):
     fetched = FetchBuffer(threading.Condition())
-    fetched.add([ASSIGNMENTS[partition].with_offset(at) for partition in partitions])
+    fetched.add([ASSIGNMENTS[partition].with_offset(offset) for partition in partitions])
     return fetched
 
 
@@ -79,11 +79,11 @@ class Reading(RuleBasedStateMachine):
         """Next offset to deliver, by partition."""
         self.asking = False
 
-    @rule(partition=PARTITIONS, at=st.integers(0, 9))
-    def assigned(self, partition, at):
+    @rule(partition=PARTITIONS, offset=st.integers(0, 9))
+    def assigned(self, partition, offset):
         if partition not in self.broker:
-            self.fetched.add([ASSIGNMENTS[partition].with_offset(at)])
-            self.broker[partition] = self.due[partition] = at
+            self.fetched.add([ASSIGNMENTS[partition].with_offset(offset)])
+            self.broker[partition] = self.due[partition] = offset
 
     @rule(partition=PARTITIONS)
     def revoked(self, partition):
@@ -126,11 +126,11 @@ class Reading(RuleBasedStateMachine):
     def hand_out(self, most, revoke):
         """Take at most this many; a partition may be lost meanwhile."""
         ready = self.fetched.has_confirmed
-        found = self.fetched.take_records()
-        assert (found is not None) == ready
-        if found is None:
+        polled = self.fetched.take_records()
+        assert (polled is not None) == ready
+        if polled is None:
             return
-        partition, records = found[0].partition, found[1]
+        partition, records = polled[0].partition, polled[1]
         for _ in range(most):
             record = next(records, None)
             if record is None:
@@ -162,12 +162,12 @@ def test_partitions_take_turns():
     for number in range(4):
         fetched.add_message(Message(number % 2, number // 2))
     confirm(fetched)
-    taken = []
-    while found := fetched.take_records():
-        of, records = found
-        taken.append((of.partition, next(records).offset))
+    order = []
+    while polled := fetched.take_records():
+        of, records = polled
+        order.append((of.partition, next(records).offset))
         records.close()
-    assert taken == [(0, 0), (1, 0), (0, 1), (1, 1)]
+    assert order == [(0, 0), (1, 0), (0, 1), (1, 1)]
 
 
 def test_the_end_of_a_partition_is_after_its_last_transaction_marker():

@@ -38,7 +38,7 @@ class Half:
             SimpleNamespace(topic="t", partition=1, offset=-1001, error=error),
         ]
 
-    def get_watermark_offsets(self, at: Any, timeout: float) -> tuple[int, int]:
+    def get_watermark_offsets(self, partition: Any, timeout: float) -> tuple[int, int]:
         return 0, 100
 
     def close(self) -> None:

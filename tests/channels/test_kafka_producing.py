@@ -39,17 +39,21 @@ def producing_to(brokers, *, writable=lambda: False, **properties):
     ],
 )
 def test_a_put_waits_for_no_other_unless_linger_is_set(monkeypatch, written, wanted):
-    made = []
-    monkeypatch.setattr(clients, "Producer", lambda properties: made.append(properties) or Producer(properties))
+    configurations = []
+    monkeypatch.setattr(
+        clients, "Producer", lambda properties: configurations.append(properties) or Producer(properties)
+    )
     producing_to("127.0.0.1:1", **{f"kafka.producer.{name}": value for name, value in written.items()}).close()
-    assert (made[0]["linger.ms"], made[0].get("sticky.partitioning.linger.ms")) == wanted
+    assert (configurations[0]["linger.ms"], configurations[0].get("sticky.partitioning.linger.ms")) == wanted
 
 
 @pytest.mark.parametrize(("written", "wanted"), [("", 20_000), ("4000000", 20_000), ("0x1000", 0x1000)])
 def test_no_request_exceeds_the_limit_of_the_topic(monkeypatch, written, wanted):
     """Brokers would refuse it as a whole, with all of its records."""
-    made = []
-    monkeypatch.setattr(clients, "Producer", lambda properties: made.append(properties) or Producer(properties))
+    configurations = []
+    monkeypatch.setattr(
+        clients, "Producer", lambda properties: configurations.append(properties) or Producer(properties)
+    )
     properties = {"kafka.producer.batch.size": written} if written else {}
     producer = producing_to("127.0.0.1:1", **properties)
     try:
@@ -57,7 +61,10 @@ def test_no_request_exceeds_the_limit_of_the_topic(monkeypatch, written, wanted)
         producer._new_producer({"batch.num.messages": 1})
     finally:
         producer.close()
-    assert [one["batch.size"] for one in made] == [min(int(written or "1048576", 0), 1 << 20), wanted]
+    assert [configuration["batch.size"] for configuration in configurations] == [
+        min(int(written or "1048576", 0), 1 << 20),
+        wanted,
+    ]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +74,8 @@ def test_no_request_exceeds_the_limit_of_the_topic(monkeypatch, written, wanted)
 def test_batches_are_compressed_as_configured_for_records(brokers, monkeypatch, written, wanted):
     chosen = []
     monkeypatch.setattr(
-        "flafka.channels.kafka.producer.encode", lambda batch, how: chosen.append(how) or encode(batch, how)
+        "flafka.channels.kafka.producer.encode",
+        lambda batch, compression: chosen.append(compression) or encode(batch, compression),
     )
     producer = producing_to(brokers, **{f"kafka.producer.{name}": value for name, value in written.items()})
     try:
@@ -79,8 +87,10 @@ def test_batches_are_compressed_as_configured_for_records(brokers, monkeypatch, 
 
 def test_puts_that_fail_together_make_one_new_producer(monkeypatch):
     monkeypatch.setattr("flafka.channels.kafka.producer.RETIRED_SECONDS", 0.2)
-    made = []
-    monkeypatch.setattr(clients, "Producer", lambda properties: made.append(Producer(properties)) or made[-1])
+    producers = []
+    monkeypatch.setattr(
+        clients, "Producer", lambda properties: producers.append(Producer(properties)) or producers[-1]
+    )
     producer = producing_to("127.0.0.1:1")
     failures = []
 
@@ -93,13 +103,13 @@ def test_puts_that_fail_together_make_one_new_producer(monkeypatch):
     threads = [threading.Thread(target=put) for _ in range(5)]
     for thread in threads:
         thread.start()
-    until(lambda: len(made[0]) == 5)
-    made[0].purge()
+    until(lambda: len(producers[0]) == 5)
+    producers[0].purge()
     for thread in threads:
         thread.join()
     producer.close()
     assert len(failures) == 5
-    assert len(made) == 2
+    assert len(producers) == 2
 
 
 @pytest.mark.parametrize("deaf", [False, True])
@@ -111,7 +121,7 @@ def test_a_stalled_client_is_replaced(brokers, monkeypatch, caplog, deaf, format
     monkeypatch.setattr("flafka.plugins.kafka.producer.STALL_CHECK_SECONDS", 0.5)
     monkeypatch.setattr("flafka.channels.kafka.producer.PURGE_SECONDS", 1.0)
     monkeypatch.setattr("flafka.channels.kafka.producer.RETIRED_SECONDS", 3.0)
-    made, asked = [], []
+    producers, checks = [], []
 
     class Stuck(Producer):
         def purge(self):
@@ -119,8 +129,8 @@ def test_a_stalled_client_is_replaced(brokers, monkeypatch, caplog, deaf, format
                 super().purge()
 
     def make(properties):
-        made.append(Producer(properties) if made else Stuck({**properties, **away}))
-        return made[-1]
+        producers.append(Producer(properties) if producers else Stuck({**properties, **away}))
+        return producers[-1]
 
     away = {"bootstrap.servers": "127.0.0.1:1", "queue.buffering.max.messages": room}
     events = Batch.of([Event(b"x"), Event(b"y", {"a": "b"})])
@@ -128,7 +138,7 @@ def test_a_stalled_client_is_replaced(brokers, monkeypatch, caplog, deaf, format
     topic = f"stuck-{format}-{room}-{deaf}"
     producer = producing_to(
         brokers,
-        writable=lambda: asked.append(len(made)) or (len(asked) > 1 and len(made) == 1),
+        writable=lambda: checks.append(len(producers)) or (len(checks) > 1 and len(producers) == 1),
         **{"kafka.topic": topic, "format": format, "batchEvents": "1"},
     )
     try:
@@ -144,8 +154,8 @@ def test_a_stalled_client_is_replaced(brokers, monkeypatch, caplog, deaf, format
     ends = [consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=10)[1] for partition in range(4)]
     consumer.close()
     assert sum(ends) == 2, "none of what one client had goes by the other"
-    assert asked[:3] == [1, 1, 1], "as long as brokers could not take it, it waits, and for a while after that"
-    assert len(made) == 2
+    assert checks[:3] == [1, 1, 1], "as long as brokers could not take it, it waits, and for a while after that"
+    assert len(producers) == 2
     assert caplog.text.count("Kafka's client has stalled") == 1
 
 
@@ -155,14 +165,14 @@ def test_a_client_is_replaced_once_the_system_has_threads(monkeypatch, lacks):
     monkeypatch.setattr("flafka.plugins.kafka.producer.STALL_CHECK_SECONDS", 0.3)
     monkeypatch.setattr("flafka.channels.kafka.producer.PURGE_SECONDS", 1.0)
     monkeypatch.setattr(threads.start_thread, "__defaults__", (0.2,))
-    made, start = [], threading.Thread.start
+    producers, start = [], threading.Thread.start
 
     def make(properties):
-        if made and lacks == "client":
+        if producers and lacks == "client":
             error = KafkaError(KafkaError._CRIT_SYS_RESOURCE, "Failed to create thread: Resource unavailable")
             raise KafkaException(error)
-        made.append(Producer(properties))
-        return made[-1]
+        producers.append(Producer(properties))
+        return producers[-1]
 
     def begin(thread):
         if thread.name.endswith("-retired"):
@@ -177,7 +187,7 @@ def test_a_client_is_replaced_once_the_system_has_threads(monkeypatch, lacks):
         with pytest.raises(Retry, match=f"channel c1: {text}"):
             producer.put(Batch.of([Event(b"x")]), lambda: None)
         if lacks == "thread":
-            assert made[0].flush(1) == 0, "what it has is put again: it must not send that too"
+            assert producers[0].flush(1) == 0, "what it has is put again: it must not send that too"
     finally:
         producer.close()
 
@@ -236,11 +246,11 @@ def test_brokers_that_refuse_a_client_do_not_count_as_unavailable(brokers, monke
         "sasl.username": "u",
         "sasl.password": "p",
     }
-    given = {
+    options = {
         "kafka.bootstrap.servers": brokers,
         **{f"kafka.producer.{name}": value for name, value in secured.items()},
     }
-    config, problems = KafkaChannel.config_class.parse(given)
+    config, problems = KafkaChannel.config_class.parse(options)
     assert config is not None, problems
     channel = KafkaChannel(config, "c1")
     with pytest.raises(Retry, match="SASL authentication") as refused:

@@ -22,9 +22,9 @@ class RebalanceListener:
         self.start, self.assigned_partitions, self.committed = start, [], {}
 
     def assigned(self, committed):
-        self.assigned_partitions.append({one.partition for one in committed})
-        self.committed.update({one.partition: one for one in committed})
-        return [one.with_offset(self.start) for one in committed]
+        self.assigned_partitions.append({assignment.partition for assignment in committed})
+        self.committed.update({assignment.partition: assignment for assignment in committed})
+        return [assignment.with_offset(self.start) for assignment in committed]
 
     def revoked(self, partitions):
         pass
@@ -78,15 +78,15 @@ def numbered(brokers, topic, numbers):
 
 def bodies(consumer, count):
     """Return this many events, as they are taken."""
-    taken = []
+    events = []
 
     def enough():
-        found = consumer.take(1)
-        taken.extend(found.batch.bodies.to_pylist() if found is not None else ())
-        return len(taken) >= count
+        polled = consumer.take(1)
+        events.extend(polled.batch.bodies.to_pylist() if polled is not None else ())
+        return len(events) >= count
 
     until(enough)
-    return taken
+    return events
 
 
 def unconfirmed(consumer):
@@ -105,9 +105,9 @@ def waiting(consumer, ids):
 
 def offsets_of(brokers, group, topic):
     consumer = Consumer({"bootstrap.servers": brokers, "group.id": group, "log_level": 0})
-    (at,) = consumer.committed([TopicPartition(topic, 0)], 180)
+    (committed,) = consumer.committed([TopicPartition(topic, 0)], 180)
     consumer.close()
-    return at.offset, OffsetMetadata.parse(at.metadata)
+    return committed.offset, OffsetMetadata.parse(committed.metadata)
 
 
 def commit_to(brokers, group, topic, offset, metadata):
@@ -170,11 +170,11 @@ def test_no_loss_is_reported_for_a_topic_that_is_recreated_meanwhile(brokers):
     class MadeAgain(Ids):
         """Topic id that changes once the reader has asked twice: at the assignment and at the error."""
 
-        looks = 0
+        reads = 0
 
         def get(self):
-            self.looks += 1
-            return "first" if self.looks <= 2 else "second"
+            self.reads += 1
+            return "first" if self.reads <= 2 else "second"
 
     consumer = reading(brokers, "given-up", RebalanceListener(start=50), MadeAgain())
     try:
@@ -192,7 +192,7 @@ def test_a_group_begins_in_the_generation_that_it_commits(brokers):
 
         def assigned(self, committed):
             super().assigned(committed)
-            return [one.with_offset(None if one.partition else 3) for one in committed]
+            return [assignment.with_offset(None if assignment.partition else 3) for assignment in committed]
 
     owner = Further(start=None)
     consumer = reading(brokers, "begins", owner)
@@ -258,10 +258,10 @@ def test_nothing_is_read_before_a_busy_sink_has_set_the_offset(brokers, monkeypa
     consumer = reading(brokers, "busy", RebalanceListener(start=5))
     try:
         until(lambda: consumer.error or consumer._fetched.assignments)  # the sink is busy, and takes nothing
-        taken = []
+        polled = []
         with pytest.raises(Retry, match="its sink was busy"):
-            until(lambda: taken.append(consumer.take(1)) or taken[-1] is not None)
-        assert set(taken) <= {None}
+            until(lambda: polled.append(consumer.take(1)) or polled[-1] is not None)
+        assert set(polled) <= {None}
     finally:
         consumer.close()
 
@@ -319,5 +319,5 @@ def test_records_that_brokers_have_lost_stop_a_group_until_it_is_reset(brokers):
     refused()
     numbered(brokers, "restored", range(30, 50))
     refused()
-    offset, said = offsets_of(brokers, "restored", "restored")
-    assert (offset, said.lost) == (40, "30")
+    offset, metadata = offsets_of(brokers, "restored", "restored")
+    assert (offset, metadata.lost) == (40, "30")

@@ -21,12 +21,14 @@ ASSIGNMENT = assignment("", "topic", "", "", 0, 2)
 PREFIX = ASSIGNMENT.id_prefix
 
 
-def read(given: list[Record], *, parse: bool = True, group: str = "") -> list[PolledBatch]:
-    left: Iterator[Record] = iter(given)
-    taken = []
-    while (one := records.decode(left, ASSIGNMENT.replace(group=group), parse_as_flume_event=parse)) is not None:
-        taken.append(one)
-    return taken
+def read(stored: list[Record], *, parse: bool = True, group: str = "") -> list[PolledBatch]:
+    remaining: Iterator[Record] = iter(stored)
+    batches = []
+    while (
+        polled := records.decode(remaining, ASSIGNMENT.replace(group=group), parse_as_flume_event=parse)
+    ) is not None:
+        batches.append(polled)
+    return batches
 
 
 def of_flume(offset: int, event: Event) -> Record:
@@ -113,59 +115,59 @@ def test_records_that_columns_cannot_hold_are_decoded_one_by_one() -> None:
         bytes.fromhex("02026b02ff000268"): Event(b"h", {"k": "\ufffd"}),
     }
     plain = [Event(b"%d" % n, {"n": str(n)}) for n in range(100)]
-    given = [*(of_flume(n, event) for n, event in enumerate(plain)), *(Record(9, 7, None, v, ()) for v in odd)]
-    (taken,) = read(given)
-    assert list(taken.batch) == [*plain, *odd.values()]
-    assert not taken.undecodable
+    stored = [*(of_flume(n, event) for n, event in enumerate(plain)), *(Record(9, 7, None, v, ()) for v in odd)]
+    (polled,) = read(stored)
+    assert list(polled.batch) == [*plain, *odd.values()]
+    assert not polled.undecodable
 
 
 @given(st.lists(st.tuples(st.sampled_from(["arrow", "flume", "raw"]), EVENTS), min_size=1, max_size=60))
 def test_formats_lie_mixed_in_one_topic(written: list[tuple[str, Event]]) -> None:
     make = {"arrow": of_arrow, "flume": of_flume, "raw": of_raw}
-    taken = read([make[form](5 + n, event) for n, (form, event) in enumerate(written)])
-    assert [event for one in taken for event in one.batch] == [event for _, event in written]
-    ids = [id for one in taken for id in one.batch.ids()]
+    batches = read([make[form](5 + n, event) for n, (form, event) in enumerate(written)])
+    assert [event for polled in batches for event in polled.batch] == [event for _, event in written]
+    ids = [id for polled in batches for id in polled.batch.ids()]
     assert [(id.topic, id.partition, id.offset, id.index) for id in ids] == [
         (PREFIX, 2, 5 + n, 0) for n in range(len(written))
     ]
-    assert [one.offsets for one in taken] == [OffsetRange(5, 5 + len(written))]
+    assert [polled.offsets for polled in batches] == [OffsetRange(5, 5 + len(written))]
 
 
 @given(st.sampled_from(["arrow", "flume", "raw"]), EVENTS)
 def test_a_replayed_event_is_unchanged_for_its_group_and_skipped_by_others(form: str, event: Event) -> None:
     config, _ = KafkaChannelConfig.parse({"format": form})
     assert config is not None
-    again = (
+    replayed = (
         KafkaChannel(config).redelivery(event, EventId(PREFIX, 2, 3, 4), 5, "mine")._replace(offset=31, timestamp=32)
     )
-    given = [of_flume(30, Event(b"before")), again, of_flume(32, Event(b"after"))]
-    (taken,) = read(given, group="mine")
-    assert taken.offsets == OffsetRange(30, 33)
-    assert list(taken.batch) == [Event(b"before"), event, Event(b"after")]
-    assert taken.batch.ids() == [EventId(PREFIX, 2, at, i) for at, i in ((30, 0), (3, 4), (32, 0))]
-    assert taken.batch.origin is not None
-    assert taken.batch.origin.timestamps.tolist() == [7, 5, 7]
-    assert taken.without_replayed().ids() == [EventId(PREFIX, 2, 30, 0), EventId(PREFIX, 2, 32, 0)]
-    (taken,) = read(given, group="other")
-    assert taken.offsets == OffsetRange(30, 33)
-    assert list(taken.batch) == [Event(b"before"), Event(b"after")]
+    stored = [of_flume(30, Event(b"before")), replayed, of_flume(32, Event(b"after"))]
+    (polled,) = read(stored, group="mine")
+    assert polled.offsets == OffsetRange(30, 33)
+    assert list(polled.batch) == [Event(b"before"), event, Event(b"after")]
+    assert polled.batch.ids() == [EventId(PREFIX, 2, offset, i) for offset, i in ((30, 0), (3, 4), (32, 0))]
+    assert polled.batch.origin is not None
+    assert polled.batch.origin.timestamps.tolist() == [7, 5, 7]
+    assert polled.without_replayed().ids() == [EventId(PREFIX, 2, 30, 0), EventId(PREFIX, 2, 32, 0)]
+    (polled,) = read(stored, group="other")
+    assert polled.offsets == OffsetRange(30, 33)
+    assert list(polled.batch) == [Event(b"before"), Event(b"after")]
 
 
 def test_a_replayed_record_is_decoded_as_it_was() -> None:
     """Written by a newer agent, and decoded by an agent of that version."""
-    whole = of_arrow(3, Event(b"a"), Event(b"b"))
-    newer = Record(3, 7, b"k", whole.value, [("trace", b"1"), (records.FORMAT, b"arrow/9")])
-    again = records.address_to_group(newer, EventId(PREFIX, 2, 3, 0), 5, "mine")
-    (taken,) = read([again._replace(offset=31)], group="mine")
-    (unread,) = taken.undecodable
+    record = of_arrow(3, Event(b"a"), Event(b"b"))
+    newer = Record(3, 7, b"k", record.value, [("trace", b"1"), (records.FORMAT, b"arrow/9")])
+    replayed = records.address_to_group(newer, EventId(PREFIX, 2, 3, 0), 5, "mine")
+    (polled,) = read([replayed._replace(offset=31)], group="mine")
+    (unread,) = polled.undecodable
     assert unread.id == (PREFIX, 2, 3, 0)
     assert (unread.record.value, unread.record.key) == (newer.value, newer.key)
     assert sorted(unread.record.headers) == sorted(newer.headers)
-    again = records.address_to_group(whole, EventId(PREFIX, 2, 3, 0), 5, "mine")
-    (taken,) = read([again._replace(offset=31)], group="mine")
-    assert taken.batch.ids() == [(PREFIX, 2, 3, 0), (PREFIX, 2, 3, 1)]
-    (taken,) = read([again._replace(offset=31, headers=again.headers[:2])], group="mine")
-    assert "marked as replayed, but without" in taken.undecodable[0].reason
+    replayed = records.address_to_group(record, EventId(PREFIX, 2, 3, 0), 5, "mine")
+    (polled,) = read([replayed._replace(offset=31)], group="mine")
+    assert polled.batch.ids() == [(PREFIX, 2, 3, 0), (PREFIX, 2, 3, 1)]
+    (polled,) = read([replayed._replace(offset=31, headers=replayed.headers[:2])], group="mine")
+    assert "marked as replayed, but without" in polled.undecodable[0].reason
 
 
 RECORD = (
@@ -177,15 +179,15 @@ RECORD = (
 
 
 def test_a_record_of_version_1_can_be_read() -> None:
-    (taken,) = read([Record(3, 7, None, zlib.decompress(base64.b85decode(RECORD)), [("flafka.format", b"arrow/1")])])
-    assert list(taken.batch) == [Event(b"0", {"host": "h"})]
-    assert [str(id) for id in taken.batch.ids()] == ["topic~36a9e7f1c9-2-3-0"]
+    (polled,) = read([Record(3, 7, None, zlib.decompress(base64.b85decode(RECORD)), [("flafka.format", b"arrow/1")])])
+    assert list(polled.batch) == [Event(b"0", {"host": "h"})]
+    assert [str(id) for id in polled.batch.ids()] == ["topic~36a9e7f1c9-2-3-0"]
 
 
 @pytest.mark.parametrize("form", ["arrow/2", "raw/2"])
 def test_a_record_of_another_version_is_rejected_with_advice(form: str) -> None:
-    (taken,) = read([Record(3, 7, None, b"", [("flafka.format", form.encode())])])
-    (unread,) = taken.undecodable
+    (polled,) = read([Record(3, 7, None, b"", [("flafka.format", form.encode())])])
+    (unread,) = polled.undecodable
     assert unread.reason == (
         f"the record's format (flafka.format header) is {form}, and this agent reads arrow/1 and raw/1: deliver it "
         "with the agent that wrote it, or replay it with a later one"
@@ -194,15 +196,15 @@ def test_a_record_of_another_version_is_rejected_with_advice(form: str) -> None:
 
 def test_many_records_become_batches_of_a_good_size_without_a_gap() -> None:
     plain = [of_flume(n, Event(b"%d" % n)) for n in range(25_000)]
-    taken = read([*plain, of_arrow(25_000, *[Event(b"a")] * 30_000), of_raw(25_001, Event(b"last"))])
-    assert [(one.offsets, len(one.batch)) for one in taken] == [
+    batches = read([*plain, of_arrow(25_000, *[Event(b"a")] * 30_000), of_raw(25_001, Event(b"last"))])
+    assert [(polled.offsets, len(polled.batch)) for polled in batches] == [
         (OffsetRange(0, 10_000), 10_000),
         (OffsetRange(10_000, 20_000), 10_000),
         (OffsetRange(20_000, 25_001), 35_000),
         (OffsetRange(25_001, 25_002), 1),
     ]
-    assert taken[2].batch.id(4_999).offset == 24_999
-    assert taken[2].batch.id(34_999) == (PREFIX, 2, 25_000, 29_999)
+    assert batches[2].batch.id(4_999).offset == 24_999
+    assert batches[2].batch.id(34_999) == (PREFIX, 2, 25_000, 29_999)
 
 
 def test_unreadable_records_are_returned_beside_their_neighbours() -> None:
@@ -215,27 +217,27 @@ def test_unreadable_records_are_returned_beside_their_neighbours() -> None:
         # The first bytes of another Avro format, which Flume would decode as an empty event.
         Record(54, 7, None, b"\0\0\0\0\1payload", ()),
     ]
-    (taken,) = read([*(of_flume(n, event) for n, event in enumerate(good)), *bad, of_flume(55, good[0])])
-    assert list(taken.batch) == [*good, good[0]]
-    assert [(u.id.offset, u.record.value or b"") for u in taken.undecodable] == [
+    (polled,) = read([*(of_flume(n, event) for n, event in enumerate(good)), *bad, of_flume(55, good[0])])
+    assert list(polled.batch) == [*good, good[0]]
+    assert [(u.id.offset, u.record.value or b"") for u in polled.undecodable] == [
         (r.offset, r.value or b"") for r in bad
     ]
-    reasons = [u.reason for u in taken.undecodable]
+    reasons = [u.reason for u in polled.undecodable]
     assert "no AvroFlumeEvent either" in reasons[0]
     assert "parseAsFlumeEvent = false" in reasons[0]
     assert "is arrow/9, and this agent reads arrow/1 and raw/1" in reasons[2]
-    (taken,) = read(bad[:1])
-    assert (len(taken.batch), taken.offsets, taken.last_record) == (0, OffsetRange(50, 51), LastRecord(7))
+    (polled,) = read(bad[:1])
+    assert (len(polled.batch), polled.offsets, polled.last_record) == (0, OffsetRange(50, 51), LastRecord(7))
 
 
 def test_without_parse_as_flume_event_any_record_is_a_body() -> None:
-    given = [
+    stored = [
         Record(0, 7, b"k\xff", b"\xff any \0", [("trace", b"1"), ("none", None)]),
         Record(1, 7, None, None, ()),
         of_arrow(2, Event(b"ours", {"h": "x"})),
     ]
-    (taken,) = read(given, parse=False)
-    assert list(taken.batch) == [
+    (polled,) = read(stored, parse=False)
+    assert list(polled.batch) == [
         Event(b"\xff any \0", {"trace": "1", "key": "k\ufffd"}),
         Event(b""),
         Event(b"ours", {"h": "x"}),
@@ -244,15 +246,15 @@ def test_without_parse_as_flume_event_any_record_is_a_body() -> None:
 
 def test_the_key_of_a_record_is_the_header_key() -> None:
     event = Event(b"b", {"key": "within", "h": "x"})
-    (taken,) = read([of_flume(0, event)._replace(key=b"outside"), of_flume(1, event), of_raw(2, event)])
-    assert [e.headers["key"] for e in taken.batch] == ["outside", "within", "within"]
+    (polled,) = read([of_flume(0, event)._replace(key=b"outside"), of_flume(1, event), of_raw(2, event)])
+    assert [e.headers["key"] for e in polled.batch] == ["outside", "within", "within"]
 
 
 def test_more_headers_than_columns() -> None:
     events = [Event(b"b", {f"h{n}": "v" for n in range(start, start + 100)}) for start in range(0, 5000, 50)]
     for make in (of_flume, of_raw):
-        (taken,) = read([make(n, event) for n, event in enumerate(events)])
-        assert list(taken.batch) == events
+        (polled,) = read([make(n, event) for n, event in enumerate(events)])
+        assert list(polled.batch) == events
     overflowing = Batch.of(events)
     assert flumeevent.encode(overflowing).to_pylist() == [flumeevent.encode_event(event) for event in overflowing]
 
@@ -281,18 +283,24 @@ def test_defaults_are_flumes_under_flumes_name(name: str, given: dict[str, str],
 
 
 def test_the_options_of_flumes_oldest_versions() -> None:
-    given = {"topic": "old", "brokerList": "h:1", "groupId": "g", "readSmallestOffset": "false", "pollTimeout": "100"}
-    config, problems = KafkaChannelConfig.for_type(FLUME).parse(given)
+    options = {
+        "topic": "old",
+        "brokerList": "h:1",
+        "groupId": "g",
+        "readSmallestOffset": "false",
+        "pollTimeout": "100",
+    }
+    config, problems = KafkaChannelConfig.for_type(FLUME).parse(options)
     assert not problems
     assert isinstance(config, KafkaChannelConfig)
     assert (config.topic, config.bootstrap_servers, config.group_id) == ("old", "h:1", "g")
-    newer, _ = KafkaChannelConfig.for_type(FLUME).parse({**given, "kafka.topic": "new"})
+    newer, _ = KafkaChannelConfig.for_type(FLUME).parse({**options, "kafka.topic": "new"})
     assert isinstance(newer, KafkaChannelConfig)
     assert newer.topic == "new"
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"format": "flume", "parseAsFlumeEvent": "false"}, "remove one of them"),
         ({"partitionIdHeader": "p"}, "requires one event in each record"),
@@ -300,7 +308,7 @@ def test_the_options_of_flumes_oldest_versions() -> None:
         ({"format": "flume", "defaultPartitionId": "-1"}, "must be at least 0"),
     ],
 )
-def test_options_that_contradict_each_other(given: dict[str, str], told: str) -> None:
+def test_options_that_contradict_each_other(given: dict[str, str], message: str) -> None:
     config, problems = KafkaChannelConfig.parse({**BROKERS, **given})
     assert config is None
-    assert [told in problem.message for problem in problems] == [True], problems
+    assert [message in problem.message for problem in problems] == [True], problems

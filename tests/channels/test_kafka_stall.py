@@ -17,67 +17,67 @@ class Clock:
 
 @pytest.fixture
 def clock(monkeypatch):
-    made = Clock()
-    monkeypatch.setattr("flafka.plugins.kafka.producer.time", made)
-    return made
+    clock = Clock()
+    monkeypatch.setattr("flafka.plugins.kafka.producer.time", clock)
+    return clock
 
 
 def producer_with(*answers, patience=0.0):
     """Return a producer and the brokers' answers in turn; a further request is an error."""
-    left = list(answers)
+    remaining = list(answers)
 
     def writable():
-        answer = left.pop(0)
+        answer = remaining.pop(0)
         return answer() if callable(answer) else answer
 
     return StallDetector(writable, patience, threading.Event())
 
 
-def seconds_until_stall(one, clock, seconds):
+def seconds_until_stall(detector, clock, seconds):
     """Return the seconds until the stall is detected, within a limit; None if it is not."""
     began = clock.now
     for _ in range(seconds):
         clock.now += 1
-        if one.stalled_seconds(began):
+        if detector.stalled_seconds(began):
             return clock.now - began
     return None
 
 
 def test_a_stall_needs_two_answers_of_writable_brokers(clock):
-    one = producer_with(True, True)
-    assert seconds_until_stall(one, clock, 200) == 91
+    detector = producer_with(True, True)
+    assert seconds_until_stall(detector, clock, 200) == 91
 
 
 def test_returned_brokers_restart_the_timeout(clock):
-    one = producer_with(False, True, True)
-    assert seconds_until_stall(one, clock, 200) == 121
+    detector = producer_with(False, True, True)
+    assert seconds_until_stall(detector, clock, 200) == 121
 
 
 def test_flapping_brokers_restart_the_timeout(clock):
-    one = producer_with(True, False, True, True)
-    assert seconds_until_stall(one, clock, 300) == 151
+    detector = producer_with(True, False, True, True)
+    assert seconds_until_stall(detector, clock, 300) == 151
 
 
 def test_progress_during_the_answer_is_no_stall(clock):
-    one = producer_with(True, lambda: one.record_progress() or True, True, True)
-    assert seconds_until_stall(one, clock, 300) == 182  # the full timeout, from the last progress
+    detector = producer_with(True, lambda: detector.record_progress() or True, True, True)
+    assert seconds_until_stall(detector, clock, 300) == 182  # the full timeout, from the last progress
 
 
 def test_the_timeout_of_useless_replacements_grows_up_to_a_limit(clock):
-    one = producer_with(*[True] * 40)
-    waits = [seconds_until_stall(one, clock, 2000) for _ in range(8)]
+    detector = producer_with(*[True] * 40)
+    waits = [seconds_until_stall(detector, clock, 2000) for _ in range(8)]
     assert waits == sorted(waits)
     assert waits[-1] == waits[-2] == 691
-    one.record_progress()
-    assert seconds_until_stall(one, clock, 2000) == 91
+    detector.record_progress()
+    assert seconds_until_stall(detector, clock, 2000) == 91
 
 
 def test_a_new_outage_has_the_first_timeout(clock):
-    one = producer_with(True, True, False, True, True)
-    assert seconds_until_stall(one, clock, 2000) == 91
-    assert seconds_until_stall(one, clock, 2000) == 181
+    detector = producer_with(True, True, False, True, True)
+    assert seconds_until_stall(detector, clock, 2000) == 91
+    assert seconds_until_stall(detector, clock, 2000) == 181
 
 
 def test_a_configured_linger_extends_the_timeout(clock):
-    one = producer_with(True, True, patience=60.0)
-    assert seconds_until_stall(one, clock, 300) == 151
+    detector = producer_with(True, True, patience=60.0)
+    assert seconds_until_stall(detector, clock, 300) == 151

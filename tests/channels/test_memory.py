@@ -12,8 +12,8 @@ from flafka.plugins.conformance import AssignmentListener
 from tests.fixtures.examples import examples
 
 
-def ends(owner, *taken):
-    return [owner.assignments[one.assignment.partition].with_offset(one.offsets.end) for one in taken]
+def ends(owner, *batches):
+    return [owner.assignments[polled.assignment.partition].with_offset(polled.offsets.end) for polled in batches]
 
 
 def begin(polled):
@@ -31,8 +31,8 @@ def events(*numbers: int) -> Batch:
     return Batch.of([Event(b"%d" % n) for n in numbers])
 
 
-def bodies(taken) -> list[bytes]:
-    return taken.batch.bodies.to_pylist()
+def bodies(polled) -> list[bytes]:
+    return polled.batch.bodies.to_pylist()
 
 
 def test_numbers_below_one_are_taken_as_flume_takes_them():
@@ -66,8 +66,8 @@ def test_rewind_redelivers_the_same_events_with_the_same_ids():
     reader = memory.reader(owner, group=None, member="k")
     _, second = reader.take(0), reader.take(0)
     reader.rewind(begin(second))
-    again = reader.take(0)
-    assert again.batch.ids() == second.batch.ids()
+    redelivered = reader.take(0)
+    assert redelivered.batch.ids() == second.batch.ids()
     assert reader.take(0) is None
 
 
@@ -75,12 +75,12 @@ def test_a_full_channel_blocks_until_a_sink_takes_its_events():
     memory = channel(capacity="2", transactionCapacity="1")
     memory.put(events(1, 2))
     reader = memory.reader(AssignmentListener(), group=None, member="k")
-    done = threading.Event()
-    thread = threading.Thread(target=lambda: (memory.put(events(3)), done.set()))
+    stored = threading.Event()
+    thread = threading.Thread(target=lambda: (memory.put(events(3)), stored.set()))
     thread.start()
-    assert not done.wait(0.2)
+    assert not stored.wait(0.2)
     reader.take(0)
-    assert done.wait(60), "what is taken takes no room, though it is not committed: a sink may wait for much more"
+    assert stored.wait(60), "what is taken takes no room, though it is not committed: a sink may wait for much more"
     thread.join()
 
 
@@ -91,7 +91,7 @@ def test_only_untaken_events_use_capacity(steps):
     memory.stopping.set()  # a put that finds no room raises
     owner = AssignmentListener()
     reader = memory.reader(owner, group=None, member="k")
-    taken, waits = [], 0
+    uncommitted, waits = [], 0
     for step in steps:
         if step == "put":
             try:
@@ -99,19 +99,19 @@ def test_only_untaken_events_use_capacity(steps):
                 waits += 1
             except Retry:
                 assert waits == 10
-        elif step == "take" and (one := reader.take(0)):
-            taken.append(one)
+        elif step == "take" and (polled := reader.take(0)):
+            uncommitted.append(polled)
             waits -= 1
-        elif step == "commit" and taken:
-            reader.commit(ends(owner, taken.pop(0)))
-        elif step == "rewind" and taken:
-            reader.rewind(begin(taken[0]))
-            waits, taken = waits + len(taken), []
+        elif step == "commit" and uncommitted:
+            reader.commit(ends(owner, uncommitted.pop(0)))
+        elif step == "rewind" and uncommitted:
+            reader.rewind(begin(uncommitted[0]))
+            waits, uncommitted = waits + len(uncommitted), []
         elif step == "close":
             reader.close()
             reader = memory.reader(owner, group=None, member="k")
-            waits, taken = waits + len(taken), []
-        assert memory.metrics.get("ChannelSize") == waits + len(taken)
+            waits, uncommitted = waits + len(uncommitted), []
+        assert memory.metrics.get("ChannelSize") == waits + len(uncommitted)
     while waits < 10:
         memory.put(events(0))
         waits += 1
@@ -155,13 +155,13 @@ def test_a_batch_larger_than_the_channel_goes_through_in_pieces():
     reader = memory.reader(owner, group=None, member="k")
     thread = threading.Thread(target=lambda: memory.put(events(*range(100))))
     thread.start()
-    got = []
-    while len(got) < 100:
-        taken = reader.take(60)
-        got += bodies(taken)
-        reader.commit(ends(owner, taken))
+    delivered = []
+    while len(delivered) < 100:
+        polled = reader.take(60)
+        delivered += bodies(polled)
+        reader.commit(ends(owner, polled))
     thread.join()
-    assert got == [b"%d" % n for n in range(100)]
+    assert delivered == [b"%d" % n for n in range(100)]
     assert memory.metrics.get("ChannelSize") == 0
 
 
@@ -177,8 +177,8 @@ def test_two_readers_compete_and_their_offsets_do_not_mix():
     memory = channel()
     for n in range(4):
         memory.put(events(n))
-    one, two = (memory.reader(AssignmentListener(), group=None, member="k") for _ in range(2))
-    taken = [one.take(0), two.take(0), one.take(0), two.take(0)]
-    assert sorted(b for t in taken for b in bodies(t)) == [b"0", b"1", b"2", b"3"]
-    assert taken[0].assignment.partition != taken[1].assignment.partition
-    assert [t.offsets.start for t in taken] == [0, 0, 1, 1]
+    first, second = (memory.reader(AssignmentListener(), group=None, member="k") for _ in range(2))
+    batches = [first.take(0), second.take(0), first.take(0), second.take(0)]
+    assert sorted(b for t in batches for b in bodies(t)) == [b"0", b"1", b"2", b"3"]
+    assert batches[0].assignment.partition != batches[1].assignment.partition
+    assert [t.offsets.start for t in batches] == [0, 0, 1, 1]

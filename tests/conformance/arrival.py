@@ -123,7 +123,7 @@ class Run:
     """Functions that send before the agent starts."""
     after: list[Callable[[Agent], None]] = field(default_factory=list)
     """Functions that send after the agent has started."""
-    found: dict[str, Callable[[], bytes]] = field(default_factory=dict)
+    readers: dict[str, Callable[[], bytes]] = field(default_factory=dict)
     """By sink: its whole output, after the agent has ended."""
     names: dict[str, Callable[[], list[str]]] = field(default_factory=dict)
     """By sink that writes files of many names: the names of its files."""
@@ -144,7 +144,7 @@ class Run:
             if local := CHANNELS.get(channel.cls.type_name):
                 local(self, channel)
         for sink in self.spec.sinks:
-            self.found[sink.name] = SINKS[sink.cls.type_name](self, sink)
+            self.readers[sink.name] = SINKS[sink.cls.type_name](self, sink)
 
     def _lines(self, source: SourceSpec, number: int) -> list[bytes]:
         kinds = LINES.get(self.id, {" ".join(source.channels): "{id} an event"})
@@ -152,11 +152,11 @@ class Run:
         for channels, line in kinds.items():
             kind = chr(ord("a") + 8 * number + list(kinds).index(channels))
             ids = [f"{self.key}-{kind}{event:04}" for event in range(self.events)]
-            made = [line.format(id=id).encode() for id in ids]
+            texts = [line.format(id=id).encode() for id in ids]
             if self.lines and self.id not in LINES:
-                made = [b"%b %b" % (id.encode(), self.lines[n % len(self.lines)]) for n, id in enumerate(ids)]
-            self.sent.update(zip((id.encode() for id in ids), made, strict=True))
-            lines += made
+                texts = [b"%b %b" % (id.encode(), self.lines[n % len(self.lines)]) for n, id in enumerate(ids)]
+            self.sent.update(zip((id.encode() for id in ids), texts, strict=True))
+            lines += texts
             for channel in channels.split():
                 self.expected.setdefault(channel, set()).update(id.encode() for id in ids)
         return lines
@@ -188,11 +188,11 @@ class Run:
 
     def started(self, file: Path) -> AbstractContextManager[Agent]:
         """Run the agent of that file until the end of the block."""
-        with file.open("a", encoding="utf-8") as written:
-            written.write(f"{self.spec.name}.monitoring.port = 0\n")
-        given = [f"-D{name}={value}" for name, value in real_files.system(self.id).items()]
+        with file.open("a", encoding="utf-8") as stream:
+            stream.write(f"{self.spec.name}.monitoring.port = 0\n")
+        system_properties = [f"-D{name}={value}" for name, value in real_files.system(self.id).items()]
         return RunningAgent(
-            self.home, file, "-c", str(file), "-n", self.spec.name, *given, environment=self.variables
+            self.home, file, "-c", str(file), "-n", self.spec.name, *system_properties, environment=self.variables
         )
 
     @property
@@ -224,9 +224,9 @@ class Run:
         waits, metrics = {}, agent.metrics()
         for channel, ids in self.expected.items():
             sinks = [sink for sink in self.spec.sinks if sink.channel == channel]
-            taken = sum(self.taken(sink, metrics.get(f"SINK.{sink.name}", {}), agent) for sink in sinks)
-            if sinks and taken < len(ids):
-                waits[channel] = len(ids) - taken
+            count = sum(self.taken(sink, metrics.get(f"SINK.{sink.name}", {}), agent) for sink in sinks)
+            if sinks and count < len(ids):
+                waits[channel] = len(ids) - count
         return waits
 
     def taken(self, sink: ComponentSpec, counters: Mapping[str, str], agent: Agent) -> int:
@@ -241,28 +241,28 @@ class Run:
         return self._differences()
 
     def _differences(self) -> list[str]:
-        told = []
+        differences = []
         for channel in self.spec.channels:
             sinks = [sink.name for sink in self.spec.sinks if sink.channel == channel.name]
             if not sinks:
                 continue
-            arrived = Counter(id for sink in sinks for id in ID.findall(self.found[sink]()) if self.ours(id))
+            arrived = Counter(id for sink in sinks for id in ID.findall(self.readers[sink]()) if self.ours(id))
             expected = Counter(self.expected.get(channel.name, set()))
-            told += [f"{channel.name}: {id.decode()} is missing" for id in expected - arrived]
-            told += [f"{channel.name}: {id.decode()} came unexpected" for id in arrived - expected]
-        return told
+            differences += [f"{channel.name}: {id.decode()} is missing" for id in expected - arrived]
+            differences += [f"{channel.name}: {id.decode()} came unexpected" for id in arrived - expected]
+        return differences
 
     def altered(self) -> list[str]:
         """Return lines that arrived altered, of sinks that write them unchanged."""
-        told = []
+        differences = []
         for sink in self.spec.sinks:
             if sink.cls.type_name in WHOLE:
-                found = self.found[sink.name]()
-                arrived = [id for id in ID.findall(found) if self.ours(id)]
-                told += [
-                    f"{sink.name}: {id.decode()} is altered" for id in arrived if self.sent.get(id, id) not in found
+                output = self.readers[sink.name]()
+                arrived = [id for id in ID.findall(output) if self.ours(id)]
+                differences += [
+                    f"{sink.name}: {id.decode()} is altered" for id in arrived if self.sent.get(id, id) not in output
                 ]
-        return told
+        return differences
 
     def ours(self, id: bytes) -> bool:
         """Return True if the id belongs to this run."""

@@ -45,8 +45,8 @@ def _exec(run: Run, source: ComponentSpec, lines: Sequence[bytes]) -> None:
         _write_lines(printed, lines[:SHOWN])
 
         def append(agent: Agent) -> None:
-            seen = f"SOURCE.{source.name}", "EventAcceptedCount"
-            agent.until(lambda: agent.count(*seen) >= SHOWN, f"{source.name} to read its file")
+            counter = f"SOURCE.{source.name}", "EventAcceptedCount"
+            agent.until(lambda: agent.count(*counter) >= SHOWN, f"{source.name} to read its file")
             _write_lines(printed, lines[SHOWN:])
 
         run.after.append(append)
@@ -93,8 +93,8 @@ def _listening(
     def local(run: Run, source: ComponentSpec, lines: Sequence[bytes]) -> None:
         run.put(source, "host" if "syslog" in source.cls.type_name else "bind", "127.0.0.1")
         run.put(source, "port", run.unused_port())
-        seen = f"SOURCE.{source.name}", "EventReceivedCount"
-        run.after.append(lambda agent: send(agent.port(source.name), lines, lambda: agent.count(*seen)))
+        counter = f"SOURCE.{source.name}", "EventReceivedCount"
+        run.after.append(lambda agent: send(agent.port(source.name), lines, lambda: agent.count(*counter)))
 
     return local
 
@@ -111,10 +111,10 @@ def _send_datagrams(port: int, lines: Sequence[bytes], received: Callable[[], in
     """Send no more datagrams at once than the system buffers, however busy the machine is."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
         for begin in range(0, len(lines), DATAGRAMS):
-            some = lines[begin : begin + DATAGRAMS]
-            for line in some:
+            burst = lines[begin : begin + DATAGRAMS]
+            for line in burst:
                 client.sendto(b"<13>Nov 23 10:00:00 host program: " + line, ("127.0.0.1", port))
-            sent = begin + len(some)
+            sent = begin + len(burst)
             until(partial(_at_least, received, sent), f"{sent} datagrams to be received")
 
 
@@ -190,12 +190,12 @@ def _hdfs(run: Run, sink: ComponentSpec) -> Callable[[], bytes]:
     local = f"{run.place}/{sink.name}/{path.lstrip('/')}"
     run.put(sink, "hdfs.path", run.hdfs_path(f"/{local}" if path.startswith("/") else local))
 
-    def found() -> bytes:
+    def read_files() -> bytes:
         reader = HdfsReader(hdfs.webhdfs)
         return b"\n".join(reader.read(path) for path in reader.visible(root))
 
     run.names[sink.name] = lambda: [path.removeprefix(f"{root}/") for path in HdfsReader(hdfs.webhdfs).visible(root)]
-    return found
+    return read_files
 
 
 def _logger(run: Run, sink: ComponentSpec) -> Callable[[], bytes]:
@@ -242,12 +242,12 @@ def _hbase(run: Run, sink: ComponentSpec) -> Callable[[], bytes]:
         with contextlib.closing(happybase.Connection(host, int(port), timeout=60_000)) as connection:
             connection.create_table(table, {family: {}})
 
-    def found() -> bytes:
+    def read_table() -> bytes:
         with contextlib.closing(happybase.Connection(host, int(port), timeout=60_000)) as connection:
             return b"\n".join(value for _, row in connection.table(table).scan() for value in row.values())
 
     run.before.append(make)
-    return found
+    return read_table
 
 
 def _elasticsearch(run: Run, sink: ComponentSpec) -> Callable[[], bytes]:
@@ -255,12 +255,12 @@ def _elasticsearch(run: Run, sink: ComponentSpec) -> Callable[[], bytes]:
     run.put(sink, "hostNames", address)
     run.put(sink, "indexName", run.place)
 
-    def found() -> bytes:
+    def read_index() -> bytes:
         with requests.Session() as session:
             session.post(f"{address}/{run.place}*/_refresh", timeout=60)
             return session.get(f"{address}/{run.place}*/_search?size=10000", timeout=60).content
 
-    return found
+    return read_index
 
 
 # --- Kafka
@@ -268,8 +268,8 @@ def _elasticsearch(run: Run, sink: ComponentSpec) -> Callable[[], bytes]:
 
 def _make_topic(servers: str, topic: str) -> None:
     admin = AdminClient({"bootstrap.servers": servers})
-    for made in admin.create_topics([NewTopic(topic, 1, 3)]).values():
-        made.result(60)
+    for future in admin.create_topics([NewTopic(topic, 1, 3)]).values():
+        future.result(60)
 
 
 def _produce(servers: str, topic: str, lines: Sequence[bytes]) -> None:
@@ -285,11 +285,11 @@ def _consume(servers: str, topic: str) -> list[bytes]:
     partition = TopicPartition(topic, 0, 0)
     _, end = consumer.get_watermark_offsets(partition, timeout=60)
     consumer.assign([partition])
-    found: list[bytes] = []
+    records: list[bytes] = []
     while consumer.position([partition])[0].offset < end:
-        found += [message.value() or b"" for message in consumer.consume(100, timeout=1) if not message.error()]
+        records += [message.value() or b"" for message in consumer.consume(100, timeout=1) if not message.error()]
     consumer.close()
-    return found
+    return records
 
 
 SOURCES: dict[str, Callable[[Run, SourceSpec, Sequence[bytes]], None]] = {

@@ -12,40 +12,49 @@ _TEXT = {"DataStream", "CompressedStream"}
 _TIME = re.compile(rb"\b1[6-9]\d{11}\b")
 
 
-def compared(ours: Run, theirs: Run, who: tuple[str, str]) -> list[str]:
-    """Return the differences of their outputs as sentences; `who` names the two products."""
-    told, runs = [], (ours, theirs)
+def compared(ours: Run, theirs: Run, products: tuple[str, str]) -> list[str]:
+    """Return the differences of their outputs as sentences; `products` names the two products."""
+    differences, runs = [], (ours, theirs)
     for sink in ours.spec.sinks:
         if sum(other.channel == sink.channel for other in ours.spec.sinks) > 1:
             continue  # the sink of an event is random
-        here, there = (_shown(run, sink) for run in runs)
-        for maker, more in zip(who, (here - there, there - here), strict=True):
-            told += [f"{sink.name}: only by {maker}: {line!r} ({count} times)" for line, count in more.most_common(3)]
+        our_lines, their_lines = (_comparable_lines(run, sink) for run in runs)
+        for maker, surplus in zip(products, (our_lines - their_lines, their_lines - our_lines), strict=True):
+            differences += [
+                f"{sink.name}: only by {maker}: {line!r} ({count} times)" for line, count in surplus.most_common(3)
+            ]
         if sink.name in ours.names:
-            names = [{_shape(_own(run, name)) for name in run.names[sink.name]()} for run in runs]
+            names = [{_shape(_without_run(run, name)) for name in run.names[sink.name]()} for run in runs]
             if names[0] != names[1]:
-                told.append(f"{sink.name}: files are named {names[0]} by {who[0]}, {names[1]} by {who[1]}")
-    return told
+                differences.append(
+                    f"{sink.name}: files are named {names[0]} by {products[0]}, {names[1]} by {products[1]}"
+                )
+    return differences
 
 
-def _shown(run: Run, sink: ComponentSpec) -> Counter[bytes]:
+def _comparable_lines(run: Run, sink: ComponentSpec) -> Counter[bytes]:
     """Return by event the text beside its id, without the times of the run."""
     text = sink.cls.type_name == "file_roll" or sink.properties.get("hdfs.fileType") in _TEXT
-    found = run.found[sink.name]()
-    shown = Counter[bytes]()
-    rest = rb"[^\"\x00-\x1f]*" if sink.cls.type_name == "elasticsearch" else rb"[\x20-\x7e]*"  # one line of JSON
-    for match in re.finditer(rb"[\x20-\x7e]*?(%b)%b" % (ID.pattern, rest), found):
+    output = run.readers[sink.name]()
+    counts = Counter[bytes]()
+    suffix = rb"[^\"\x00-\x1f]*" if sink.cls.type_name == "elasticsearch" else rb"[\x20-\x7e]*"  # one line of JSON
+    for match in re.finditer(rb"[\x20-\x7e]*?(%b)%b" % (ID.pattern, suffix), output):
         if not run.ours(match[1]):
             continue
-        line = match[0] if text else found[match.start(1) : match.end()]
+        line = match[0] if text else output[match.start(1) : match.end()]
         if sink.cls.type_name == "logger":
             line = match[0][match[0].index(b"Event: ") :]
         dumped = run.key.encode().hex(" ").upper()
-        for own, name in ((str(run.home), b"HOME"), (run.place, b"PLACE"), (run.key, b"KEY"), (dumped, b"KEY")):
-            line = line.replace(own.encode(), name)
+        for text_of_run, name in (
+            (str(run.home), b"HOME"),
+            (run.place, b"PLACE"),
+            (run.key, b"KEY"),
+            (dumped, b"KEY"),
+        ):
+            line = line.replace(text_of_run.encode(), name)
         line = re.sub(rb"(?<=\{)[^{}]*(?=\})", _sorted, _TIME.sub(b"TIME", line))
-        shown[line] += 1
-    return shown
+        counts[line] += 1
+    return counts
 
 
 def _sorted(headers: re.Match[bytes]) -> bytes:
@@ -53,7 +62,7 @@ def _sorted(headers: re.Match[bytes]) -> bytes:
     return b", ".join(sorted(part.strip() for part in headers[0].split(b",")))
 
 
-def _own(run: Run, name: str) -> str:
+def _without_run(run: Run, name: str) -> str:
     return name.replace(str(run.home).lstrip("/"), "HOME").replace(run.place, "PLACE")
 
 

@@ -49,8 +49,8 @@ FROM_ENVIRONMENT = {"propertiesImplementation": "org.apache.flume.node.EnvVarRes
 
 def environment(id: str) -> dict[str, str]:
     """Return the environment variables of that file."""
-    found: dict[str, str] = NOTES["environment"].get(id, {})
-    return found
+    variables: dict[str, str] = NOTES["environment"].get(id, {})
+    return variables
 
 
 def system(id: str) -> dict[str, str]:
@@ -83,8 +83,8 @@ def files() -> list[dict[str, Any]]:
     path = adapters.cases() / f"{SUITE}.json"
     if not path.exists():
         return []
-    found: list[dict[str, Any]] = json.loads(path.read_text("utf-8"))["cases"]
-    return found
+    cases: list[dict[str, Any]] = json.loads(path.read_text("utf-8"))["cases"]
+    return cases
 
 
 def judge(case: dict[str, Any], components: Components) -> Verdict:
@@ -96,13 +96,13 @@ def judge(case: dict[str, Any], components: Components) -> Verdict:
     with tempfile.TemporaryDirectory() as directory:
         file = Path(directory, "flume.conf")
         file.write_text(text, "utf-8", newline="")
-        for name in [name for name, kept in agents.items() if kept] or [None]:
-            spec, found = loaded(case["id"], file, name, components)
-            errors += [one for one in found if one.severity == "error"]
-            if spec is not None and name is not None and (kept := agents[name]) is not None:
-                ours = {"sources": spec.sources, "channels": spec.channels, "sinks": spec.sinks}
-                names = {kind: sorted(part.name for part in parts) for kind, parts in ours.items()}
-                if names != {kind: sorted(kept[kind]) for kind in ours}:
+        for name in [name for name, started in agents.items() if started] or [None]:
+            spec, diagnostics = loaded(case["id"], file, name, components)
+            errors += [diagnostic for diagnostic in diagnostics if diagnostic.severity == "error"]
+            if spec is not None and name is not None and (started := agents[name]) is not None:
+                specs = {"sources": spec.sources, "channels": spec.channels, "sinks": spec.sinks}
+                names = {kind: sorted(part.name for part in parts) for kind, parts in specs.items()}
+                if names != {kind: sorted(started[kind]) for kind in specs}:
                     differs.append(name)
     return Verdict(case["id"], _reason(text, errors), tuple(errors), tuple(differs))
 
@@ -117,13 +117,13 @@ def _reason(text: str, errors: list[Diagnostic]) -> str:
 
 def own_classes(text: str) -> list[str]:
     """Return the Java classes of a file that are not Flume's own."""
-    found = []
+    classes = []
     for match in _CLASS.finditer(re.sub(r"(?m)^[ \t]*[#!].*$", "", text)):
         part = match[1] or match[2]
         kinds = [_KINDS[part]] if part else ["serializer", "deserializer"]
         if not any(catalogue.find_type(kind, match[4]) for kind in kinds):
-            found.append(match[4])
-    return found
+            classes.append(match[4])
+    return classes
 
 
 def table(verdicts: list[Verdict]) -> str:
@@ -133,7 +133,7 @@ def table(verdicts: list[Verdict]) -> str:
     for verdict in verdicts:
         missing.update({_short(error) for error in verdict.errors})
     lines = [f"{reasons[name]:4} {name}" for name in ("runs", "java", "unbuilt", "other")]
-    lines += [f"{count:4}   {what}" for what, count in missing.most_common()]
+    lines += [f"{count:4}   {text}" for text, count in missing.most_common()]
     lines += [f"     {v.id}: {e}" for v in verdicts if v.reason == "other" for e in v.errors]
     return "\n".join(lines)
 

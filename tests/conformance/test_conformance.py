@@ -34,19 +34,19 @@ def adapter_of(suite: str) -> ModuleType | None:
 
 def parameters() -> list[Any]:
     """Return one parameter for each case, and a plain skip for each suite that cannot be run."""
-    found: list[Any] = []
+    params: list[Any] = []
     for file in sorted(adapters.cases().glob("*.json")):
         adapter = adapter_of(file.stem)
         if adapter is None:
             reason = f"suite {file.stem} has no adapter"
-            found.append(pytest.param(file.stem, {}, id=file.stem, marks=pytest.mark.skip(reason=reason)))
+            params.append(pytest.param(file.stem, {}, id=file.stem, marks=pytest.mark.skip(reason=reason)))
             continue
         suite = json.loads(file.read_text("utf-8"))
-        found += [pytest.param(file.stem, case, id=case["id"]) for case in suite["cases"]]
-    if not found:
+        params += [pytest.param(file.stem, case, id=case["id"]) for case in suite["cases"]]
+    if not params:
         reason = f"no conformance cases in {adapters.cases()} (set FLUME_CASES)"
-        found.append(pytest.param("", {}, id="none", marks=pytest.mark.skip(reason=reason)))
-    return found
+        params.append(pytest.param("", {}, id="none", marks=pytest.mark.skip(reason=reason)))
+    return params
 
 
 def deviation_of(suite: str, case: dict[str, Any]) -> dict[str, str] | None:
@@ -65,15 +65,15 @@ def test_case(suite: str, case: dict[str, Any]) -> None:
     run = getattr(adapter, f"op_{op}", None)
     assert run is not None, f"the adapter of {suite} has no op_{op}"
     normalise = getattr(adapter, "normalise", lambda op, value: value)
-    got = normalise(op, run(copy.deepcopy(case["input"])))
+    actual = normalise(op, run(copy.deepcopy(case["input"])))
     expected = normalise(op, copy.deepcopy(case["expected"]))
     agree = getattr(adapter, "agree", operator.eq)
     if (deviation := deviation_of(suite, case)) is not None:
-        assert not agree(got, expected), f"no deviation any more, remove it: {deviation['reason']}"
+        assert not agree(actual, expected), f"no deviation any more, remove it: {deviation['reason']}"
     elif agree is operator.eq:
-        assert got == expected, f"{case['id']} ({case.get('note') or case.get('source', '')})"
+        assert actual == expected, f"{case['id']} ({case.get('note') or case.get('source', '')})"
     else:
-        assert agree(got, expected), f"{case['id']}: {got} for {expected}"
+        assert agree(actual, expected), f"{case['id']}: {actual} for {expected}"
 
 
 def test_every_deviation_has_its_rule_and_reason() -> None:

@@ -42,7 +42,7 @@ class Migrated:
 
     id: str
     name: str | None
-    found: Migration
+    migration: Migration
     new: Path
     changed: bool
     """True if the migration changed the agent."""
@@ -59,71 +59,71 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Migrated
             file = directory / f"{case['id']}.conf"
             file.write_text(case["input"]["properties"], "utf-8", newline="")
             for name in _agents(case):
-                found = migrate(file, name, components=COMPONENTS, system={}, environment={})
+                migration = migrate(file, name, components=COMPONENTS, system={}, environment={})
                 new = directory / f"{case['id']}-{len(all_of_them)}-new.conf"
-                new.write_bytes(found.content or b"")
-                changed = found.content != file.read_bytes()
-                all_of_them.append(Migrated(case["id"], name, found, new, changed))
+                new.write_bytes(migration.content or b"")
+                changed = migration.content != file.read_bytes()
+                all_of_them.append(Migrated(case["id"], name, migration, new, changed))
         yield all_of_them
 
 
 def _agents(case: dict[str, Any]) -> list[str | None]:
     """Return the agents that Flume would run."""
-    return [name for name, kept in case["expected"]["agents"].items() if kept] or [None]
+    return [name for name, components in case["expected"]["agents"].items() if components] or [None]
 
 
 def test_the_number_that_runs_only_rises(migrated: list[Migrated]) -> None:
     if len(CASES) < len(real_files.files()):
         pytest.skip("only a part of the files is tried")
     verdicts: dict[str, list[Verdict]] = {}
-    for one in migrated:
-        verdicts.setdefault(one.id, []).append(_verdict(one.found))
+    for file in migrated:
+        verdicts.setdefault(file.id, []).append(_verdict(file.migration))
     order: list[Verdict] = ["needs porting", "differs", "runs"]
     count = Counter(min(several, key=order.index) for several in verdicts.values())
     assert count["runs"] >= FLOORS["runs"], count
     assert count["runs"] + count["differs"] >= sum(FLOORS.values()), count
 
 
-def _verdict(found: Migration) -> Verdict:
-    return "needs porting" if not found.is_complete else "differs" if found.lines_with("differs") else "runs"
+def _verdict(migration: Migration) -> Verdict:
+    return "needs porting" if not migration.is_complete else "differs" if migration.lines_with("differs") else "runs"
 
 
 def test_migrated_files_without_java_classes_are_accepted(migrated: list[Migrated]) -> None:
     refused = {}
-    for one in migrated:
-        if not one.found.is_complete or not one.changed:  # the verdicts cover the acceptance of the old one
+    for file in migrated:
+        if not file.migration.is_complete or not file.changed:  # the verdicts cover the acceptance of the old one
             continue
-        spec, found = load(one.new, one.name, components=COMPONENTS, system={}, environment={})
+        spec, diagnostics = load(file.new, file.name, components=COMPONENTS, system={}, environment={})
         if spec is None:
-            refused[one.id] = [*map(str, found)]
+            refused[file.id] = [*map(str, diagnostics)]
     assert not refused
 
 
 def test_a_second_migration_changes_nothing(migrated: list[Migrated]) -> None:
-    ported = [one for one in migrated if not one.found.is_complete]
-    for one in [*(one for one in migrated if one.found.is_complete and one.changed), *ported[::5]]:
-        again = migrate(one.new, one.name, components=COMPONENTS, system={}, environment={})
-        assert again.content == one.found.content, one.id
-        assert all(line.replacement is None for line in again.lines), one.id
+    ported = [file for file in migrated if not file.migration.is_complete]
+    for file in [*(file for file in migrated if file.migration.is_complete and file.changed), *ported[::5]]:
+        second = migrate(file.new, file.name, components=COMPONENTS, system={}, environment={})
+        assert second.content == file.migration.content, file.id
+        assert all(line.replacement is None for line in second.lines), file.id
 
 
 def test_only_lines_that_differ_are_changed(migrated: list[Migrated]) -> None:
-    for one in migrated:
-        for line in one.found.lines:
-            assert line.replacement is None or line.verdict == "differs", (one.id, line)
+    for file in migrated:
+        for line in file.migration.lines:
+            assert line.replacement is None or line.verdict == "differs", (file.id, line)
 
 
 def test_a_user_sees_few_reasons_at_once(migrated: list[Migrated]) -> None:
-    for one in migrated:
-        reasons = {reason.message for line in one.found.lines_with("differs") for reason in line.reasons()}
-        assert len(reasons) <= MOST, (one.id, reasons)
+    for file in migrated:
+        reasons = {reason.message for line in file.migration.lines_with("differs") for reason in line.reasons()}
+        assert len(reasons) <= MOST, (file.id, reasons)
 
 
 def test_every_error_has_advice(migrated: list[Migrated]) -> None:
     without = {
-        reason.message: one.id
-        for one in migrated
-        for line in one.found.lines_with("needs porting")
+        reason.message: file.id
+        for file in migrated
+        for line in file.migration.lines_with("needs porting")
         for reason in line.reasons()
         if reason.severity == "error" and not ADVICE.search(reason.message)
     }

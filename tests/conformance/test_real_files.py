@@ -36,12 +36,12 @@ def test_running_files_have_the_parts_that_flume_keeps(verdicts: list[real_files
 
 
 def test_every_other_file_has_a_reason(verdicts: list[real_files.Verdict]) -> None:
-    known = {verdict.id: verdict for verdict in verdicts}
-    if not REASONS.keys() <= known.keys():
+    by_id = {verdict.id: verdict for verdict in verdicts}
+    if not REASONS.keys() <= by_id.keys():
         pytest.skip("these are other files than those whose reasons are written down")
     without = [v for v in verdicts if v.reason == "other" and v.id not in REASONS]
     assert not without, f"\n{real_files.table(without)}"
-    wrong = [id for id in REASONS if not known[id].reason]
+    wrong = [id for id in REASONS if not by_id[id].reason]
     assert not wrong, f"these run: remove them from real_files.toml, and raise FLOOR: {wrong}"
 
 
@@ -49,6 +49,6 @@ def test_needed_java_classes_are_named(verdicts: list[real_files.Verdict]) -> No
     texts = {case["id"]: case["input"]["properties"] for case in real_files.files()}
     for verdict in verdicts:
         if verdict.reason == "java":
-            told = " ".join(error.message for error in verdict.errors)
-            assert any(java in told for java in real_files.own_classes(texts[verdict.id])), verdict.id
-            assert "`agent template " in told
+            messages = " ".join(error.message for error in verdict.errors)
+            assert any(java in messages for java in real_files.own_classes(texts[verdict.id])), verdict.id
+            assert "`agent template " in messages

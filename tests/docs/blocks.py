@@ -107,8 +107,10 @@ def completed(text: str, note: str = "") -> str:
 
     def named(kind: str) -> list[str]:
         listed = known.get(f"{agent}.{kind}", "").split()
-        found = [match[1] for key in known if (match := re.match(rf"{re.escape(agent)}\.{kind}\.([^.]+)\.", key))]
-        return list(dict.fromkeys(listed + found))
+        configured = [
+            match[1] for key in known if (match := re.match(rf"{re.escape(agent)}\.{kind}\.([^.]+)\.", key))
+        ]
+        return list(dict.fromkeys(listed + configured))
 
     grouped = [name for group in named("sinkgroups") for name in known[f"{agent}.sinkgroups.{group}.sinks"].split()]
     overflows = {value for key, value in known.items() if key.endswith(".overflow")}
@@ -122,8 +124,8 @@ def completed(text: str, note: str = "") -> str:
                 default(f"sources.{name}.interceptors.name.type", "host")
         default(f"sources.{name}.channels", " ".join(channels))
         interceptors = rf"{re.escape(agent)}\.sources\.{name}\.interceptors\.([^.]+)\.type"
-        if found := [match[1] for key in known if (match := re.fullmatch(interceptors, key))]:
-            default(f"sources.{name}.interceptors", " ".join(found))
+        if interceptor_names := [match[1] for key in known if (match := re.fullmatch(interceptors, key))]:
+            default(f"sources.{name}.interceptors", " ".join(interceptor_names))
     for name in channels:
         kept = "file" if ".type = hdfs" in text else "memory"
         default(f"channels.{name}.type", "kafka" if NEEDS_KAFKA.search(text) else kept)

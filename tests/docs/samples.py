@@ -59,5 +59,5 @@ def localised(text: str, directory: Path) -> str:
 def passed(agent: Agent) -> int:
     """Return the number of events that were delivered, or dropped by an interceptor."""
     ends = {"SINK": "EventDrainSuccessCount", "INTERCEPTOR": "EventDroppedCount"}
-    counted = ((one.metrics, ends.get(one.kind)) for one in agent.registry.components)
+    counted = ((component.metrics, ends.get(component.kind)) for component in agent.registry.components)
     return int(sum(metrics.get(name) for metrics, name in counted if name))

@@ -20,29 +20,29 @@ def documents() -> list[dict[str, Any]]:
 
 def test_the_schemas_accept_it() -> None:
     schemas = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate: 100 MB of schemas")
-    for one in documents():
-        schemas.validate(one, schemas.latest_version(), strict=True)
+    for document in documents():
+        schemas.validate(document, schemas.latest_version(), strict=True)
 
 
 def test_references_between_manifests_exist(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    kinds = {one["kind"]: one for one in documents()}
+    kinds = {document["kind"]: document for document in documents()}
     pod = kinds["StatefulSet"]["spec"]["template"]
     (container,) = pod["spec"]["containers"]
     assert pod["spec"]["serviceAccountName"] == kinds["ServiceAccount"]["metadata"]["name"]
     assert kinds["RoleBinding"]["roleRef"]["name"] == kinds["Role"]["metadata"]["name"]
     assert kinds["StatefulSet"]["spec"]["serviceName"] == kinds["Service"]["metadata"]["name"]
     assert kinds["Service"]["spec"]["selector"] == pod["metadata"]["labels"]
-    mounted = {one["name"] for one in container["volumeMounts"]}
-    claimed = {one["metadata"]["name"] for one in kinds["StatefulSet"]["spec"]["volumeClaimTemplates"]}
-    assert mounted == claimed | {one["name"] for one in pod["spec"]["volumes"]}
+    mounted = {mount["name"] for mount in container["volumeMounts"]}
+    claimed = {claim["metadata"]["name"] for claim in kinds["StatefulSet"]["spec"]["volumeClaimTemplates"]}
+    assert mounted == claimed | {volume["name"] for volume in pod["spec"]["volumes"]}
     for variable in container["env"]:
         monkeypatch.setenv(variable["name"], variable.get("value", variable["name"].lower()))
     file = tmp_path / "agent.conf"
     file.write_text(kinds["ConfigMap"]["data"]["agent.conf"])
-    spec, found = load(file, components=Components())
-    assert spec is not None, found
-    assert found == []
-    ports = {one["port"] for one in kinds["Service"]["spec"]["ports"]}
+    spec, diagnostics = load(file, components=Components())
+    assert spec is not None, diagnostics
+    assert diagnostics == []
+    ports = {port["port"] for port in kinds["Service"]["spec"]["ports"]}
     own = spec.options.spark_conf
     assert {int(own["spark.driver.port"]), int(own["spark.driver.blockManager.port"])} == ports
     assert own["spark.driver.host"].startswith("pod.flafka.")

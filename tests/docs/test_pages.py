@@ -89,7 +89,7 @@ def test_the_site_is_built_without_a_warning_and_needs_no_network(build: ModuleT
     assert made >= {page.relative_to(DOCS).with_suffix("").as_posix() for page in DOCS.rglob("*.md")}
     for file in tmp_path.rglob("*"):
         if file.suffix in (".html", ".css"):
-            assert not (found := ELSEWHERE.search(file.read_text("utf-8"))), f"{file.name}: {found}"
+            assert not (reference := ELSEWHERE.search(file.read_text("utf-8"))), f"{file.name}: {reference}"
 
 
 def test_a_dead_link_and_an_unlisted_page_are_errors_of_the_site(
@@ -150,8 +150,8 @@ def site_plugin(tmp_path):
 
 def test_a_source_and_a_sink_with_their_options_have_less_than_25_lines_each(site_plugin):
     lines = (site_plugin / "site_plugin.py").read_text().splitlines()
-    classes = [one for one in ast.parse("\n".join(lines)).body if isinstance(one, ast.ClassDef)]
-    assert [one.name for one in classes] == ["DatagramsConfig", "DatagramsSource", "LinesConfig", "LinesSink"]
+    classes = [node for node in ast.parse("\n".join(lines)).body if isinstance(node, ast.ClassDef)]
+    assert [cls.name for cls in classes] == ["DatagramsConfig", "DatagramsSource", "LinesConfig", "LinesSink"]
     for config, component in zip(classes[::2], classes[1::2], strict=True):
         written = [*lines[config.lineno - 1 : config.end_lineno], *lines[component.lineno - 1 : component.end_lineno]]
         assert len([line for line in written if line.strip()]) < 25
@@ -162,8 +162,8 @@ def test_a_source_and_a_sink_with_their_options_have_less_than_25_lines_each(sit
 def test_the_interceptor_of_the_page_is_the_same_by_column_and_by_event(sizes, events):
     by_event, by_column = (conformance.make(cls, {}) for cls in (sizes.SizesByEvent, sizes.SizesByColumn))
     batch = Batch.of(events, Origin.of_record("t", 0, 7, 0, len(events)))
-    one, other = by_event.intercept(batch), by_column.intercept(batch)
-    assert (list(one), one.ids()) == (list(other), other.ids())
+    expected, result = by_event.intercept(batch), by_column.intercept(batch)
+    assert (list(expected), expected.ids()) == (list(result), result.ids())
 
 
 @pytest.fixture
@@ -184,8 +184,8 @@ def test_the_source_of_the_page_counts_what_it_declares(site_plugin, monkeypatch
     source = conformance.make(importlib.import_module("tank").TankSource, {})
     next(source.batches())
     assert source.metrics.snapshot() == {"ReadingCount": 1, "LevelLitres": 12.5}
-    assert source.metrics.gauges() == {one.name for one in source.declared_metrics if one.kind == "gauge"}
-    assert source.metrics.snapshot().keys() == {one.name for one in source.declared_metrics}
+    assert source.metrics.gauges() == {metric.name for metric in source.declared_metrics if metric.kind == "gauge"}
+    assert source.metrics.snapshot().keys() == {metric.name for metric in source.declared_metrics}
 
 
 def test_the_components_of_contributing_md_pass_the_kit(site_plugin, tmp_path, monkeypatch):
@@ -200,10 +200,10 @@ def test_the_components_of_contributing_md_pass_the_kit(site_plugin, tmp_path, m
 
 @pytest.mark.usefixtures("lengthy")
 def test_the_components_of_contributing_md_pass_the_type_checker(site_plugin, pytestconfig):
-    ours = str(ROOT)
+    root = str(ROOT)
     cache = f"--cache-dir={pytestconfig.cache.mkdir('mypy')}"
     options = ["--strict", cache, "--config-file", os.devnull, "--follow-imports=silent", "."]
     command = [sys.executable, "-m", "mypy", *options]
-    environment = {**os.environ, "PYTHONPATH": f"{ours}{os.pathsep}{site_plugin}", "MYPYPATH": ours}
+    environment = {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{site_plugin}", "MYPYPATH": root}
     done = subprocess.run(command, cwd=site_plugin, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr

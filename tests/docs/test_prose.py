@@ -21,7 +21,7 @@ def prose(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
-def found(prose: ModuleType, source: str) -> list[str]:
+def faults(prose: ModuleType, source: str) -> list[str]:
     path = prose.ROOT / "module.py"
     path.write_text(source)
     return [line.split(": ", 1)[1].split(": ")[0] for line in prose.findings(path)]
@@ -53,9 +53,9 @@ def found(prose: ModuleType, source: str) -> list[str]:
     ],
 )
 def test_faults(prose: ModuleType, source: str, fault: str | None) -> None:
-    assert found(prose, source) == ([] if fault is None else [fault])
+    assert faults(prose, source) == ([] if fault is None else [fault])
 
 
 def test_paragraphs_items_and_cells_are_sentences(prose: ModuleType) -> None:
     words = "word " * 20
-    assert found(prose, f'"""{words}\n\n{words}\n\n- {words}\n- {words}\n\n  a   {words}\n"""') == []
+    assert faults(prose, f'"""{words}\n\n{words}\n\n- {words}\n- {words}\n\n  a   {words}\n"""') == []

@@ -110,8 +110,8 @@ class Point:
         return [b"event %d-%d" % (self.number, number) for number in range(10)]
 
     def __str__(self) -> str:
-        found = self.fault or (f"named {self.named}" if self.named else "all stored")
-        return f"{self.number} {self.moment} {self.kind} {self.nth} [{self.call}] {self.seconds:.1f} s: {found}"
+        outcome = self.fault or (f"named {self.named}" if self.named else "all stored")
+        return f"{self.number} {self.moment} {self.kind} {self.nth} [{self.call}] {self.seconds:.1f} s: {outcome}"
 
 
 class Stores:
@@ -129,15 +129,15 @@ class Stores:
                 with file.open("rb") as opened:
                     opened.seek(self._offsets.get(file, 0))
                     new = opened.read()
-                whole = new[: new.rfind(b"\n") + 1]
-                self._offsets[file] = self._offsets.get(file, 0) + len(whole)
-                self.counts[name].update(_EVENT.findall(whole))
+                complete = new[: new.rfind(b"\n") + 1]
+                self._offsets[file] = self._offsets.get(file, 0) + len(complete)
+                self.counts[name].update(_EVENT.findall(complete))
 
     def missing(self, events: list[bytes]) -> dict[str, list[bytes]]:
         """Return the missing events of each sink, of those sinks that lack any."""
         self.read_new()
-        lacking = {name: [one for one in events if one not in counts] for name, counts in self.counts.items()}
-        return {name: ones for name, ones in lacking.items() if ones}
+        lacking = {name: [event for event in events if event not in counts] for name, counts in self.counts.items()}
+        return {name: absent for name, absent in lacking.items() if absent}
 
     def repeated(self) -> int:
         """Return how many events were written more than once."""
@@ -155,8 +155,8 @@ class Client:
         return [(self._http, events[:3]), (self._netcat, events[3:5]), (self._avro, events[5:])]
 
     def _port(self, source: str) -> int:
-        found = re.findall(rf"\.{source}: listening on \S+ port (\d+)", self._agent.log)
-        return int(found[-1]) if found else 0
+        ports = re.findall(rf"\.{source}: listening on \S+ port (\d+)", self._agent.log)
+        return int(ports[-1]) if ports else 0
 
     def _http(self, events: list[bytes]) -> bool:
         connection = http.client.HTTPConnection("127.0.0.1", self._port("web"), timeout=5)

@@ -35,15 +35,15 @@ class Number(str):
     """Number as it is written."""
 
 
-def alone(event: Event) -> Event:
+def parse_alone(event: Event) -> Event:
     """Return one event, by the library that comes with Python."""
     try:
-        found = json.loads(event.body.decode(), parse_int=Number, parse_float=Number)
+        document = json.loads(event.body.decode(), parse_int=Number, parse_float=Number)
     except ValueError:
         return event
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         return event
-    headers = {header: value for header, path in FIELDS.items() if (value := value_at(found, path)) is not None}
+    headers = {header: value for header, path in FIELDS.items() if (value := value_at(document, path)) is not None}
     try:
         "".join(json.dumps(value, ensure_ascii=False) for value in headers.values()).encode()
     except UnicodeEncodeError:
@@ -51,16 +51,16 @@ def alone(event: Event) -> Event:
     return Event(event.body, {**event.headers, **headers})
 
 
-def value_at(found: Any, path: str) -> Any:
+def value_at(document: Any, path: str) -> Any:
     """Return the value at a path: of that name itself, or in the object of the first names."""
-    if not isinstance(found, dict):
+    if not isinstance(document, dict):
         return None
-    if path in found:
-        return found[path]
+    if path in document:
+        return document[path]
     parts = path.split(".")
     for end in range(1, len(parts)):
         outer = ".".join(parts[:end])
-        if outer in found and (inner := value_at(found[outer], ".".join(parts[end:]))) is not None:
+        if outer in document and (inner := value_at(document[outer], ".".join(parts[end:]))) is not None:
             return inner
     return None
 
@@ -90,7 +90,7 @@ def test_columns_have_the_same_results_as_single_events(events: list[Event]) -> 
     config = JsonConfig.model_validate({"fields": list(FIELDS)[:-1], "fields.": {"x": "c"}})
     after = list(JsonInterceptor(config).intercept(Batch.of(events)))
     assert [event.body for event in after] == [event.body for event in events]
-    assert [comparable(event) for event in after] == [comparable(alone(event)) for event in events]
+    assert [comparable(event) for event in after] == [comparable(parse_alone(event)) for event in events]
 
 
 def test_an_object_that_is_nested_too_deep_is_rejected() -> None:
@@ -101,7 +101,7 @@ def test_an_object_that_is_nested_too_deep_is_rejected() -> None:
 
 
 def test_fields_are_required_and_unique() -> None:
-    for given_, said in (
+    for properties, message in (
         ({}, "is required: fields = user status, or fields.<header> = <field>"),
         ({"fields": "a a"}, "the header a is named twice"),
         ({"fields": "a", "fields.a": "b"}, "the header a is named twice"),
@@ -109,5 +109,5 @@ def test_fields_are_required_and_unique() -> None:
         ({"fields": 'a"'}, "must name a field, without backslashes, quotes"),
         ({"fields": "a", "onError": "maybe"}, "must be 'pass', 'drop' or 'reject'"),
     ):
-        _, (problem,) = JsonConfig.parse(given_)
-        assert problem.message.startswith(said)
+        _, (problem,) = JsonConfig.parse(properties)
+        assert problem.message.startswith(message)

@@ -35,8 +35,8 @@ def masked(text: str | bytes, **properties: str) -> str | bytes:
 def luhn(digits: str) -> str:
     """Return the digits with the check digit of an independent implementation."""
     total = 0
-    for place, digit in enumerate(reversed(digits)):
-        doubled = int(digit) * 2 if place % 2 == 0 else int(digit)
+    for position, digit in enumerate(reversed(digits)):
+        doubled = int(digit) * 2 if position % 2 == 0 else int(digit)
         total += doubled - 9 if doubled > 9 else doubled
     return digits + str(-total % 10)
 
@@ -49,12 +49,12 @@ def test_a_number_is_hidden_exactly_if_it_passes_the_check() -> None:
     print("seed", seed)
     chance = random.Random(seed)
     cards = [luhn("4" + "".join(chance.choices("0123456789", k=chance.randint(11, 17)))) for _ in range(2000)]
-    others = [card[:-1] + str((int(card[-1]) + chance.randint(1, 9)) % 10) for card in cards]
+    invalid = [card[:-1] + str((int(card[-1]) + chance.randint(1, 9)) % 10) for card in cards]
     interceptor = make(patterns="card")
     assert [e.body for e in interceptor.intercept(Batch.of(Event(card.encode()) for card in cards))] == [
         b"***"
     ] * 2000
-    untouched = Batch.of(Event(other.encode()) for other in others)
+    untouched = Batch.of(Event(card.encode()) for card in invalid)
     assert interceptor.intercept(untouched) is untouched
 
 

@@ -11,11 +11,11 @@ from flafka.interceptors.morphline import MorphlineInterceptor, MorphlineInterce
 from flafka.plugins import Batch, Event
 
 
-def made(directory: Path, commands: str, **options: str) -> MorphlineInterceptor:
+def make(directory: Path, commands: str, **options: str) -> MorphlineInterceptor:
     file = directory / "morphline.conf"
     file.write_text(f'morphlines : [{{ id : m, importCommands : ["org.kitesdk.**"], commands : [{commands}] }}]')
-    config, found = MorphlineInterceptorConfig.parse({"morphlineFile": str(file), **options})
-    assert config is not None, found
+    config, problems = MorphlineInterceptorConfig.parse({"morphlineFile": str(file), **options})
+    assert config is not None, problems
     interceptor = MorphlineInterceptor(config)
     interceptor.open()
     return interceptor
@@ -27,7 +27,7 @@ def run(interceptor: MorphlineInterceptor, *events: Event) -> list[Event]:
 
 def test_solr_is_for_the_sink(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match=r"commands of Solr: remove this one"):
-        made(tmp_path, '{ loadSolr { solrLocator { solrUrl : "http://h/solr/c" } } }')
+        make(tmp_path, '{ loadSolr { solrLocator { solrUrl : "http://h/solr/c" } } }')
 
 
 def test_a_library_that_is_not_installed_is_an_error_of_this_machine(
@@ -61,6 +61,6 @@ def test_no_event_makes_it_raise(tmp_path: Path, body: bytes) -> None:
         " { tryRules { throwExceptionIfAllRulesFailed : false, rules : ["
         "{ commands : [{ convertTimestamp { field : t, inputFormats : [unixTimeInSeconds, yyyy] } }] } ] } }"
     )
-    interceptor = made(tmp_path, commands)
+    interceptor = make(tmp_path, commands)
     for event in run(interceptor, Event(body)):
         assert event.body in (b"", body)

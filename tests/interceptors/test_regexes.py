@@ -26,7 +26,7 @@ BODIES = st.lists(st.lists(PIECES, max_size=6).map(b"".join), max_size=8)
 BACKTRACKING = st.sampled_from(["true", "false"])
 
 
-def made(cls: type[Interceptor[Any]], properties: dict[str, str]) -> Any:
+def make(cls: type[Interceptor[Any]], properties: dict[str, str]) -> Any:
     config, problems = cls.config_class.parse(properties)
     assert problems == []
     return cls(config)
@@ -45,7 +45,7 @@ def text_of(body: bytes) -> str:
 
 @given(BODIES, st.sampled_from(PATTERNS), BACKTRACKING, st.booleans())
 def test_filter_agrees_with_single_events(bodies: list[bytes], pattern: str, backtracking: str, drop: bool) -> None:
-    interceptor = made(
+    interceptor = make(
         RegexFilterInterceptor,
         {"regex": pattern, "allowBacktracking": backtracking, "excludeEvents": str(drop).lower()},
     )
@@ -56,7 +56,7 @@ def test_filter_agrees_with_single_events(bodies: list[bytes], pattern: str, bac
 
 @given(BODIES, st.sampled_from(PATTERNS[:3] + PATTERNS[5:8]), BACKTRACKING)
 def test_replace_agrees_with_single_events(bodies: list[bytes], pattern: str, backtracking: str) -> None:
-    interceptor = made(
+    interceptor = make(
         SearchReplaceInterceptor,
         {"searchPattern": pattern, "replaceString": r"<é\$>", "allowBacktracking": backtracking},
     )
@@ -70,7 +70,7 @@ def test_replace_agrees_with_single_events(bodies: list[bytes], pattern: str, ba
 def test_extract_agrees_with_single_events(bodies: list[bytes], pattern: str, backtracking: str) -> None:
     names = [f"g{n}" for n in range(1, 4)]
     properties = {f"serializers.{name}.name": name for name in names}
-    interceptor = made(
+    interceptor = make(
         RegexExtractorInterceptor,
         {"regex": pattern, "serializers": " ".join(names), "allowBacktracking": backtracking, **properties},
     )
@@ -92,10 +92,10 @@ HEADERS = st.dictionaries(st.sampled_from([f"{letter}{n}" for letter in "xyz" fo
 
 @given(st.lists(HEADERS.map(lambda headers: Event(b"", headers)), max_size=4))
 def test_remove_header_agrees_with_single_events(events: list[Event]) -> None:
-    interceptor = made(RemoveHeaderInterceptor, {"withName": "x1", "fromList": "y2 , z3", "matching": "x.|y1[0-9]"})
-    gone = re.compile("x1|y2|z3|x.|y1[0-9]")
+    interceptor = make(RemoveHeaderInterceptor, {"withName": "x1", "fromList": "y2 , z3", "matching": "x.|y1[0-9]"})
+    removed = re.compile("x1|y2|z3|x.|y1[0-9]")
     expected = [
-        Event(event.body, {name: v for name, v in event.headers.items() if not gone.fullmatch(name)})
+        Event(event.body, {name: v for name, v in event.headers.items() if not removed.fullmatch(name)})
         for event in events
     ]
     assert through(interceptor, *events) == expected
@@ -120,7 +120,7 @@ def test_an_event_that_takes_too_long_becomes_a_dead_letter(
     cls: type[Interceptor[Any]], properties: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(regex._BOUNDED, "timeout", 0.05)
-    interceptor = made(cls, properties)
+    interceptor = make(cls, properties)
     assert [event.body for event in through(interceptor, *map(Event, (b"x", BAD, b"y", BAD)))] == [b"x", b"y"]
     ((rejected, reasons),) = interceptor.take_rejected()
     assert [event.body for event in rejected] == [BAD, BAD]
@@ -131,7 +131,7 @@ def test_an_event_with_a_header_whose_name_takes_too_long_becomes_a_dead_letter(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setitem(regex._BOUNDED, "timeout", 0.05)
-    interceptor = made(RemoveHeaderInterceptor, {"matching": "(a|aa)+(?!a)b"})
+    interceptor = make(RemoveHeaderInterceptor, {"matching": "(a|aa)+(?!a)b"})
     events = [Event(b"1", {"aab": "x"}), Event(b"2", {BAD.decode(): "x"}), Event(b"3", {"k": "x"})]
     assert through(interceptor, *events) == [Event(b"1"), Event(b"3", {"k": "x"})]
     ((rejected, _),) = interceptor.take_rejected()

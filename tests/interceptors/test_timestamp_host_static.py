@@ -24,15 +24,15 @@ def make(cls: type[Interceptor], **properties: str) -> Interceptor:
     return interceptor
 
 
-@pytest.mark.parametrize("others", [64, 200])
+@pytest.mark.parametrize("count", [64, 200])
 @pytest.mark.parametrize("present", [False, True])
-def test_beyond_the_columns_too(others: int, present: bool) -> None:
-    many = {f"h{i}": str(i) for i in range(others)}
-    events = [Event(b"a", dict(many)), Event(b"b", {**many, "key": "old"} if present else dict(many))]
+def test_beyond_the_columns_too(count: int, present: bool) -> None:
+    headers = {f"h{i}": str(i) for i in range(count)}
+    events = [Event(b"a", dict(headers)), Event(b"b", {**headers, "key": "old"} if present else dict(headers))]
     batch = make(StaticInterceptor, value="new").intercept(Batch.of(events))
     assert [event.headers["key"] for event in batch] == ["new", "old" if present else "new"]
     batch = make(StaticInterceptor, value="new", preserveExisting="false").intercept(Batch.of(events))
-    assert [event.headers for event in batch] == [{**many, "key": "new"}] * 2
+    assert [event.headers for event in batch] == [{**headers, "key": "new"}] * 2
 
 
 def test_the_time_is_now() -> None:

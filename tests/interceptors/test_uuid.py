@@ -11,7 +11,9 @@ from flafka.plugins import Batch, Event
 
 @given(st.binary(max_size=160).map(lambda drawn: drawn[: len(drawn) // 16 * 16]), st.text(max_size=5))
 def test_uuids_agree_with_the_standard_library(random: bytes, prefix: str) -> None:
-    expected = [prefix + str(uuid.UUID(bytes=random[at : at + 16], version=4)) for at in range(0, len(random), 16)]
+    expected = [
+        prefix + str(uuid.UUID(bytes=random[start : start + 16], version=4)) for start in range(0, len(random), 16)
+    ]
     assert uuids(random, prefix).to_pylist() == expected
 
 

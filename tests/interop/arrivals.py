@@ -49,8 +49,8 @@ class FlumeAgent(RunningFlume):
     def metrics(self) -> dict[str, dict[str, str]]:
         """Return Flume's JSON; empty while it does not answer."""
         body = fetch_page("127.0.0.1", self._monitoring, "/metrics")[1]
-        found: dict[str, dict[str, str]] = json.loads(body or b"{}")
-        return found
+        counters: dict[str, dict[str, str]] = json.loads(body or b"{}")
+        return counters
 
     def count(self, component: str, counter: str) -> int:
         """Return one counter; 0 if it is absent."""
@@ -58,7 +58,7 @@ class FlumeAgent(RunningFlume):
 
     def port(self, source: str) -> int:
         """Return the port of this source, once it listens."""
-        spec = next(one for one in self._run.spec.sources if one.name == source)
+        spec = next(component for component in self._run.spec.sources if component.name == source)
         number = int(self._run.settings[f"{spec.path}.port"])
         if "udp" in spec.cls.type_name:
             self.until(lambda: self.count(f"SOURCE.{source}", "StartTime"), f"source {source} to start")
@@ -132,10 +132,12 @@ def _runs_in_flume(spec: AgentSpec) -> bool:
     return all(part.cls.type_name in RUNS_IN_FLUME[kind] for kind, parts in kinds.items() for part in parts)
 
 
-def differences_of_both(every: Iterable[Real], home: Path, shared: Shared, *, at_once: int) -> dict[str, list[str]]:
+def differences_of_both(
+    real_agents: Iterable[Real], home: Path, shared: Shared, *, at_once: int
+) -> dict[str, list[str]]:
     """Run each by both, a few at a time. Return by file and agent the differences, or why one failed."""
     pairs = {}
-    for real in every:
+    for real in real_agents:
         name = f"{real.id}-{real.spec.name}"
         ours = Run(*real, home / name, shared, events=EVENTS)
         for sink in real.spec.sinks:
@@ -148,14 +150,14 @@ def differences_of_both(every: Iterable[Real], home: Path, shared: Shared, *, at
 
 
 def _difference(ours: Run, theirs: Run) -> list[str]:
-    told = []
-    for who, run in (("ours", ours), ("Flume", theirs)):
+    differences = []
+    for label, run in (("ours", ours), ("Flume", theirs)):
         try:
             run.execute()
-            told += [f"{who}: {difference}" for difference in run.differences()]
+            differences += [f"{label}: {difference}" for difference in run.differences()]
         except (AssertionError, ServiceError) as e:
-            told.append(f"{who}: {str(e)[-1500:]}")
-    return told or compared(ours, theirs, ("ours", "Flume"))
+            differences.append(f"{label}: {str(e)[-1500:]}")
+    return differences or compared(ours, theirs, ("ours", "Flume"))
 
 
 def _listens(port: int) -> bool:

@@ -22,8 +22,8 @@ def program(name: str, *packages: str) -> tuple[Path, dict[str, str]]:
     `packages` are unpacked: the program's package, and libraries that no base system has. They are fetched once into
     the cache, after `apt-get update` where apt has no lists and this user may run it.
     """
-    found, libraries = unpacked(name, *packages)
-    return found, {**os.environ, **libraries}
+    path, libraries = unpacked(name, *packages)
+    return path, {**os.environ, **libraries}
 
 
 def unpacked(name: str, *packages: str) -> tuple[Path, dict[str, str]]:
@@ -36,14 +36,14 @@ def unpacked(name: str, *packages: str) -> tuple[Path, dict[str, str]]:
 
 def fetched(name: str, *packages: str) -> tuple[Path, dict[str, str]]:
     """Return like `unpacked`, outside of tests. Raises `Missing`."""
-    if found := shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin:/lib/systemd"):
-        return Path(found), {}
+    if installed := shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin:/sbin:/lib/systemd"):
+        return Path(installed), {}
     root = cache_directory() / "debian" / "-".join(packages)
     if not root.exists() and (reason := _fetch(root, packages)):
         raise Missing(f"{name} is not here and cannot be fetched ({reason}): apt-get install {packages[0]}")
     libraries = {str(path.parent) for path in root.rglob("*.so*")}
-    places = (path for folder in ("bin", "sbin", "lib/systemd") for path in root.rglob(f"{folder}/{name}"))
-    return next(places), {"LD_LIBRARY_PATH": ":".join(sorted(libraries))}
+    candidates = (path for folder in ("bin", "sbin", "lib/systemd") for path in root.rglob(f"{folder}/{name}"))
+    return next(candidates), {"LD_LIBRARY_PATH": ":".join(sorted(libraries))}
 
 
 def _fetch(root: Path, packages: tuple[str, ...]) -> str:
@@ -69,5 +69,5 @@ def _fetch(root: Path, packages: tuple[str, ...]) -> str:
 
 def _run(command: list[str], directory: Path) -> str:
     """Run it; return the end of its output after a failure."""
-    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=240, check=False)
-    return (done.stderr.strip().splitlines() or ["no reason given"])[-1] if done.returncode else ""
+    result = subprocess.run(command, cwd=directory, capture_output=True, text=True, timeout=240, check=False)
+    return (result.stderr.strip().splitlines() or ["no reason given"])[-1] if result.returncode else ""

@@ -33,7 +33,7 @@ class Story:
     def __init__(self, program: FileChannels, directory: Path, seed: int) -> None:
         self.program, self.seed = program, seed
         self.random = random.Random(seed)
-        self.place = directory / "0"
+        self.home = directory / "0"
         self.directory = directory
         self.copies = 0
         self.count = self.random.choice([1, 1, 2, 3])
@@ -55,11 +55,11 @@ class Story:
         shutil.rmtree(self.directory)
 
     def start(self) -> None:
-        where = {name: self.place / name for name in DIRECTORIES}
-        for path in where.values():
+        paths = {name: self.home / name for name in DIRECTORIES}
+        for path in paths.values():
             path.mkdir(parents=True, exist_ok=True)
-        data = ",".join(str(where[name]) for name in DIRECTORIES[2 : 2 + self.count])
-        options = f"checkpointDir={where['checkpoint']} backupCheckpointDir={where['backup']} dataDirs={data}"
+        data = ",".join(str(paths[name]) for name in DIRECTORIES[2 : 2 + self.count])
+        options = f"checkpointDir={paths['checkpoint']} backupCheckpointDir={paths['backup']} dataDirs={data}"
         options += " capacity=60 transactionCapacity=60 keep-alive=0 checkpointInterval=3600000"
         options += f" maxFileSize=20000 minimumRequiredSpace=1048576 {self.dual.replace('packed', '')}"
         options += " compressBackupCheckpoint=true" * ("packed" in self.dual)
@@ -78,18 +78,18 @@ class Story:
             self.open[free[0]] = ("", [])
 
     def put(self) -> None:
-        if names := [name for name, (what, _) in self.open.items() if what != "take"]:
+        if names := [name for name, (kind, _) in self.open.items() if kind != "take"]:
             name, body = self.random.choice(names), str(self.number)
             self.number += 1
             if self.program.request(f"put {name} {body} {self.random.choice([0, 100, 3000])}") == "done":
                 self.open[name] = ("put", [*self.open[name][1], body])
 
     def take(self) -> None:
-        if names := [name for name, (what, _) in self.open.items() if what != "put"]:
+        if names := [name for name, (kind, _) in self.open.items() if kind != "put"]:
             name = self.random.choice(names)
-            taken = self.program.request(f"take {name}")
-            if taken != "nothing" and not taken.startswith("failed"):
-                self.open[name] = ("take", [*self.open[name][1], taken])
+            answer = self.program.request(f"take {name}")
+            if answer != "nothing" and not answer.startswith("failed"):
+                self.open[name] = ("take", [*self.open[name][1], answer])
 
     def commit(self) -> None:
         self._end("commit")
@@ -97,12 +97,12 @@ class Story:
     def rollback(self) -> None:
         self._end("rollback")
 
-    def _end(self, how: str) -> None:
+    def _end(self, command: str) -> None:
         if self.open:
             name = self.random.choice([*self.open])
-            what, bodies = self.open.pop(name)
-            if self.program.request(f"{how} {name}") == "done" and how == "commit":
-                if what == "put":
+            kind, bodies = self.open.pop(name)
+            if self.program.request(f"{command} {name}") == "done" and command == "commit":
+                if kind == "put":
                     self.inside += bodies
                 else:
                     self.inside = [body for body in self.inside if body not in bodies]
@@ -112,7 +112,7 @@ class Story:
 
     def restart(self) -> None:
         if self.program.request("close") == "stuck":
-            self.place = self.copy()
+            self.home = self.copy()
         self.open.clear()
         self.start()
 
@@ -120,27 +120,27 @@ class Story:
         """Copy the files as they are now, as a kill would leave them."""
         self.copies += 1
         to = self.directory / str(self.copies)
-        shutil.copytree(self.place, to, ignore=shutil.ignore_patterns("in_use.lock"))
+        shutil.copytree(self.home, to, ignore=shutil.ignore_patterns("in_use.lock"))
         return to
 
     def kill(self) -> None:
-        left = self.copy()
+        directory = self.copy()
         if self.random.random() < 0.3:  # in the middle of a checkpoint
-            with (left / "checkpoint" / "checkpoint").open("r+b") as file:
+            with (directory / "checkpoint" / "checkpoint").open("r+b") as file:
                 file.seek(4 * 8)
                 file.write((1).to_bytes(8, "big"))
         self.program.request("close")
         self.open.clear()
-        self.place = left
-        ours = self.read(left)
+        self.home = directory
+        ours = self.read(directory)
         self.start()
         theirs = self.program.request("drain").split()[1:]
         assert {*ours} <= {*theirs}, (self.seed, ours, theirs)
         assert sorted(ours) == sorted(self.inside), (self.seed, ours, self.inside)
 
-    def read(self, place: Path) -> list[str]:
-        data = [place / name for name in DIRECTORIES[2 : 2 + self.count]]
-        channel = flume.FlumeChannel(place / "checkpoint", place / "backup", data)
+    def read(self, directory: Path) -> list[str]:
+        data = [directory / name for name in DIRECTORIES[2 : 2 + self.count]]
+        channel = flume.FlumeChannel(directory / "checkpoint", directory / "backup", data)
         bodies = []
         for event in channel.events():
             body = event.body.decode().rstrip("_")
@@ -188,16 +188,16 @@ def record(program: FileChannels) -> None:
     """Write the files that tests without Java read."""
     with tempfile.TemporaryDirectory() as directory:
         for name, (data, options, commands, bodies) in RECORDED.items():
-            place = f"{directory}/{name}"
-            opened = OPTIONS.format(place, data.format(place), options)
+            home = f"{directory}/{name}"
+            opened = OPTIONS.format(home, data.format(home), options)
             for command in (" ".join(opened.split()), *commands.split(", ")):
                 # A checkpoint is refused while the one before is copied.
                 until(lambda: not program.request(command).startswith("failed"), command)
             if "backup" in options.lower():
-                until((Path(place) / "backup/backupComplete").exists, "the copy of the checkpoint")
+                until((Path(home) / "backup/backupComplete").exists, "the copy of the checkpoint")
             to = DATA / name
             shutil.rmtree(to, ignore_errors=True)
-            shutil.copytree(place, to, ignore=shutil.ignore_patterns("in_use.lock", "queueset"))
+            shutil.copytree(home, to, ignore=shutil.ignore_patterns("in_use.lock", "queueset"))
             for log in to.glob("*/log-?"):
                 log.write_bytes(log.read_bytes().rstrip(b"\x80") + b"\x80" * 64)
             (to / "bodies.json").write_text(json.dumps(bodies) + "\n")

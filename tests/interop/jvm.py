@@ -35,19 +35,19 @@ def java_keystore(path: Path, password: str = "changeit") -> Path:
 
 def interceptors(settings: Path, source: str = "logs") -> str:
     """Return the interceptors in the comment of a file of conf/log4j, for this source of the agent `a1`."""
-    found = re.findall(r"^ +agent\.sources\.logs\.(interceptors.*)$", settings.read_text(), re.MULTILINE)
-    return "".join(f"a1.sources.{source}.{line}\n" for line in found)
+    lines = re.findall(r"^ +agent\.sources\.logs\.(interceptors.*)$", settings.read_text(), re.MULTILINE)
+    return "".join(f"a1.sources.{source}.{line}\n" for line in lines)
 
 
 def compiled(source: Path, jars: str, classes: Path) -> list[Path]:
     """Return the class path of that program, whose other jars are the jars of a lock."""
-    found = ensure(jars)
+    folder = ensure(jars)
     compiler = java_command(find_java(), [ensure("appenders") / "*"], COMPILER, heap_mb=128, options=[])
-    names = ":".join(map(str, found.iterdir()))
+    names = ":".join(map(str, folder.iterdir()))
     classes.mkdir(parents=True, exist_ok=True)
     arguments = ["-17", "-nowarn", "-proc:none", "-encoding", "UTF-8", "-cp", names, "-d", str(classes)]
     subprocess.run([*compiler, *arguments, str(source)], check=True)
-    return [classes, found / "*"]
+    return [classes, folder / "*"]
 
 
 class Application:

@@ -62,11 +62,11 @@ a1.sinks.k1.channel = c1
 a1.sinks.k1.hostname = 127.0.0.1
 a1.sinks.k1.port = {collector.source.port}
 """
-    for name, more in sources.items():
+    for name, options in sources.items():
         text += (
             f"a1.sources.{name}.type = {kind}\na1.sources.{name}.channels = c1\na1.sources.{name}.bind = 127.0.0.1\n"
         )
-        text += "".join(f"a1.sources.{name}.{line}\n" for line in more.split("; "))
+        text += "".join(f"a1.sources.{name}.{line}\n" for line in options.split("; "))
     return text
 
 
@@ -81,16 +81,16 @@ def test_every_client_of_the_sdk(
     }
     nobody = free_port()
     with RunningAgent(tmp_path, configuration(collector, sources)) as agent:
-        at = {name: f"127.0.0.1:{agent.port(name)}" for name in sources}
+        addresses = {name: f"127.0.0.1:{agent.port(name)}" for name in sources}
         trust = f"ssl=true truststore={keystore} truststore-password=changeit truststore-type=JKS"
         clients = {
-            "default": f"hosts=h1 hosts.h1={at['plain']} batch-size=50",
-            "deflate": f"hosts=h1 hosts.h1={at['deflate']} compression-type=deflate compression-level=9",
-            "tls": f"hosts=h1 hosts.h1={at['tls']} {trust}",
+            "default": f"hosts=h1 hosts.h1={addresses['plain']} batch-size=50",
+            "deflate": f"hosts=h1 hosts.h1={addresses['deflate']} compression-type=deflate compression-level=9",
+            "tls": f"hosts=h1 hosts.h1={addresses['tls']} {trust}",
             "failover": "client.type=default_failover hosts=h1+h2 "
-            f"hosts.h1=127.0.0.1:{nobody} hosts.h2={at['plain']} max-attempts=2",
-            "balance": f"client.type=default_loadbalance hosts=h1+h2 hosts.h1={at['plain']} "
-            f"hosts.h2={at['second']} host-selector=round_robin backoff=true",
+            f"hosts.h1=127.0.0.1:{nobody} hosts.h2={addresses['plain']} max-attempts=2",
+            "balance": f"client.type=default_loadbalance hosts=h1+h2 hosts.h1={addresses['plain']} "
+            f"hosts.h2={addresses['second']} host-selector=round_robin backoff=true",
         }
         for tag, properties in clients.items():
             assert application.request(f"rpc {COUNT} {tag} {properties}") == f"stored {COUNT}", application.log[
@@ -202,14 +202,14 @@ def test_log4j_never_blocks_its_application(
 def check(events: list[Event]) -> None:
     """Check the headers of either appender, and that the body is the bare message."""
     by_api = {event.body.split(b"-")[1]: event.headers for event in events}
-    one, two = by_api[b"log4j1"], by_api[b"log4j2"]
-    assert one["flume.client.log4j.logger.name"] == "app.one"
-    assert one["flume.client.log4j.log.level"] == "30000"
-    assert int(one["flume.client.log4j.timestamp"]) > 1_600_000_000_000
-    assert two["mdc.user"] == "jane"
-    assert "guId" in two
-    assert [(headers["level"], headers["thread"]) for headers in (one, two)] == [("WARN", "main")] * 2
-    assert (one["logger"], two["logger"]) == ("app.one", "app.two")
+    log4j1, log4j2 = by_api[b"log4j1"], by_api[b"log4j2"]
+    assert log4j1["flume.client.log4j.logger.name"] == "app.one"
+    assert log4j1["flume.client.log4j.log.level"] == "30000"
+    assert int(log4j1["flume.client.log4j.timestamp"]) > 1_600_000_000_000
+    assert log4j2["mdc.user"] == "jane"
+    assert "guId" in log4j2
+    assert [(headers["level"], headers["thread"]) for headers in (log4j1, log4j2)] == [("WARN", "main")] * 2
+    assert (log4j1["logger"], log4j2["logger"]) == ("app.one", "app.two")
 
 
 @contextlib.contextmanager

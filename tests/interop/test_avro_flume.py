@@ -92,9 +92,9 @@ def test_a_flume_that_does_not_answer(tmp_path: Path) -> None:
             sink.write(Batch.of([Event(b"more"), Event(b"last")]))
             until(lambda: flushed(sink), "Flume to answer again")
             until(lambda: Event(b"last") in running.events, "Flume to go on")
-    found = Counter(map(key, running.events))
-    assert found.keys() == {key(event) for event in [*EVENTS, Event(b"more"), Event(b"last")]}
-    assert found[key(Event(b"more"))] <= 3
+    counts = Counter(map(key, running.events))
+    assert counts.keys() == {key(event) for event in [*EVENTS, Event(b"more"), Event(b"last")]}
+    assert counts[key(Event(b"more"))] <= 3
 
 
 def flushed(sink: RpcSink[Any]) -> bool:

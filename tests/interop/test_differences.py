@@ -23,12 +23,12 @@ def flumes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Flumes]:
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_every_difference_is_known(flumes: Flumes, name: str) -> None:
-    found = search(flumes, OPERATIONS[name], SEED, INPUTS)
-    assert not found.differ, str(found)
+    result = search(flumes, OPERATIONS[name], SEED, INPUTS)
+    assert not result.differ, str(result)
 
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_known_differences_are_documented(name: str) -> None:
     operation = OPERATIONS[name]
     for known in [*operation.known, *getattr(operation, "streams", ())]:
-        assert known.said in texts(), known.said
+        assert known.sentence in texts(), known.sentence

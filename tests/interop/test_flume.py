@@ -123,8 +123,8 @@ def delivered(directory: Path) -> Counter[bytes]:
     return Counter(line for file in directory.iterdir() for line in file.read_bytes().splitlines())
 
 
-def messages(who: str) -> list[bytes]:
-    return [b"%s %d gr\xc3\xbc\xc3\x9fe" % (who.encode(), number) for number in range(300)]
+def messages(prefix: str) -> list[bytes]:
+    return [b"%s %d gr\xc3\xbc\xc3\x9fe" % (prefix.encode(), number) for number in range(300)]
 
 
 def frames(bodies: list[bytes]) -> bytes:
@@ -137,35 +137,35 @@ def test_a_group_moves_from_flume_to_us_and_back(tmp_path: Path, kafka_cluster: 
     port = free_port()
     admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
     admin.create_topics([NewTopic(topic, 3, 3)])[topic].result(30)
-    homes = {who: tmp_path / who for who in ("theirs", "ours")}
-    out = {who: tmp_path / f"{who}-out" for who in homes}
+    homes = {side: tmp_path / side for side in ("theirs", "ours")}
+    out = {side: tmp_path / f"{side}-out" for side in homes}
     files = {}
-    for who, home in homes.items():
+    for side, home in homes.items():
         home.mkdir()
-        out[who].mkdir()
-        files[who] = home / "flume.conf"
+        out[side].mkdir()
+        files[side] = home / "flume.conf"
         text = CONFIGURATION.format(
-            port=port, servers=kafka_cluster.bootstrap_servers, topic=topic, directory=out[who]
+            port=port, servers=kafka_cluster.bootstrap_servers, topic=topic, directory=out[side]
         )
-        files[who].write_text(text + "a1.monitoring.port = 0\n" * (who == "ours"))
-    both = Counter[bytes]()
+        files[side].write_text(text + "a1.monitoring.port = 0\n" * (side == "ours"))
+    expected = Counter[bytes]()
 
-    def everywhere() -> Counter[bytes]:
+    def delivered_by_both() -> Counter[bytes]:
         return delivered(out["theirs"]) + delivered(out["ours"])
 
     with flume(homes["theirs"], files["theirs"]):
         until(lambda: listening(port), "Flume to listen")
         send(port, frames(messages("first")))
         until(lambda: delivered(out["theirs"]).total() == 300, "Flume to deliver")
-    both.update(messages("first"))
-    assert everywhere() == both
+    expected.update(messages("first"))
+    assert delivered_by_both() == expected
 
     with RunningAgent(homes["ours"], files["ours"]) as agent:
         send(agent.port("syslog"), frames(messages("second")))
         agent.until(lambda: agent.count("SINK.files", "EventDrainSuccessCount") >= 300, "ours to go on")
         assert agent.stop() == 0
-    both.update(messages("second"))
-    assert everywhere() == both, "ours did not go on where Flume stopped"
+    expected.update(messages("second"))
+    assert delivered_by_both() == expected, "ours did not go on where Flume stopped"
 
     # Without a sink the events that our agent takes in stay in the topic, for Flume.
     files["ours"].write_text(files["ours"].read_text().replace("a1.sinks = files", "a1.sinks ="))
@@ -174,15 +174,15 @@ def test_a_group_moves_from_flume_to_us_and_back(tmp_path: Path, kafka_cluster: 
         agent.until(lambda: agent.count("SOURCE.syslog", "EventAcceptedCount") == 300, "the channel to hold it")
         assert agent.stop() == 0
     with flume(homes["theirs"], files["theirs"]):
-        until(lambda: everywhere().total() >= 900, "Flume to go on", seconds=100)
+        until(lambda: delivered_by_both().total() >= 900, "Flume to go on", seconds=100)
         until(lambda: listening(port), "Flume to listen")
         send(port, frames(messages("fourth")))
-        until(lambda: everywhere().total() >= 1200, "Flume to deliver its own")
-    both.update(messages("third") + messages("fourth"))
-    assert everywhere() == both, "Flume did not go on where ours stopped"
+        until(lambda: delivered_by_both().total() >= 1200, "Flume to deliver its own")
+    expected.update(messages("third") + messages("fourth"))
+    assert delivered_by_both() == expected, "Flume did not go on where ours stopped"
 
     events = in_topic(kafka_cluster, topic)
-    assert Counter(event.body for event in events) == both
+    assert Counter(event.body for event in events) == expected
     for event in events:
         assert {"Facility": "1", "Severity": "5"}.items() <= event.headers.items()
         assert event.headers["host"].startswith("web-")

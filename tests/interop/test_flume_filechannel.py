@@ -56,9 +56,7 @@ def test_our_import_agrees_with_flume(flumes: FileChannels, tmp_path: Path) -> N
 def test_a_channel_that_flume_uses_is_left_alone(flumes: FileChannels, tmp_path: Path) -> None:
     story = Story(flumes, tmp_path, 1)
     story.start()
-    config, _ = FileChannelConfig.parse(
-        {"checkpointDir": f"{story.place}/checkpoint", "dataDirs": f"{story.place}/a"}
-    )
+    config, _ = FileChannelConfig.parse({"checkpointDir": f"{story.home}/checkpoint", "dataDirs": f"{story.home}/a"})
     assert config is not None
     ours = FileChannel(config, "files")
     with pytest.raises(Retry, match="log-1 is open for writing in another process"):
@@ -66,7 +64,7 @@ def test_a_channel_that_flume_uses_is_left_alone(flumes: FileChannels, tmp_path:
     assert flumes.request("close") == "closed"
     import_events(ours)
     ours.open()
-    assert flumes.request(f"open checkpointDir={story.place}/checkpoint dataDirs={story.place}/a") == "failed"
+    assert flumes.request(f"open checkpointDir={story.home}/checkpoint dataDirs={story.home}/a") == "failed"
     ours.close()
 
 

@@ -50,12 +50,12 @@ LINES = [f"line {number} ß" for number in range(50)]
 
 def arrived(out: Path) -> Counter[bytes]:
     """Return the events with sorted headers, as neither guarantees an order."""
-    found = Counter[bytes]()
+    events = Counter[bytes]()
     for file in out.iterdir():
         for line in file.read_bytes().splitlines():
             headers, brace, body = line.partition(b"}")
-            found[b", ".join(sorted(headers.strip(b"{ ").split(b", "))) + brace + body] += 1
-    return found
+            events[b", ".join(sorted(headers.strip(b"{ ").split(b", "))) + brace + body] += 1
+    return events
 
 
 def prepared(directory: Path, port: int) -> Path:
@@ -88,15 +88,15 @@ def test_the_same_events_arrive_before_and_after_a_migration(tmp_path: Path) -> 
     """Flume with the old configuration, ours with the old one, and ours with the migrated one."""
     port = free_port()
     out: dict[str, Counter[bytes]] = {}
-    for who in ("flume", "old", "new"):
-        directory = tmp_path / who
+    for version in ("flume", "old", "new"):
+        directory = tmp_path / version
         file = prepared(directory, port)
-        if who == "flume":
+        if version == "flume":
             with flume(directory, file):
                 until(lambda: post(port), "Flume to answer")
                 until(lambda: arrived(directory / "out").total() >= 100, "Flume to deliver")
         else:
-            if who == "new":
+            if version == "new":
                 command = [
                     sys.executable,
                     "-m",
@@ -106,17 +106,17 @@ def test_the_same_events_arrive_before_and_after_a_migration(tmp_path: Path) -> 
                     "-o",
                     str(directory / "agent.conf"),
                 ]
-                told = subprocess.run(command, capture_output=True, text=True, check=False)
-                assert told.returncode == 0, told.stdout + told.stderr
-                assert "agent.conf, 1 line changed" in told.stdout
+                migrated = subprocess.run(command, capture_output=True, text=True, check=False)
+                assert migrated.returncode == 0, migrated.stdout + migrated.stderr
+                assert "agent.conf, 1 line changed" in migrated.stdout
                 assert file.read_bytes() == (tmp_path / "old" / "flume.conf").read_bytes().replace(b"/old/", b"/new/")
                 file = directory / "agent.conf"
             with RunningAgent(directory, file, "-c", str(file), "-D", "flume.monitoring.port=0") as agent:
                 agent.until(lambda: post(port), "ours to answer")
                 agent.until(lambda: arrived(directory / "out").total() >= 100, "ours to deliver")
                 assert agent.stop() == 0
-                assert ("SslContextFactory" in agent.log) == (who == "old"), "the new one needs no warning"
-        out[who] = arrived(directory / "out")
+                assert ("SslContextFactory" in agent.log) == (version == "old"), "the new one needs no warning"
+        out[version] = arrived(directory / "out")
     assert out["flume"].total() == 100
     assert out["old"] == out["flume"]
     assert out["new"] == out["flume"]

@@ -79,31 +79,31 @@ def test_a_team_moves_to_us_and_back_and_to_us_again(tmp_path: Path, policy: str
     def lines(name: str, count: int) -> list[bytes]:
         return [f"{name} {number} grüße".encode() for number in range(count)]
 
-    everything = put(spool, "a", lines("a", 300), age=900)
+    expected = put(spool, "a", lines("a", 300), age=900)
     size = (spool / "a").stat().st_size
     with flume(home, full):
         until(lambda: offset(spool) >= size // 4, "Flume's channel to fill")
     lost_in_memory = offset(spool)
     assert 0 < lost_in_memory < size
-    everything = Counter(line for line in everything if line not in lines("a", 100))
+    expected = Counter(line for line in expected if line not in lines("a", 100))
     with RunningAgent(home, ours) as agent:
-        agent.until(lambda: delivered(out).total() >= everything.total(), "ours to go on")
-        everything += put(spool, "sub/b", lines("b", 50), age=800)
-        agent.until(lambda: delivered(out).total() >= everything.total(), "ours to read a sub-directory")
+        agent.until(lambda: delivered(out).total() >= expected.total(), "ours to go on")
+        expected += put(spool, "sub/b", lines("b", 50), age=800)
+        agent.until(lambda: delivered(out).total() >= expected.total(), "ours to read a sub-directory")
         assert agent.stop() == 0
-    assert delivered(out) == everything, "ours did not go on where Flume stopped"
+    assert delivered(out) == expected, "ours did not go on where Flume stopped"
 
-    everything += put(spool, "c", lines("c", 20), age=700)
+    expected += put(spool, "c", lines("c", 20), age=700)
     with flume(home, drained):
-        until(lambda: delivered(out).total() >= everything.total(), "Flume to go on where ours stopped", seconds=100)
+        until(lambda: delivered(out).total() >= expected.total(), "Flume to go on where ours stopped", seconds=100)
         marks = spool if policy == "rename" else spool / ".flumespool"
         until(lambda: (marks / "c.COMPLETED").exists(), "Flume to mark the file")
-    assert delivered(out) == everything, "Flume does not know what ours has read"
-    everything += put(spool, "d", lines("d", 20), age=600)
+    assert delivered(out) == expected, "Flume does not know what ours has read"
+    expected += put(spool, "d", lines("d", 20), age=600)
     with RunningAgent(home, ours) as agent:
-        agent.until(lambda: delivered(out).total() >= everything.total(), "ours to go on again")
+        agent.until(lambda: delivered(out).total() >= expected.total(), "ours to go on again")
         assert agent.stop() == 0
-    assert delivered(out) == everything
+    assert delivered(out) == expected
 
 
 SCHEMA = {
@@ -147,7 +147,7 @@ a1.sinks.out.sink.serializer.syncIntervalBytes = 32
 
 @pytest.mark.usefixtures("servers")
 def test_records_of_avro_are_the_same_events(tmp_path: Path) -> None:
-    def record(number: int, more: dict[str, object]) -> dict[str, object]:
+    def record(number: int, nested: dict[str, object]) -> dict[str, object]:
         text = f"grüße {number}" if number % 3 else None
         parts = [number / 3] * (number % 4)
         return {
@@ -156,7 +156,7 @@ def test_records_of_avro_are_the_same_events(tmp_path: Path) -> None:
             "kind": "AB"[number % 2],
             "hash": b"hash",
             "parts": parts,
-            "more": more,
+            "more": nested,
         }
 
     file = io.BytesIO()
@@ -164,15 +164,15 @@ def test_records_of_avro_are_the_same_events(tmp_path: Path) -> None:
     fastavro.writer(file, SCHEMA, records, codec="deflate", sync_interval=500)
 
     def events(home: Path) -> list[tuple[bytes, dict[str, str]]]:
-        found = []
+        pairs = []
         for part in (home / "out").iterdir():
-            for one in fastavro.reader(io.BytesIO(part.read_bytes())) if part.stat().st_size else ():
-                headers = dict(one["headers"])
+            for row in fastavro.reader(io.BytesIO(part.read_bytes())) if part.stat().st_size else ():
+                headers = dict(row["headers"])
                 literal = headers.pop("flume.avro.schema.literal", None)
-                found.append((one["body"], headers | ({"literal": json.loads(literal)} if literal else {})))
-        return sorted(found, key=repr)
+                pairs.append((row["body"], headers | ({"literal": json.loads(literal)} if literal else {})))
+        return sorted(pairs, key=repr)
 
-    homes = {who: tmp_path / who for who in ("theirs", "ours")}
+    homes = {side: tmp_path / side for side in ("theirs", "ours")}
     for home in homes.values():
         for name in ("hash", "literal", "out"):
             (home / name).mkdir(parents=True)

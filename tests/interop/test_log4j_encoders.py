@@ -33,10 +33,10 @@ def test_every_encoder(tmp_path: Path) -> None:
     for name, (before, after) in times.items():
         for event in arrived[name]:
             assert before - ROUNDED.get(name, 1) < int(event.headers["timestamp"]) <= after
-        assert [same(event) for event in arrived[name]] == [same(event) for event in recorded(name)], name
+        assert [normalized(event) for event in arrived[name]] == [normalized(event) for event in recorded(name)], name
 
 
-def same(event: Event) -> tuple[str, dict[str, str]]:
+def normalized(event: Event) -> tuple[str, dict[str, str]]:
     """Return the event without values that depend on the time, the machine or the Java."""
     body = re.sub(r"(?<=Thread\.java:)\d+", "", event.body.decode())
     return body, {

@@ -61,7 +61,7 @@ a1.sinks.k1.sink.serializer = json
         log("before")
         assert application.request("throw error") == "logged"
         agent.until(lambda: len(arrived()) > COUNT, f"what was logged\n{application.log[-2000:]}")
-        found = arrived()
+        logged = arrived()
         with all_brokers_silent(kafka_cluster):
             log("silent", MANY)  # the application keeps running
         agent.until(
@@ -73,17 +73,17 @@ a1.sinks.k1.sink.serializer = json
             log("silent", MANY)
             application.end()  # it can end as well
         assert agent.stop() == 0
-    errors = found.keys() - bodies("before")
-    assert bodies("before") <= found.keys()
-    for headers in found.values():
+    errors = logged.keys() - bodies("before")
+    assert bodies("before") <= logged.keys()
+    for headers in logged.values():
         assert {name: headers[name] for name in ("logger", "thread", "topic")} == {
             "logger": "app.one",
             "thread": "main",
             "topic": topic,
         }
-    assert {found[body]["level"] for body in bodies("before")} == {"WARN"}
+    assert {logged[body]["level"] for body in bodies("before")} == {"WARN"}
     (error,) = errors
-    assert found[error]["level"] == "ERROR"
+    assert logged[error]["level"] == "ERROR"
     first, second, *frames = error.splitlines()
     assert (first, second) == ("error", "java.lang.IllegalStateException: no")
     assert frames[0].startswith("\tat Log4jApplication.main(Log4jApplication.java:")

@@ -44,13 +44,13 @@ a1.sinks.k1.port = {collector.source.port}
 """
 
         seen: set[str] = set()
-        looked = 0
+        batches_read = 0
 
         def arrived(tag: str, count: int = COUNT) -> bool:
-            nonlocal looked
-            for batch in collector.batches[looked:]:
+            nonlocal batches_read
+            for batch in collector.batches[batches_read:]:
                 seen.update(event.body.decode() for event in batch)
-                looked += 1
+                batches_read += 1
             return {f"{tag}-{api}-{number}" for api in APIS for number in range(count)} <= seen
 
         def log(tag: str, count: int = COUNT) -> None:
@@ -93,7 +93,7 @@ def check(events: list[Event]) -> None:
         assert int(headers.pop("timestamp")) > 1_600_000_000_000
         assert headers.pop("application", None) == ("java" if api == "log4j2" else None)
         assert headers == {"level": "WARN", "logger": logger, "thread": "main", "user": "jane"}
-        body, headers = next(found for found in by_body.items() if found[0].startswith(f"error-{api}"))
+        body, headers = next(item for item in by_body.items() if item[0].startswith(f"error-{api}"))
         assert headers["level"] == "ERROR"
         first, second, *frames = body.splitlines()
         assert (first, second) == (f"error-{api}", "java.lang.IllegalStateException: no")

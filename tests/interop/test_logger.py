@@ -62,17 +62,17 @@ a1.sinks = k1
     events = in_topic(kafka_cluster, topic)
     by_way = defaultdict(list)
     for event in events:
-        found = re.search(rb"(?:tcp|udp)-rfc\d+-\w+", event.body)
-        assert found is not None, event
-        by_way[found[0].decode()].append(event)
+        match = re.search(rb"(?:tcp|udp)-rfc\d+-\w+", event.body)
+        assert match is not None, event
+        by_way[match[0].decode()].append(event)
     for way in WAYS:
         check(way, by_way.pop(tag(*way)), began, ended)
     assert not by_way
 
     audited = reconciliation(kafka_cluster, topic, hdfs_cluster, f"/proofs/{topic}")
     assert audited.balanced, audited.differences
-    whole = [event.body for event in events if event.headers["Facility"] == "4"]
-    assert Counter(in_hdfs(hdfs_cluster, f"/proofs/{topic}/4/3")) == Counter(whole)
+    bodies = [event.body for event in events if event.headers["Facility"] == "4"]
+    assert Counter(in_hdfs(hdfs_cluster, f"/proofs/{topic}/4/3")) == Counter(bodies)
 
 
 def check(way: tuple[str, str, bool], events: list[Event], began: float, ended: float) -> None:
@@ -98,9 +98,9 @@ def check(way: tuple[str, str, bool], events: list[Event], began: float, ended: 
         assert body.startswith(head)
         text = body.removeprefix(head)
         if form == "rfc5424":
-            found = HEAD_5424.match(text)
-            assert found is not None, text
-            text = text[found.end() :]
+            match = HEAD_5424.match(text)
+            assert match is not None, text
+            text = text[match.end() :]
         texts.append(text.decode())
     assert Counter(texts) == Counter(MESSAGES)
 

@@ -104,9 +104,11 @@ def test_under_load(rule: str, tmp_path: Path) -> None:
         writer.start()
     with RunningAgent(tmp_path / "a", configuration) as agent:
         for _ in range(ROTATIONS):
-            more = lines() + 1000
+            target = lines() + 1000
             # A compressed file cannot be read any more, so the agent must have found it before; as on any host.
-            agent.until(lambda more=more: agent.count("SOURCE.files", "EventAcceptedCount") >= more, "it keeps up")
+            agent.until(
+                lambda target=target: agent.count("SOURCE.files", "EventAcceptedCount") >= target, "it keeps up"
+            )
             if truncates:
                 # Lines between the copy and the truncation of logrotate are lost: no reader could have them.
                 for writer in writers:
@@ -114,8 +116,8 @@ def test_under_load(rule: str, tmp_path: Path) -> None:
                 assert all(writer.paused.wait(10) for writer in writers)
                 agent.until(lambda: agent.count("SOURCE.files", "EventAcceptedCount") >= lines(), "all is read")
             command = [str(logrotate), "--force", "--state", str(tmp_path / "state"), str(script)]
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-            assert done.returncode == 0, done.stderr
+            result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+            assert result.returncode == 0, result.stderr
             for writer in writers:
                 writer.reopen.set()
                 writer.pause.clear()
@@ -145,8 +147,8 @@ def test_copytruncate_under_a_writer_that_does_not_append(tmp_path: Path) -> Non
     with RunningAgent(tmp_path / "a", configuration) as agent, (logs / "app.log").open("wb", buffering=0) as writer:
         for start in range(0, len(lines), 3000):
             writer.write(b"".join(line + b"\n" for line in lines[start : start + 3000]))
-            done = start + 3000
-            agent.until(lambda done=done: agent.count("SINK.out", "EventDrainSuccessCount") >= done, "all is read")
+            count = start + 3000
+            agent.until(lambda count=count: agent.count("SINK.out", "EventDrainSuccessCount") >= count, "all is read")
             command = [str(logrotate), "--force", "--state", str(tmp_path / "state"), str(script)]
             subprocess.run(command, env=environment, capture_output=True, timeout=60, check=True)
         assert agent.count("SOURCE.files", "NulByteCount") == (3000 + 6000) * (len(lines[0]) + 1)
@@ -172,8 +174,8 @@ def test_shipped_rules_rotate_tailed_files_and_the_agents_own_log(tmp_path: Path
             lines = number + 1
             agent.until(lambda lines=lines: agent.count("SINK.out", "EventDrainSuccessCount") >= lines, "it arrives")
             command = [str(logrotate), "--force", "--state", str(tmp_path / "state"), str(script)]
-            done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
-            assert done.returncode == 0, done.stderr
+            result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+            assert result.returncode == 0, result.stderr
             assert own.stat().st_size == 0, "copied, and cut"
         assert agent.stop() == 0
     assert own.read_text().startswith("20"), "the agent appends to what is left: no hole of NULs before its lines"

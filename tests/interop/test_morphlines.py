@@ -39,19 +39,22 @@ class Kite:
     def runs(self, file: Path, records: list[Fields]) -> Any:
         assert self.process.stdin is not None
         assert self.process.stdout is not None
-        written = [
+        encoded = [
             {
-                name: [{"bytes": base64.b64encode(one).decode()} if isinstance(one, bytes) else one for one in values]
+                name: [
+                    {"bytes": base64.b64encode(value).decode()} if isinstance(value, bytes) else value
+                    for value in values
+                ]
                 for name, values in record.items()
             }
             for record in records
         ]
-        self.process.stdin.write(json.dumps({"file": str(file), "records": written}) + "\n")
+        self.process.stdin.write(json.dumps({"file": str(file), "records": encoded}) + "\n")
         self.process.stdin.flush()
         answer = self.process.stdout.readline()
         assert answer, Path(self._log.name).read_text()[-2000:]
-        found = json.loads(answer)
-        return found.get("error") or found["results"]
+        reply = json.loads(answer)
+        return reply.get("error") or reply["results"]
 
 
 @pytest.fixture(scope="module")
@@ -81,12 +84,12 @@ def ours(file: Path, records: list[Fields]) -> Any:
             success = morphline.process(MorphlineRecord({name: list(values) for name, values in record.items()}))
         except MorphlineRuntimeError:
             success = "failed"
-        some = [{name: [written(value) for value in one[name]] for name in one} for one in arrived]
-        results.append({"success": success, "records": some})
+        outputs = [{name: [describe(value) for value in output[name]] for name in output} for output in arrived]
+        results.append({"success": success, "records": outputs})
     return results
 
 
-def written(value: Any) -> list[str]:
+def describe(value: Any) -> list[str]:
     if isinstance(value, bytes):
         return ["bytes", base64.b64encode(value).decode()]
     kinds = {str: "text", bool: "truth", float: "fraction", int: "whole", JsonNode: "json"}
@@ -311,10 +314,10 @@ def test_a_command_agrees_with_kites(kite: Kite, name: str, tmp_path: Path) -> N
     file = file_of(tmp_path, commands)
     theirs = kite.runs(file, records)
     assert not isinstance(theirs, str), theirs
-    found = ours(file, records)
-    assert not isinstance(found, str), found
-    for record, one, other in zip(records, found, theirs, strict=True):
-        assert one == other, record
+    results = ours(file, records)
+    assert not isinstance(results, str), results
+    for record, result, expected in zip(records, results, theirs, strict=True):
+        assert result == expected, record
 
 
 PIECES = st.lists(
@@ -323,13 +326,13 @@ PIECES = st.lists(
 TEXTS = PIECES.map("".join)
 RECORDS = st.lists(
     st.fixed_dictionaries(
-        {BODY: st.one_of(TEXTS.map(str.encode), st.binary(max_size=20)).map(lambda one: [one])},
+        {BODY: st.one_of(TEXTS.map(str.encode), st.binary(max_size=20)).map(lambda body: [body])},
         optional={name: st.lists(TEXTS, max_size=3) for name in ("message", "a", "f", "t")},
     ),
     min_size=1,
     max_size=20,
 )
-MADE = {
+GENERATED = {
     "readLine": "{ readLine { charset : UTF-8 } }",
     "readMultiLine": '{ readMultiLine { regex : """^[\\s,].*$""", charset : UTF-8 } }',
     "readCSV": '{ readCSV { separator : ",", columns : [a, b], quoteChar : "\\"", charset : UTF-8 } }',
@@ -348,15 +351,15 @@ MADE = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", MADE)
+@pytest.mark.parametrize("name", GENERATED)
 def test_a_command_agrees_with_kites_on_any_input(kite: Kite, name: str, tmp_path: Path) -> None:
-    file = file_of(tmp_path, MADE[name])
+    file = file_of(tmp_path, GENERATED[name])
 
     @settings(max_examples=8, deadline=None, database=None)
     @given(RECORDS)
     def check(records: list[Fields]) -> None:
-        for record, one, other in zip(records, ours(file, records), kite.runs(file, records), strict=True):
-            assert one == other, record
+        for record, result, expected in zip(records, ours(file, records), kite.runs(file, records), strict=True):
+            assert result == expected, record
 
     check()
 
@@ -377,5 +380,5 @@ def test_times_are_read_and_written_as_in_java(
         f'{{ convertTimestamp {{ field : t, inputFormats : ["yyyy-M-d H:m:s"], inputTimezone : {data.draw(zones)},'
         f" outputFormat : \"yyyy-MM-dd'T'HH:mm:ss.SSSXXX D EEE\", outputTimezone : {data.draw(zones)}, outputLocale : en_US }} }}",
     )
-    for record, one, other in zip(records, ours(file, records), kite.runs(file, records), strict=True):
-        assert one == other, record
+    for record, result, expected in zip(records, ours(file, records), kite.runs(file, records), strict=True):
+        assert result == expected, record

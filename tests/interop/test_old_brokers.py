@@ -67,8 +67,8 @@ def test_a_source_and_a_sink_work_with_them_and_a_channel_refuses_them(tmp_path:
     def created() -> bool:
         """Ask with a new client: one that asked a broker before it is the controller keeps asking it for minutes."""
         admin = AdminClient(client)  # its answers arrive as long as it exists
-        made = admin.create_topics([NewTopic("in", 2, 1), NewTopic("between", 2, 1)])
-        for future in made.values():
+        futures = admin.create_topics([NewTopic("in", 2, 1), NewTopic("between", 2, 1)])
+        for future in futures.values():
             with contextlib.suppress(KafkaException, TimeoutError):
                 future.result(5)
         return {"in", "between"} <= admin.list_topics(timeout=60).topics.keys()
@@ -122,13 +122,13 @@ a1.sinks.k1.type = null
 a1.sinks.k1.channel = c1
 a1.monitoring.port = 0
 """)
-    done = agent_command("check", "-c", str(tmp_path / "channel.conf"), "--connect")
-    assert done.returncode == 2
-    assert "channel.conf:4: a1.channels.c1: the brokers are older than Apache Kafka 2.8, the oldest" in done.stdout
+    result = agent_command("check", "-c", str(tmp_path / "channel.conf"), "--connect")
+    assert result.returncode == 2
+    assert "channel.conf:4: a1.channels.c1: the brokers are older than Apache Kafka 2.8, the oldest" in result.stdout
     with RunningAgent(tmp_path / "refused", tmp_path / "channel.conf") as agent:
         agent.until(lambda: "older than Apache Kafka 2.8" in agent.failing().get("CHANNEL.c1", ""), "the refusal")
     assert "channel" not in AdminClient(client).list_topics(timeout=60).topics
     for command in (("reset", "new", "--topic", "between", "--to", "latest", "--yes"), ("describe", "new")):
-        done = agent_command("group", *command, "--bootstrap-server", old_brokers)
-        assert done.returncode == 0, done.stderr
-        assert "between" in done.stdout
+        result = agent_command("group", *command, "--bootstrap-server", old_brokers)
+        assert result.returncode == 0, result.stderr
+        assert "between" in result.stdout

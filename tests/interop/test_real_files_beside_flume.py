@@ -20,5 +20,5 @@ DRAWN = 2
 @pytest.mark.timeout(1200)
 def test_real_flume_delivers_the_same(shared: Shared, seed: int, tmp_path: Path) -> None:
     drawn = random.Random(seed).sample(in_both(), DRAWN)
-    told = differences_of_both(drawn, tmp_path, shared, at_once=DRAWN)
-    assert not {name: each for name, each in told.items() if each}
+    differences = differences_of_both(drawn, tmp_path, shared, at_once=DRAWN)
+    assert not {name: lines for name, lines in differences.items() if lines}

@@ -173,13 +173,13 @@ def check_round_trip(
         with contextlib.suppress(ServiceError):
             until(lambda: all(not expected - bodies(output) for output in outputs), "all")
         for output in outputs:
-            found = bodies(output)
-            assert not expected - found, output.name
-            more = Counter(
-                {text: number for text, number in (found - expected).items() if not text.startswith(b"noticed")}
+            received = bodies(output)
+            assert not expected - received, output.name
+            repeated = Counter(
+                {text: number for text, number in (received - expected).items() if not text.startswith(b"noticed")}
             )
-            assert more.keys() <= set(away), output.name
-            assert more.total() <= repeats, output.name
+            assert repeated.keys() <= set(away), output.name
+            assert repeated.total() <= repeats, output.name
 
     with contextlib.ExitStack() as running:
         running_agents = [running.enter_context(agent) for agent in agents()]
@@ -197,8 +197,8 @@ def check_round_trip(
         for agent in agents():
             running.enter_context(agent).port("syslog")
         all_there(first, away)
-        again = hand_over(port, "again", 1000)
-        all_there(first, away, again)
+        later = hand_over(port, "again", 1000)
+        all_there(first, away, later)
 
 
 def test_rsyslog(tmp_path: Path, certificates: Path) -> None:
@@ -263,31 +263,31 @@ def test_loggen(tmp_path: Path, certificates: Path) -> None:
     loggen, environment = program("loggen", *SYSLOG_NG)
     environment["SYSLOGNG_PREFIX"] = str(loggen.parents[1])
     out = tmp_path / "out"
-    one, two = free_ports(2)
+    plain_port, counted_port = free_ports(2)
     count, connections = 3000, 3
     text = pipelines(
         out,
-        multi=f"type = multiport_syslogtcp; ports = {one} {two}",
+        multi=f"type = multiport_syslogtcp; ports = {plain_port} {counted_port}",
         tls=f"type = syslogtcp; port = 0; ssl = true; keystore = {certificates}/agent.pem",
         udp="type = syslogudp; port = 0",
     )
     with RunningAgent(tmp_path / "a", text) as agent:
         agent.port("multi")
         ways = {
-            "lines": ["--inet", "--stream", "127.0.0.1", str(one)],
-            "counted": ["--inet", "--stream", "--syslog-proto", "127.0.0.1", str(two)],
+            "lines": ["--inet", "--stream", "127.0.0.1", str(plain_port)],
+            "counted": ["--inet", "--stream", "--syslog-proto", "127.0.0.1", str(counted_port)],
             "tls": ["--use-ssl", "127.0.0.1", str(agent.port("tls"))],
             "tls, counted": ["--use-ssl", "--syslog-proto", "127.0.0.1", str(agent.port("tls"))],
             "udp": ["--inet", "--dgram", "127.0.0.1", str(agent.port("udp"))],
         }
         load = ["--rate=5000", f"--number={count}", f"--active-connections={connections}", "--quiet"]
         senders = [
-            subprocess.Popen([str(loggen), *load, *way], env=environment, stderr=subprocess.PIPE, text=True)
-            for way in ways.values()
+            subprocess.Popen([str(loggen), *load, *options], env=environment, stderr=subprocess.PIPE, text=True)
+            for options in ways.values()
         ]
         for name, sender in zip(ways, senders, strict=True):
-            _, said = sender.communicate(timeout=60)
-            assert sender.returncode == 0, f"{name}: {said}"
+            _, errors = sender.communicate(timeout=60)
+            assert sender.returncode == 0, f"{name}: {errors}"
         sent = count * connections
         agent.until(lambda: agent.count("SINK.multi", "EventDrainSuccessCount") >= 2 * sent, "all by plain TCP")
         agent.until(lambda: agent.count("SINK.tls", "EventDrainSuccessCount") >= 2 * sent, "all by TLS")
@@ -302,10 +302,10 @@ def test_loggen(tmp_path: Path, certificates: Path) -> None:
         # Its timestamps have no zone and are in that of this machine.
         assert [agent.count(f"SOURCE.{name}", "EventReadFail") for name in ("multi", "tls", "udp")] == [0, 0, 0]
         assert agent.stop() == 0
-    each = {(thread, number) for thread in range(connections) for number in range(count)}
-    assert ids(out / "multi") == ids(out / "tls") == Counter(dict.fromkeys(each, 2))
+    identities = {(thread, number) for thread in range(connections) for number in range(count)}
+    assert ids(out / "multi") == ids(out / "tls") == Counter(dict.fromkeys(identities, 2))
     received = ids(out / "udp")
-    assert received.keys() <= each
+    assert received.keys() <= identities
     assert max(received.values()) == 1
     assert received.total() == sent - dropped
 
@@ -316,8 +316,15 @@ def test_loggen_sends_lines_that_begin_with_a_number(tmp_path: Path) -> None:
     lines = [b"22 Nov 2026 10:00:00 line %d" % number for number in range(100)]
     (tmp_path / "lines").write_bytes(b"".join(line + b"\n" for line in lines))
     with RunningAgent(tmp_path / "a", pipelines(tmp_path / "out", plain="type = syslogtcp; port = 0")) as agent:
-        way = ["--inet", "--stream", "--dont-parse", f"--read-file={tmp_path / 'lines'}", "--rate=5000", "--quiet"]
-        command = [str(loggen), *way, "127.0.0.1", str(agent.port("plain"))]
+        options = [
+            "--inet",
+            "--stream",
+            "--dont-parse",
+            f"--read-file={tmp_path / 'lines'}",
+            "--rate=5000",
+            "--quiet",
+        ]
+        command = [str(loggen), *options, "127.0.0.1", str(agent.port("plain"))]
         subprocess.run(command, env=environment, check=True, timeout=60, stderr=subprocess.PIPE)
         agent.until(lambda: agent.count("SINK.plain", "EventDrainSuccessCount") == len(lines), "all lines")
         assert agent.stop() == 0
@@ -327,5 +334,5 @@ def test_loggen_sends_lines_that_begin_with_a_number(tmp_path: Path) -> None:
 
 def ids(directory: Path) -> Counter[tuple[int, int]]:
     """Return the messages of loggen as the thread that sent each, and its number there."""
-    found = (re.search(rb"seq: (\d+), thread: (\d+),", body) for body in bodies(directory).elements())
-    return Counter((int(match[2]), int(match[1])) for match in found if match)
+    matches = (re.search(rb"seq: (\d+), thread: (\d+),", body) for body in bodies(directory).elements())
+    return Counter((int(match[2]), int(match[1])) for match in matches if match)

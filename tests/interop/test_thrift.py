@@ -64,19 +64,19 @@ def test_a_round_trip_through_flume(tmp_path: Path) -> None:
     ports = free_ports(3)
     file = tmp_path / "flume.conf"
     with Running() as compact, Running(**binary) as plain, Running(**server) as secret:
-        everywhere = (compact, plain, secret)
+        collectors = (compact, plain, secret)
         ways: list[tuple[dict[str, str], dict[str, str]]] = [({}, {}), (binary, binary), (server, client)]
         file.write_text(
             "".join(
-                hop(str(n), port, there, running.source.port, back, "thrift")
-                for n, (port, running, (there, back)) in enumerate(zip(ports, everywhere, ways, strict=True))
+                hop(str(n), port, listener, running.source.port, sender, "thrift")
+                for n, (port, running, (listener, sender)) in enumerate(zip(ports, collectors, ways, strict=True))
             )
             + "a1.sources = r0 r1 r2\na1.channels = c0 c1 c2\na1.sinks = k0 k1 k2\n"
         )
         with flume(tmp_path, file):
-            for port, (_, back) in zip(ports, ways, strict=True):
-                sent(port, ThriftSink, **back).close()
-            for running in everywhere:
+            for port, (_, sender) in zip(ports, ways, strict=True):
+                sent(port, ThriftSink, **sender).close()
+            for running in collectors:
                 until(lambda running=running: len(running.events) >= len(EVENTS), "all events back from Flume")
-        for running in everywhere:
+        for running in collectors:
             assert Counter(map(key, running.events)) == Counter(map(key, EVENTS))

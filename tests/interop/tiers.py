@@ -160,17 +160,17 @@ class Tiers:
         store = HDFS.format(rpc=self.hdfs.rpc, root=self.root, webhdfs=self.hdfs.webhdfs)
         if self.kafka:
             servers, topic = self.kafka.bootstrap_servers, unique("tiers")
-            held = "a1.channels = c1\n" + kafka_channel(servers, topic)
-            held = held.replace("type = kafka", "type = org.apache.flume.channel.kafka.KafkaChannel")
-            held += "a1.channels.c1.kafka.consumer.auto.offset.reset = earliest\n"
+            channel = "a1.channels = c1\n" + kafka_channel(servers, topic)
+            channel = channel.replace("type = kafka", "type = org.apache.flume.channel.kafka.KafkaChannel")
+            channel += "a1.channels.c1.kafka.consumer.auto.offset.reset = earliest\n"
             admin = AdminClient({"bootstrap.servers": servers})
             admin.create_topics([NewTopic(topic, 3, 3)])[topic].result(30)  # Flume creates none
         else:
-            held = CHANNEL
+            channel = CHANNEL
         self._add("tails", tail, 0)
         self._add("relays", relay, first)
         self._add("relays", relay, second)
-        self._add("collector", AVRO_SOURCE + held + store, end)
+        self._add("collector", AVRO_SOURCE + channel + store, end)
         self.writer = Writer(self.logs, self.rate)
         self._closed: dict[str, list[int]] = {}
 
@@ -241,19 +241,19 @@ class Tiers:
         self.writer.end.set()
         self.writer.join()
         wanted = set(range(self.writer.written))
-        found: Counter[int] = Counter()
+        copies: Counter[int] = Counter()
 
         def all_there() -> bool:
-            nonlocal found
-            found = self.delivered()
-            return wanted <= found.keys()
+            nonlocal copies
+            copies = self.delivered()
+            return wanted <= copies.keys()
 
         with contextlib.suppress(AssertionError):  # the list of missing lines says more
             self._until(all_there, "every line on HDFS")
-        missing = sorted(wanted - found.keys())
+        missing = sorted(wanted - copies.keys())
         assert not missing, f"{len(missing)} of {len(wanted)} lines are lost, such as {missing[:5]}"
-        assert not found.keys() - wanted
-        return found
+        assert not copies.keys() - wanted
+        return copies
 
 
 def campaign(tiers: Tiers, killed: Collection[str] = TIERS) -> str:
@@ -273,14 +273,14 @@ def campaign(tiers: Tiers, killed: Collection[str] = TIERS) -> str:
             tiers.flows(tiers.writer.written)
             now = repeats(tiers.delivered())
             repeated[tier], before = now - before, now
-        found = tiers.finish()
+        copies = tiers.finish()
     return (
-        f"three tiers, Flume's: {', '.join(tiers.real)}, {'Kafka' if tiers.kafka else 'file'} channel: {len(found)} "
-        f"lines, none lost, {repeats(found)} repeated, by the end of: "
+        f"three tiers, Flume's: {', '.join(tiers.real)}, {'Kafka' if tiers.kafka else 'file'} channel: {len(copies)} "
+        f"lines, none lost, {repeats(copies)} repeated, by the end of: "
         f"{', '.join(f'{tier} {count}' for tier, count in repeated.items())}; {time.monotonic() - begin:.0f} s"
     )
 
 
-def repeats(found: Counter[int]) -> int:
+def repeats(copies: Counter[int]) -> int:
     """Return the number of lines beyond the first copy of each."""
-    return found.total() - len(found)
+    return copies.total() - len(copies)

@@ -85,10 +85,10 @@ def test_downloads_once_and_then_needs_no_network(mirror: Mirror, capsys: pytest
     names = sorted(path.name for path in folder.iterdir())
     assert names == ["part0-1.0.jar", "part1-1.0.jar", "part2-1.0.jar", "part3-1.0.jar", "part4-1.0-tests.jar"]
     assert (folder / "part3-1.0.jar").read_bytes() == b"\3" * 200_003
-    told = capsys.readouterr()
-    assert not told.out
-    assert told.err.startswith("Downloading 5 jars, 1.0 MB")
-    assert "1.0 of 1.0 MB" in told.err
+    output = capsys.readouterr()
+    assert not output.out
+    assert output.err.startswith("Downloading 5 jars, 1.0 MB")
+    assert "1.0 of 1.0 MB" in output.err
 
     mirror.shutdown()
     assert jars.ensure("tiny") == folder
@@ -157,9 +157,9 @@ def test_two_processes_at_once_download_each_jar_once(mirror: Mirror) -> None:
     program = "import sys, pathlib; from flafka.agent.jvm import jars; jars.LOCKS = pathlib.Path(sys.argv[1])"
     command = [sys.executable, "-c", f"{program}; print(jars.ensure('tiny'))", str(jars.LOCKS)]
     root = Path(__file__).parents[2]
-    both = [subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) for _ in range(2)]
-    folders = {process.communicate(timeout=60)[0] for process in both}
-    assert [process.returncode for process in both] == [0, 0]
+    processes = [subprocess.Popen(command, cwd=root, stdout=subprocess.PIPE, text=True) for _ in range(2)]
+    folders = {process.communicate(timeout=60)[0] for process in processes}
+    assert [process.returncode for process in processes] == [0, 0]
     assert len(folders) == 1
     assert set(mirror.requests.values()) == {1}
 
@@ -194,7 +194,7 @@ def test_a_bundle_serves_a_machine_without_network(
     mirror.shutdown()
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "another cache"))
     monkeypatch.setenv("FLAFKA_MAVEN_REPO", str(bundle))
-    first, *others = jars.read_lock("tiny")
+    first, *remaining = jars.read_lock("tiny")
     (bundle / first.path).rename(bundle / "hidden")
     with pytest.raises(ServiceError, match=f"cannot get the jars from {bundle}: {first.name}: No such file"):
         jars.ensure("tiny")
@@ -203,4 +203,4 @@ def test_a_bundle_serves_a_machine_without_network(
         jars.ensure("tiny")
     (bundle / "hidden").rename(bundle / first.path)
     folder = jars.ensure("tiny")
-    assert {path.name for path in folder.iterdir()} == {jar.name for jar in (first, *others)}
+    assert {path.name for path in folder.iterdir()} == {jar.name for jar in (first, *remaining)}

@@ -15,13 +15,13 @@ def certificate(
 
     Certificates of another host or client have another name in `whose`.
     """
-    for name, content in _made(names, whose, days, password).items():
+    for name, content in _create(names, whose, days, password).items():
         (directory / name).write_bytes(content)
     return directory
 
 
 @cache
-def _made(names: str, whose: str, days: int, password: str) -> dict[str, bytes]:
+def _create(names: str, whose: str, days: int, password: str) -> dict[str, bytes]:
     """Return the certificate, created once a run."""
     with tempfile.TemporaryDirectory(prefix=f"{whose}-") as temporary:
         directory = Path(temporary)

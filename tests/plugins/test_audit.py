@@ -33,8 +33,8 @@ def total(events: list[Event]) -> dict[int, Sum]:
 
 
 def checksum(*events: Event) -> int:
-    ((_, found),) = total(list(events)).items()
-    return found.checksum
+    ((_, minute_sum),) = total(list(events)).items()
+    return minute_sum.checksum
 
 
 @settings(deadline=None)
@@ -50,8 +50,8 @@ def test_neither_order_nor_batches_matter(events: list[Event], chance: random.Ra
 
 @settings(deadline=None)
 @given(EVENTS, EVENTS)
-def test_different_events_have_different_sums(one: Event, other: Event) -> None:
-    assert (total([one]) == total([other])) == (one == other)
+def test_different_events_have_different_sums(event: Event, other: Event) -> None:
+    assert (total([event]) == total([other])) == (event == other)
 
 
 def test_a_part_that_moves_to_another_event_is_detected() -> None:
@@ -129,9 +129,9 @@ def test_a_report_is_withdrawn_only_by_its_own_reader() -> None:
     ledger = Ledger()
 
     def reported(start: int, end: int, by: str, time: int) -> Report:
-        one = Report("t", "g", sums(*range(start, end)), "id/0/0", start, end, by)
-        ledger.add(one, time)
-        return one
+        report = Report("t", "g", sums(*range(start, end)), "id/0/0", start, end, by)
+        ledger.add(report, time)
+        return report
 
     def withdraw(report: Report, time: int) -> None:
         ledger.add(Report("t", "g", {}, report.chain, report.start, report.end, report.by, withdrawn=True), time)
@@ -156,12 +156,12 @@ def test_differences_are_reported_once_when_a_minute_is_quiet() -> None:
     ledger.add(Report("t", "g", sums(1) | sums(3, minute=2 * MINUTE), "p", 0, 2), 110)
     ledger.add(Report("t", "", {}), 500)
     assert ledger.new_discrepancies(109) == []
-    (told,) = ledger.new_discrepancies(110)
-    assert (told.minute, told.stage, told.text) == (MINUTE, "g", "1 missing")
+    (discrepancy,) = ledger.new_discrepancies(110)
+    assert (discrepancy.minute, discrepancy.stage, discrepancy.text) == (MINUTE, "g", "1 missing")
     assert ledger.new_discrepancies(500) == []
     ledger.add(Report("t", "g", sums(2), "p", 2, 3), 600)
     assert ledger.new_discrepancies(599) == []
-    assert [(told.minute, told.text) for told in ledger.new_discrepancies(600)] == [(MINUTE, "")]
+    assert [(discrepancy.minute, discrepancy.text) for discrepancy in ledger.new_discrepancies(600)] == [(MINUTE, "")]
 
 
 def test_a_minute_is_forgotten_after_a_day() -> None:
@@ -190,9 +190,9 @@ def test_reports_are_read_back() -> None:
     assert decode_report(msgspec.json.encode(report)) == report
     assert [decode_report(body) for body in (b"", b"\xff", b"{}", b'{"topic": "t"}')] == [None] * 4
     # Of no date that can be shown.
-    assert [decode_report(msgspec.json.encode(Report("t", "put", {at: Sum()}))) for at in (-60_000, 10**15)] == [
-        None
-    ] * 2
+    assert [
+        decode_report(msgspec.json.encode(Report("t", "put", {minute: Sum()}))) for minute in (-60_000, 10**15)
+    ] == [None] * 2
     ledger = Ledger()
     ledger.add(report, 5)
     assert msgspec.json.decode(msgspec.json.encode(ledger), type=Ledger) == ledger

@@ -39,13 +39,13 @@ def _batches(draw: st.DrawFn) -> tuple[list[Event], Batch]:
     if draw(st.booleans()):
         origin = Origin("t", 3, offsets, np.arange(len(events), dtype=np.int32), offsets * 10)
     batch = Batch.of(events, origin)
-    how = draw(st.sampled_from(["fresh", "sliced", "joined", "read", "reordered"]))
+    form = draw(st.sampled_from(["fresh", "sliced", "joined", "read", "reordered"]))
     start = draw(st.integers(0, len(events)))
-    if how == "sliced":
+    if form == "sliced":
         return events[start:], batch.slice(start)
-    if how == "joined":
+    if form == "joined":
         return events, Batch.concat([batch.slice(0, start), batch.slice(start)])
-    if how == "read":
+    if form == "read":
         return events, Batch(Batch.from_ipc(batch.to_ipc()).records, origin)
     return events, batch
 
@@ -86,14 +86,14 @@ def test_a_stream_gives_the_batch_back(drawn: tuple[list[Event], Batch], compres
 def test_dropping_keeps_contents_and_ids_of_the_rest(drawn: tuple[list[Event], Batch], data: st.DataObject) -> None:
     events, batch = drawn
     mask = data.draw(st.lists(st.sampled_from([True, False, None]), min_size=len(events), max_size=len(events)))
-    rows = [row for row, kept in enumerate(mask) if kept]
+    rows = [row for row, is_kept in enumerate(mask) if is_kept]
     before = ids(batch)
     by_mask = batch.where(pa.array(mask, pa.bool_()))
     numbers = iter(range(len(events)))
     by_function = batch.map(lambda event: event if next(numbers) in rows else None)
-    for kept in (by_mask, by_function):
-        assert list(kept) == [events[row] for row in rows]
-        assert ids(kept) == (None if before is None else [before[row] for row in rows])
+    for result in (by_mask, by_function):
+        assert list(result) == [events[row] for row in rows]
+        assert ids(result) == (None if before is None else [before[row] for row in rows])
 
 
 @given(BATCHES, st.data())
@@ -194,8 +194,8 @@ def test_ids_need_a_channel_and_joins_one_partition() -> None:
     batch = Batch.of([Event(b"a", {})])
     with pytest.raises(ValueError, match="only once a channel holds them"):
         batch.id(0)
-    here, there = (Batch(batch.records, Origin.of_record("t", partition, 0, 0, 1)) for partition in (0, 1))
-    for batches in ([here, there], [here, batch], [batch, here]):
+    first, second = (Batch(batch.records, Origin.of_record("t", partition, 0, 0, 1)) for partition in (0, 1))
+    for batches in ([first, second], [first, batch], [batch, first]):
         with pytest.raises(ValueError, match="only batches of one partition"):
             Batch.concat(batches)
     assert Batch.concat([]).header_names == []
@@ -227,7 +227,7 @@ MAP = pa.map_(pa.string(), pa.string())
 
 
 @pytest.mark.parametrize(
-    ("data", "why"),
+    ("data", "reason"),
     [
         (b"", "not an Arrow IPC stream"),
         (b"\x00" * 100, "not an Arrow IPC stream|one record batch expected, found 0"),
@@ -245,8 +245,8 @@ MAP = pa.map_(pa.string(), pa.string())
         (stream([pa.array([[("h", "x")]], MAP)], ["headers"]), "not a batch of events"),
     ],
 )
-def test_a_stream_that_is_no_batch_is_a_value_error(data: bytes, why: str) -> None:
-    with pytest.raises(ValueError, match=why):
+def test_a_stream_that_is_no_batch_is_a_value_error(data: bytes, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
         Batch.from_ipc(data)
 
 
@@ -261,19 +261,19 @@ def test_a_stream_with_flipped_bytes_is_a_value_error_or_a_batch(compression: st
     seed = random.randrange(2**32)
     print("seed", seed)
     chance = random.Random(seed)
-    many = [Event(chance.randbytes(9), {f"h{i}": str(i) for i in range(chance.randrange(90))}) for _ in range(9)]
-    streams = [bytes(Batch.of(events).to_ipc(compression)) for events in ([], many[:1], many)]
+    drawn = [Event(chance.randbytes(9), {f"h{i}": str(i) for i in range(chance.randrange(90))}) for _ in range(9)]
+    streams = [bytes(Batch.of(events).to_ipc(compression)) for events in ([], drawn[:1], drawn)]
     for _ in range(examples(500)):
         data = bytearray(chance.choice(streams))
         for _ in range(chance.choice((1, 1, 2, 8))):
-            place = chance.randrange(len(data) - 4)
-            data[place : place + 4] = chance.choice(
+            start = chance.randrange(len(data) - 4)
+            data[start : start + 4] = chance.choice(
                 (
                     b"\xff\xff\xff\xff",
                     b"\0\0\0\0",
                     b"\0\0\0\x80",
                     chance.randbytes(4),
-                    bytes(data[place : place + 3]) + b"\1",
+                    bytes(data[start : start + 3]) + b"\1",
                 )
             )
         try:
@@ -296,7 +296,7 @@ def test_a_piece_of_a_split_batch_carries_its_own_header_values_only():
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("given", "message"),
     [
         (b"x", "Batch.of takes events, such as Event(b'…', {'host': 'web1'}), not the bytes b'x'"),
         ({"body": "x"}, "not the dict {'body': 'x'}"),
@@ -306,6 +306,6 @@ def test_a_piece_of_a_split_batch_carries_its_own_header_values_only():
         (Event(b"", ["a"]), "the headers of an event must be texts by name, not the list ['a']"),  # type: ignore[arg-type]  # as by mistake
     ],
 )
-def test_an_invalid_event_is_named(given: Any, said: str) -> None:
-    with pytest.raises(TypeError, match=re.escape(said)):
+def test_an_invalid_event_is_named(given: Any, message: str) -> None:
+    with pytest.raises(TypeError, match=re.escape(message)):
         Batch.of([Event(b"fine"), given])

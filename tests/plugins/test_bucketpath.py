@@ -56,14 +56,14 @@ def test_a_batch_resolves_as_its_events_do(
     skip = min(skip, len(events) - 1)
     paths, codes = path.resolve_batch(Batch.of(events).slice(skip))
 
-    def alone(event: Event) -> str | None:
+    def resolve_alone(event: Event) -> str | None:
         try:
             return path.resolve(event.headers)
         except ValueError:
             return None
 
     together = [None if isinstance(paths[code], ValueError) else paths[code] for code in codes]
-    assert together == [alone(event) for event in events[skip:]]
+    assert together == [resolve_alone(event) for event in events[skip:]]
 
 
 @pytest.mark.parametrize("time_zone", ["Europe/Paris", "America/New_York", "Australia/Lord_Howe"])
@@ -114,7 +114,7 @@ def test_the_host_names_itself(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("headers", "says"),
+    ("headers", "message"),
     [
         ({}, "no header 'timestamp'"),
         ({"timestamp": "soon"}, "'soon', not a number of milliseconds"),
@@ -123,15 +123,15 @@ def test_the_host_names_itself(name: str) -> None:
         ({"timestamp": "1700000000000", "host": "x" * 256}, "more than 255 bytes"),
     ],
 )
-def test_an_event_without_a_path_has_the_reason(headers: dict[str, str], says: str) -> None:
+def test_an_event_without_a_path_has_the_reason(headers: dict[str, str], message: str) -> None:
     path = BucketPath("/%Y/%{host}", as_path=True)
-    with pytest.raises(ValueError, match=says):
+    with pytest.raises(ValueError, match=message):
         path.resolve(headers)
-    assert says in str(path.resolve_batch(Batch.of([Event(b"", headers)])).paths[0])
+    assert message in str(path.resolve_batch(Batch.of([Event(b"", headers)])).paths[0])
 
 
 @pytest.mark.parametrize(
-    ("pattern", "says"),
+    ("pattern", "message"),
     [
         ("/h/%{host/%Y", r"'%\{host/%Y' has no closing brace: a header is written %\{name\}"),
         ("/h/%{a b}/x", r"%\{a b\} is no escape: names there have letters, digits, '\.', '_' and '-'"),
@@ -146,8 +146,8 @@ def test_an_event_without_a_path_has_the_reason(headers: dict[str, str], says: s
         ("/h/%[]", r"%\[\] is none of"),
     ],
 )
-def test_an_incomplete_escape_is_refused(pattern: str, says: str) -> None:
-    with pytest.raises(ValueError, match=says):
+def test_an_incomplete_escape_is_refused(pattern: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
         BucketPath(pattern)
 
 

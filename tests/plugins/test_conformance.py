@@ -85,16 +85,16 @@ def test_an_honest_interceptor_passes() -> None:
 
 
 @pytest.mark.parametrize(
-    ("cls", "says"),
+    ("cls", "message"),
     [
         (WithQuiet, "option level has no description"),
         (WithLenient, "WithLenient does not report an unknown option"),
     ],
 )
-def test_options_are_checked(cls: type[Interceptor[Any]], says: str) -> None:
+def test_options_are_checked(cls: type[Interceptor[Any]], message: str) -> None:
     with pytest.raises(AssertionError) as e:
         conformance.check_interceptor(cls, {})
-    assert says in str(e.value)
+    assert message in str(e.value)
 
 
 def test_wrong_properties_are_the_authors_mistake() -> None:
@@ -103,7 +103,7 @@ def test_wrong_properties_are_the_authors_mistake() -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "says"),
+    ("work", "message"),
     [
         (lambda: socket.create_server(("127.0.0.1", 0)), "__init__ does I/O: socket.bind"),
         (lambda: socket.gethostbyname("localhost"), "__init__ does I/O: socket.gethostbyname"),
@@ -113,11 +113,11 @@ def test_wrong_properties_are_the_authors_mistake() -> None:
         (os.pipe, "__init__ opens "),
     ],
 )
-def test_work_in_the_constructor_is_detected(what: Any, says: str) -> None:
-    Impatient.what = staticmethod(what)
+def test_work_in_the_constructor_is_detected(work: Any, message: str) -> None:
+    Impatient.what = staticmethod(work)
     with pytest.raises(AssertionError) as e:
         conformance.check_interceptor(Impatient, {})
-    assert says in str(e.value)
+    assert message in str(e.value)
 
 
 # --- interceptors
@@ -228,7 +228,7 @@ class NotPure(Identity):
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
-    ("cls", "says"),
+    ("cls", "message"),
     [
         (Numbering, "Numbering treats an event otherwise when it is alone in a batch"),
         (FirstOnly, "FirstOnly treats an event otherwise when it is alone in a batch"),
@@ -242,10 +242,10 @@ class NotPure(Identity):
         (PureWithNothing, "PureWithNothing.pure_with is no option of it"),
     ],
 )
-def test_a_broken_interceptor_is_detected(cls: type[Interceptor[Any]], says: str) -> None:
+def test_a_broken_interceptor_is_detected(cls: type[Interceptor[Any]], message: str) -> None:
     with pytest.raises(AssertionError) as e:
         conformance.check_interceptor(cls, {})
-    assert says in str(e.value)
+    assert message in str(e.value)
 
 
 def test_an_interceptor_must_accept_bytes_that_are_not_utf8() -> None:
@@ -272,8 +272,8 @@ class Leaky(MemoryChannel):
 class Renumbering(MemoryChannel):
     """Loses nothing; numbers records anew."""
 
-    def reader(self, owner: Any, **which: Any) -> Any:
-        reader: Any = super().reader(owner, **which)
+    def reader(self, owner: Any, **options: Any) -> Any:
+        reader: Any = super().reader(owner, **options)
         commit = reader.commit
 
         def forget(delivered: Collection[Assignment]) -> None:
@@ -287,8 +287,8 @@ class Renumbering(MemoryChannel):
 class Careless(MemoryChannel):
     """Loses taken events, and promises that nothing is lost."""
 
-    def reader(self, owner: Any, **which: Any) -> Any:
-        reader: Any = super().reader(owner, **which)
+    def reader(self, owner: Any, **options: Any) -> Any:
+        reader: Any = super().reader(owner, **options)
         reader.close = lambda: None
         return reader
 
@@ -301,7 +301,7 @@ class Boasting(MemoryChannel):
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
-    ("cls", "says"),
+    ("cls", "message"),
     [
         (Leaky, "103 events are in the channel, 51 came out"),
         (Renumbering, "Renumbering gives an id twice"),
@@ -309,10 +309,10 @@ class Boasting(MemoryChannel):
         (Boasting, "10 events are in the channel, 0 came out"),
     ],
 )
-def test_a_broken_channel_is_detected(cls: type[Channel[Any]], says: str) -> None:
+def test_a_broken_channel_is_detected(cls: type[Channel[Any]], message: str) -> None:
     with pytest.raises(AssertionError) as e:
         conformance.check_channel(cls, {})
-    assert says in str(e.value)
+    assert message in str(e.value)
 
 
 class Deaf(AssignmentListener):

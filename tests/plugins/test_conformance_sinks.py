@@ -83,8 +83,8 @@ class Once(CommittingSink[DirectoryConfig]):
         return committed if newest is None else committed.with_offset(_end(newest))
 
     def _newest(self) -> Path | None:
-        found = [file for file in self.directory.iterdir() if file.name[0] != "."]
-        return max(found, key=_end, default=None)
+        files = [file for file in self.directory.iterdir() if file.name[0] != "."]
+        return max(files, key=_end, default=None)
 
     def due_partitions(self) -> set[int]:
         return set()
@@ -197,7 +197,7 @@ class Careless2(Once):
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
-    ("cls", "says"),
+    ("cls", "message"),
     [
         (Buffering, "Buffering lost"),
         (Garbling, r"Garbling lost 1 events, such as b'caf\xe9 \xff\xfe \xc3'"),
@@ -207,13 +207,13 @@ class Careless2(Once):
         (Careless2, "Careless2.stage gives a receipt of something else"),
     ],
 )
-def test_a_broken_sink_is_detected(cls: type[Sink[Any]], says: str, tmp_path: Path) -> None:
+def test_a_broken_sink_is_detected(cls: type[Sink[Any]], message: str, tmp_path: Path) -> None:
     with pytest.raises(AssertionError) as e:
         check_files(cls, tmp_path)
-    assert says in str(e.value)
+    assert message in str(e.value)
 
 
 def test_a_sink_that_promises_no_duplicates_is_checked_for_them(tmp_path: Path) -> None:
-    told = r"ByItsOwnCount delivered twice, though duplicate_risk\(\) is empty: \d+ events, such as b'"
-    with pytest.raises(AssertionError, match=told):
+    message = r"ByItsOwnCount delivered twice, though duplicate_risk\(\) is empty: \d+ events, such as b'"
+    with pytest.raises(AssertionError, match=message):
         check_files(ByItsOwnCount, tmp_path)

@@ -190,7 +190,7 @@ class NoName(Lines):
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize(
-    ("cls", "says"),
+    ("cls", "message"),
     [
         (Deaf, "Deaf goes on for 0.5 s after stopping is set"),
         (Decoding, r"Decoding lost 1 events, such as b'caf\xe9 \xff\xfe \xc3'"),
@@ -205,10 +205,10 @@ class NoName(Lines):
         (NoName, "NoName.type_name is ''"),
     ],
 )
-def test_a_broken_source_is_detected(cls: type[Source[Any]], says: str, tmp_path: Path) -> None:
+def test_a_broken_source_is_detected(cls: type[Source[Any]], message: str, tmp_path: Path) -> None:
     with pytest.raises(AssertionError) as e:
         check_lines(cls, tmp_path)
-    assert says in str(e.value)
+    assert message in str(e.value)
 
 
 def test_events_that_the_sender_repeats_need_not_be_redelivered(tmp_path: Path) -> None:

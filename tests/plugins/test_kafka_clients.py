@@ -37,7 +37,7 @@ def test_an_unknown_client_property_is_reported_and_omitted(kind):
     properties = {f"kafka.{kind}.timeout.ms": "100", f"kafka.{kind}.linger.ms": "7"}
     parsed, problems = KafkaChannelConfig.parse({**BROKERS, **properties})
     assert parsed is not None, problems
-    cautions = {one.option: one.message for one in parsed.warnings()}
+    cautions = {problem.option: problem.message for problem in parsed.warnings()}
     assert cautions == {f"kafka.{kind}.timeout.ms": "has no effect: Kafka's clients have no such property"}
     assert client_properties(getattr(parsed, kind)) == {"linger.ms": "7"}
     parsed, problems = KafkaChannelConfig.parse({**BROKERS, f"kafka.{kind}.linger.ms": "x"})
@@ -46,7 +46,7 @@ def test_an_unknown_client_property_is_reported_and_omitted(kind):
 
 
 @pytest.mark.parametrize(
-    ("properties", "option", "says"),
+    ("properties", "option", "message"),
     [
         ({"security.protocol": "SASL_PLAINTEXT"}, "security.protocol", "--no-binary confluent-kafka"),
         ({"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"}, "sasl.mechanism", "libsasl2-dev"),
@@ -72,27 +72,27 @@ def test_an_unknown_client_property_is_reported_and_omitted(kind):
         ({"security.protocol": "TLS"}, "security.protocol", "none of PLAINTEXT, SSL, SASL_PLAINTEXT, SASL_SSL"),
     ],
 )
-def test_a_value_that_the_client_refuses_is_reported_with_its_property(properties, option, says):
+def test_a_value_that_the_client_refuses_is_reported_with_its_property(properties, option, message):
     _, problems = KafkaChannelConfig.parse({**BROKERS, **{f"kafka.consumer.{n}": v for n, v in properties.items()}})
     assert [problem.option for problem in problems] == [f"kafka.consumer.{option}"]
-    assert says in problems[0].message
+    assert message in problems[0].message
 
 
 @pytest.mark.parametrize(
-    ("properties", "says"),
+    ("properties", "message"),
     [
         ({"queuing.strategy": "lifo"}, "must be set to `fifo`"),
         ({"linger.ms": "400000", "delivery.timeout.ms": "200000"}, "must be greater than `linger.ms`"),
     ],
 )
 @pytest.mark.parametrize("config", [KafkaChannelConfig, KafkaSinkConfig])
-def test_a_property_that_a_component_cannot_work_with_is_an_error(config, properties, says):
+def test_a_property_that_a_component_cannot_work_with_is_an_error(config, properties, message):
     """Each is valid by itself, and refused beside the properties that the component always sets."""
-    given = {**BROKERS, "kafka.topic": "t", **{f"kafka.producer.{name}": text for name, text in properties.items()}}
-    parsed, problems = config.parse(given)
+    options = {**BROKERS, "kafka.topic": "t", **{f"kafka.producer.{name}": text for name, text in properties.items()}}
+    parsed, problems = config.parse(options)
     assert parsed is None
     assert [problem.option for problem in problems] == [f"kafka.producer.{next(iter(properties))}"]
-    assert says in problems[0].message
+    assert message in problems[0].message
 
 
 @pytest.mark.parametrize(
@@ -107,8 +107,8 @@ def test_a_property_that_a_component_cannot_work_with_is_an_error(config, proper
     ],
 )
 def test_properties_that_run_in_flume_run(brokers, properties):
-    given = {**BROKERS, "kafka.topic": "t", **{f"kafka.producer.{name}": text for name, text in properties.items()}}
-    config, problems = KafkaSinkConfig.parse(given | {"kafka.bootstrap.servers": brokers})
+    options = {**BROKERS, "kafka.topic": "t", **{f"kafka.producer.{name}": text for name, text in properties.items()}}
+    config, problems = KafkaSinkConfig.parse(options | {"kafka.bootstrap.servers": brokers})
     assert config is not None, problems
     TransactionalProducer(KafkaSink(config)._properties(), assignment("", "t", "", "g", 0, 0)).close()
     changed = properties.keys() & {"retries", "message.send.max.retries", "max.in.flight.requests.per.connection"}
@@ -130,7 +130,7 @@ def test_a_name_that_no_topic_can_have_is_an_error(config, option, name):
 
 
 def test_all_values_that_the_client_refuses_are_reported_at_once():
-    given = {
+    properties = {
         "compression.type": "zst",
         "client.id": "right",
         "linger.ms": "-5",
@@ -138,7 +138,7 @@ def test_all_values_that_the_client_refuses_are_reported_at_once():
         "security.protocol": "SASL_SSL",  # requires a user, which is reported once these are right
         "sasl.mechanism": "PLAIN",
     }
-    _, problems = KafkaChannelConfig.parse({**BROKERS, **{f"kafka.consumer.{n}": v for n, v in given.items()}})
+    _, problems = KafkaChannelConfig.parse({**BROKERS, **{f"kafka.consumer.{n}": v for n, v in properties.items()}})
     assert {problem.option.removeprefix("kafka.consumer."): problem.message for problem in problems} == {
         "compression.type": "'zst' is none of gzip, snappy, lz4, zstd, none, did you mean 'zstd'?",
         "linger.ms": 'Configuration property "queue.buffering.max.ms" value -5 is outside allowed range 0..900000',
@@ -149,17 +149,17 @@ def test_all_values_that_the_client_refuses_are_reported_at_once():
 def test_a_callback_is_no_property_of_a_file():
     parsed, problems = KafkaChannelConfig.parse({**BROKERS, "kafka.consumer.stats_cb": "x"})
     assert parsed is not None, problems
-    assert [one.option for one in parsed.warnings()] == ["kafka.consumer.stats_cb"]
+    assert [problem.option for problem in parsed.warnings()] == ["kafka.consumer.stats_cb"]
 
 
 def test_javas_certificates_in_the_configuration_itself():
-    given = {
+    properties = {
         "ssl.truststore.type": "PEM",
         "ssl.truststore.certificates": "those of authorities",
         "ssl.keystore.key": "a key",
         "ssl.keystore.certificate.chain": "its certificates",
     }
-    assert client_properties(given) == {
+    assert client_properties(properties) == {
         "ssl.ca.pem": "those of authorities",
         "ssl.key.pem": "a key",
         "ssl.certificate.pem": "its certificates",
@@ -169,7 +169,7 @@ def test_javas_certificates_in_the_configuration_itself():
 @pytest.mark.parametrize(("mechanism", "module"), [("PLAIN", "plain.Plain"), ("SCRAM-SHA-512", "scram.Scram")])
 def test_librdkafkas_names_for_javas_client(tmp_path, mechanism, module):
     (tmp_path / "ca.pem").write_text("those of authorities")
-    given = {
+    properties = {
         "security.protocol": "SASL_SSL",
         "sasl.mechanisms": mechanism,
         "sasl.username": "amy",
@@ -179,7 +179,7 @@ def test_librdkafkas_names_for_javas_client(tmp_path, mechanism, module):
         "ssl.certificate.pem": "its certificates",
         "ssl.endpoint.identification.algorithm": "none",
     }
-    java = java_properties(given)
+    java = java_properties(properties)
     assert java == {
         "security.protocol": "SASL_SSL",
         "sasl.mechanism": mechanism,
@@ -192,7 +192,7 @@ def test_librdkafkas_names_for_javas_client(tmp_path, mechanism, module):
         "ssl.keystore.certificate.chain": "its certificates",
         "ssl.endpoint.identification.algorithm": "",
     }
-    assert client_properties(java)["sasl.password"] == given["sasl.password"]
+    assert client_properties(java)["sasl.password"] == properties["sasl.password"]
     with pytest.raises(Retry, match="cannot read /nowhere: No such file"):
         java_properties({"ssl.ca.location": "/nowhere"})
 
@@ -212,11 +212,11 @@ def test_only_an_unnamed_cluster_has_to_be_the_users_own() -> None:
     named = KafkaChannelConfig.model_validate({"kafka.bootstrap.servers": "a:1"})
     assert named.foreign_cluster_error("any") is None
     # as it arrives at Spark's driver
-    own = pickle.loads(pickle.dumps(KafkaChannelConfig().of_cluster("a:1", "mine")))
-    assert own.bootstrap_servers == "a:1"
-    assert own.foreign_cluster_error("mine") is None
+    config = pickle.loads(pickle.dumps(KafkaChannelConfig().of_cluster("a:1", "mine")))
+    assert config.bootstrap_servers == "a:1"
+    assert config.foreign_cluster_error("mine") is None
     for other in ("theirs", None):
-        assert f"at a:1 answers the Kafka cluster {other}, not your own, mine" in own.foreign_cluster_error(other)
+        assert f"at a:1 answers the Kafka cluster {other}, not your own, mine" in config.foreign_cluster_error(other)
 
 
 def test_flumes_variables_name_the_stores_that_no_property_does(tmp_path, monkeypatch):
@@ -224,20 +224,20 @@ def test_flumes_variables_name_the_stores_that_no_property_does(tmp_path, monkey
     for store in ("KEYSTORE", "TRUSTSTORE"):
         monkeypatch.setenv(f"FLUME_SSL_{store}_PATH", str(stores / "server.p12"))
         monkeypatch.setenv(f"FLUME_SSL_{store}_PASSWORD", "changeit")
-    found = client_properties({"security.protocol": "SSL"})
-    assert {*found} == {"security.protocol", "ssl.ca.pem", "ssl.key.pem", "ssl.certificate.pem"}
+    properties = client_properties({"security.protocol": "SSL"})
+    assert {*properties} == {"security.protocol", "ssl.ca.pem", "ssl.key.pem", "ssl.certificate.pem"}
     assert java_properties({"security.protocol": "SASL_SSL"})["ssl.keystore.location"] == str(stores / "server.p12")
-    own = {"ssl.ca.location": "/ca.pem", "ssl.certificate.location": "/c.pem", "ssl.key.location": "/k.pem"}
-    assert client_properties({"security.protocol": "SSL", **own}) == {"security.protocol": "SSL", **own}
+    locations = {"ssl.ca.location": "/ca.pem", "ssl.certificate.location": "/c.pem", "ssl.key.location": "/k.pem"}
+    assert client_properties({"security.protocol": "SSL", **locations}) == {"security.protocol": "SSL", **locations}
     assert client_properties({"security.protocol": "SASL_PLAINTEXT"}) == {"security.protocol": "SASL_PLAINTEXT"}
 
 
 @pytest.mark.parametrize(("written", "wanted"), [("true", "none"), ("false", None)])
 def test_flumes_switch_for_names_in_certificates(written, wanted):
-    given = {"security.protocol": "SSL", "ssl.disableTLSHostnameVerification": written}
-    assert client_properties(given).get("ssl.endpoint.identification.algorithm") == wanted
-    assert java_properties(given).get("ssl.endpoint.identification.algorithm") == ("" if wanted else None)
-    named = {f"kafka.producer.{name}": value for name, value in given.items()}
+    properties = {"security.protocol": "SSL", "ssl.disableTLSHostnameVerification": written}
+    assert client_properties(properties).get("ssl.endpoint.identification.algorithm") == wanted
+    assert java_properties(properties).get("ssl.endpoint.identification.algorithm") == ("" if wanted else None)
+    named = {f"kafka.producer.{name}": value for name, value in properties.items()}
     parsed, problems = KafkaSinkConfig.parse({**BROKERS, "kafka.topic": "t", **named})
     assert parsed is not None, problems
     assert [*parsed.warnings()] == []

@@ -21,8 +21,8 @@ LONG = f"{'k' * 64}.example.com"
     ],
 )
 def test_a_malformed_server_is_reported(protocol, server, text):
-    found = diagnose_broker({"security.protocol": protocol}, server, ReportedErrors())
-    assert found == BrokerFailure(text, text.endswith("a host"))
+    failure = diagnose_broker({"security.protocol": protocol}, server, ReportedErrors())
+    assert failure == BrokerFailure(text, text.endswith("a host"))
 
 
 def test_brokers_behind_a_name_that_no_host_has_are_named():

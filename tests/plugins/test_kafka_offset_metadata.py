@@ -31,14 +31,14 @@ SAID = st.builds(
 
 
 @given(SAID)
-def test_written_metadata_can_be_read(said: OffsetMetadata) -> None:
-    assert OffsetMetadata.parse(said.text()) == said
-    assert OffsetMetadata.parse(f"{said.text()}\0") == said, "as confluent_kafka commits it"
+def test_written_metadata_can_be_read(metadata: OffsetMetadata) -> None:
+    assert OffsetMetadata.parse(metadata.text()) == metadata
+    assert OffsetMetadata.parse(f"{metadata.text()}\0") == metadata, "as confluent_kafka commits it"
 
 
 @given(SAID, st.text())
-def test_text_after_the_end_of_the_metadata_is_not_read(said: OffsetMetadata, behind: str) -> None:
-    assert OffsetMetadata.parse(said.text() + NUL + behind) == said
+def test_text_after_the_end_of_the_metadata_is_not_read(metadata: OffsetMetadata, behind: str) -> None:
+    assert OffsetMetadata.parse(metadata.text() + NUL + behind) == metadata
 
 
 @given(st.one_of(st.none(), st.text()))
@@ -67,7 +67,7 @@ def test_forms(text: str | None, said: OffsetMetadata) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "why"),
+    ("text", "reason"),
     [
         ("epoch=3", "has event-ID scheme 1"),
         ("epoch=01790000000000", "has event-ID scheme 1"),
@@ -76,14 +76,14 @@ def test_forms(text: str | None, said: OffsetMetadata) -> None:
         ("topic=i&ids=2&version=2", "has metadata of version 2, and this agent reads version 1"),
     ],
 )
-def test_metadata_of_another_version_is_detected(text: str, why: str) -> None:
-    assert unsupported_reason(OffsetMetadata.parse(text)).startswith(why)
+def test_metadata_of_another_version_is_detected(text: str, reason: str) -> None:
+    assert unsupported_reason(OffsetMetadata.parse(text)).startswith(reason)
 
 
 def test_metadata_of_an_assignment() -> None:
-    one = assignment("cluster", "t", "id", "group", MILLIS, 3, 2, "kafka:t.positions")
-    assert OffsetMetadata.of(one) == OffsetMetadata(Generation(MILLIS, 2, "kafka:t.positions"), "id")
-    assert OffsetMetadata.of(one.with_offset(4, LastRecord(7, 8))) == OffsetMetadata(one.generation, "id", time=7)
+    owned = assignment("cluster", "t", "id", "group", MILLIS, 3, 2, "kafka:t.positions")
+    assert OffsetMetadata.of(owned) == OffsetMetadata(Generation(MILLIS, 2, "kafka:t.positions"), "id")
+    assert OffsetMetadata.of(owned.with_offset(4, LastRecord(7, 8))) == OffsetMetadata(owned.generation, "id", time=7)
 
 
 def test_the_text_is_of_version_1() -> None:
@@ -101,38 +101,38 @@ def test_an_epoch_is_later_than_all_earlier_ones() -> None:
 
 
 def test_id_prefixes_differ_by_cluster_and_topic_id() -> None:
-    one, other = (assignment(cluster, "t", "id", "group", 0, 0) for cluster in ("cluster", "other"))
-    prefixes = {of.id_prefix for of in (one, one.replace(topic_id="new"), other)}
+    first, second = (assignment(cluster, "t", "id", "group", 0, 0) for cluster in ("cluster", "other"))
+    prefixes = {of.id_prefix for of in (first, first.replace(topic_id="new"), second)}
     assert len(prefixes) == 3
     assert all(prefix.startswith("t~") for prefix in prefixes)
-    assert one.replace(epoch=9, group="other", partition=1).id_prefix == one.id_prefix
+    assert first.replace(epoch=9, group="other", partition=1).id_prefix == first.id_prefix
 
 
 def test_records_at_the_offsets_of_lost_ones_have_other_ids() -> None:
-    one = assignment("cluster", "t", "id", "group", MILLIS, 0, next_offset=40)
-    later = one.replace(id_scheme=MILLIS)
-    assert later.id_prefix != one.id_prefix
+    owned = assignment("cluster", "t", "id", "group", MILLIS, 0, next_offset=40)
+    later = owned.replace(id_scheme=MILLIS)
+    assert later.id_prefix != owned.id_prefix
     assert later.replace(epoch=MILLIS + 1).id_prefix == later.id_prefix
-    said = OffsetMetadata.of(later)
-    assert OffsetMetadata.parse(said.text()) == said
+    metadata = OffsetMetadata.of(later)
+    assert OffsetMetadata.parse(metadata.text()) == metadata
     with pytest.raises(
         FlafkaError, match=r"records 20 to 39, 20 in all, .* offsets from 20 on\. .* --to 20 --new-ids$"
     ):
-        raise truncation_error(one, 20)
+        raise truncation_error(owned, 20)
 
 
 @pytest.mark.parametrize("lost", ["20", "20?", "20+"])
 def test_a_loss_that_retention_has_passed_advises_a_reset_that_brokers_take(lost: str) -> None:
-    one = assignment("cluster", "t", "id", "group", MILLIS, 0, next_offset=40)
-    assert str(RecordsLost(one, lost, 20)).endswith("agent group reset group --topic t:0 --to 20 --new-ids")
-    removed = str(RecordsLost(one, lost, 21))
+    owned = assignment("cluster", "t", "id", "group", MILLIS, 0, next_offset=40)
+    assert str(RecordsLost(owned, lost, 20)).endswith("agent group reset group --topic t:0 --to 20 --new-ids")
+    removed = str(RecordsLost(owned, lost, 21))
     assert removed.endswith("agent group reset group --topic t:0 --to earliest --new-ids")
     assert ". Retention has removed records before offset 21 since. To " in removed
     assert "would be skipped" not in removed
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    ("text", "is_late"),
     [
         ("epoch=2&topic=i", True),
         ("topic=i&ids=2", True),
@@ -148,5 +148,5 @@ def test_a_loss_that_retention_has_passed_advises_a_reset_that_brokers_take(lost
         ("of another program", False),
     ],
 )
-def test_only_a_commit_of_an_earlier_epoch_or_topic_is_restored(text: str | None, found: bool) -> None:
-    assert is_late_commit(assignment("c", "t", "i", "g", 3, 0), OffsetMetadata.parse(text)) is found
+def test_only_a_commit_of_an_earlier_epoch_or_topic_is_restored(text: str | None, is_late: bool) -> None:
+    assert is_late_commit(assignment("c", "t", "i", "g", 3, 0), OffsetMetadata.parse(text)) is is_late

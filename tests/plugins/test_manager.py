@@ -296,7 +296,7 @@ def yielding(self: Any, batch: Any) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("cls", "said"),
+    ("cls", "message"),
     [
         (sink("A", write=awaited), "has an `async def write`, which nothing here awaits: write `def write`; it may"),
         (sink("A", flush=awaited), "has an `async def flush`, which nothing here awaits"),
@@ -319,14 +319,14 @@ def yielding(self: Any, batch: Any) -> Iterator[None]:
         (sink("A", Dotted), "cannot be configured: the option labels. is a str; under a name that ends in a dot"),
     ],
 )
-def test_an_unusable_class_is_reported_in_one_sentence_and_the_others_can_be_used(cls: type, said: str) -> None:
+def test_an_unusable_class_is_reported_in_one_sentence_and_the_others_can_be_used(cls: type, message: str) -> None:
     components = brought(module(cls, First))
     (fault,) = components.faults
-    assert said in fault.message
+    assert message in fault.message
     assert f"the sink 'mine', {cls.__module__}.A, " in fault.message
     assert "\n" not in fault.message
     assert list(components.all("source")) == [First]
-    with pytest.raises(UnusableType, match=re.escape(said)):
+    with pytest.raises(UnusableType, match=re.escape(message)):
         components.get("sink", "mine")
 
 

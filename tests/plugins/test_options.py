@@ -49,7 +49,7 @@ class Everything(Config):
             raise ValueError("must not be b with flag = true")
 
     @pydantic.model_validator(mode="after")
-    def _whole(self) -> Self:
+    def _check_difference(self) -> Self:
         if self.text == self.needed:
             raise ValueError("someText and needed must differ")
         return self
@@ -67,13 +67,13 @@ def parse(**properties: str) -> Everything:
 
 
 def problems(**properties: str) -> list[Problem]:
-    config, found = Everything.parse({"needed": "n"} | properties)
+    config, errors = Everything.parse({"needed": "n"} | properties)
     assert config is None
-    return found
+    return errors
 
 
 def test_text_becomes_the_type_of_the_field() -> None:
-    config, found = Everything.parse(
+    config, errors = Everything.parse(
         {
             "someText": " a b ",
             "batchSize": "+7",
@@ -89,7 +89,7 @@ def test_text_becomes_the_type_of_the_field() -> None:
         }
         | {"flag": "False"}
     )
-    assert found == []
+    assert errors == []
     assert config is not None
     assert config.model_dump(exclude={"password"}) == {
         "text": " a b ",
@@ -150,9 +150,9 @@ def test_numbers_without_digits_are_refused(text: str) -> None:
 
 
 def test_all_errors_are_reported_at_once() -> None:
-    config, found = Everything.parse({"batchSize": "x", "flag": "1", "bathcSize": "3", "kind": "z", "zzz": ""})
+    config, errors = Everything.parse({"batchSize": "x", "flag": "1", "bathcSize": "3", "kind": "z", "zzz": ""})
     assert config is None
-    assert {(problem.option, problem.is_unknown_option) for problem in found} == {
+    assert {(problem.option, problem.is_unknown_option) for problem in errors} == {
         ("batchSize", False),
         ("flag", False),
         ("bathcSize", True),
@@ -161,41 +161,41 @@ def test_all_errors_are_reported_at_once() -> None:
         ("needed", False),
     }
     text = "unknown option 'bathcSize', did you mean 'batchSize'?"
-    assert Problem("bathcSize", text, is_unknown_option=True) in found
-    assert Problem("zzz", "unknown option 'zzz'", is_unknown_option=True) in found
-    assert Problem("needed", "is required") in found
+    assert Problem("bathcSize", text, is_unknown_option=True) in errors
+    assert Problem("zzz", "unknown option 'zzz'", is_unknown_option=True) in errors
+    assert Problem("needed", "is required") in errors
 
 
 @pytest.mark.parametrize("name", ["headers", "headers.", "number", "text", "BATCHSIZE", "needed."])
 def test_only_the_declared_spelling_is_known(name: str) -> None:
-    config, found = Everything.parse({"needed": "n", name: "5"})
+    config, errors = Everything.parse({"needed": "n", name: "5"})
     assert config is not None
-    assert [(problem.option, problem.is_unknown_option) for problem in found] == [(name, True)]
+    assert [(problem.option, problem.is_unknown_option) for problem in errors] == [(name, True)]
 
 
 @given(
     st.dictionaries(st.sampled_from([*(o.name for o in Everything.options()), "headers.x", "?"]), st.text(max_size=6))
 )
 def test_no_text_raises(properties: dict[str, str]) -> None:
-    config, found = Everything.parse(properties)
-    assert (config is None) == any(not problem.is_unknown_option for problem in found)
-    assert {problem.option for problem in found} <= {"", "needed", *properties}
+    config, errors = Everything.parse(properties)
+    assert (config is None) == any(not problem.is_unknown_option for problem in errors)
+    assert {problem.option for problem in errors} <= {"", "needed", *properties}
 
 
 def test_secrets_are_in_no_message_and_no_repr() -> None:
     secret = "tell-nobody"
     for config in (parse(password=secret), parse(password=secret).model_copy()):
-        for shown in (repr(config), str(config), config.model_dump_json(), f"{config.model_dump()}"):
-            assert secret not in shown
-    for found in (
+        for text in (repr(config), str(config), config.model_dump_json(), f"{config.model_dump()}"):
+            assert secret not in text
+    for errors in (
         problems(password=secret, batchSize="x"),
         problems(password=secret, flag="true", kind="b"),
         problems(password=secret[:3]),
         Minimal.parse({"key": secret})[1],
         Minimal.parse({"key": secret, "kye": "x"})[1],
     ):
-        assert found
-        assert secret[:3] not in str(found)
+        assert errors
+        assert secret[:3] not in str(errors)
 
 
 def test_a_declaration_has_the_facts_of_the_documentation() -> None:
@@ -245,8 +245,8 @@ def test_options_by_their_deprecated_aliases():
         ({"topic": "a", "kafka.topic": "b", "number": "5"}, ("b", 5)),
         ({"topic": "a", "count": "2", "number": "x"}, ("a", 2)),
     ]:
-        config, found = Renamed.parse(properties)
-        assert found == []
+        config, errors = Renamed.parse(properties)
+        assert errors == []
         assert (config.topic, config.count) == expected
     assert Renamed.parse({"topic": "a", "number": "x"})[1] == [
         Problem("number", "must be a whole number, not 'x'")  # by the name in the file
@@ -284,11 +284,11 @@ def test_all_cross_field_validators_run_in_any_order_of_fields_and_beside_other_
     for order in itertools.permutations(("low", "high", "ports", "other")):
         cls = make(*order)
         assert cls.parse({"low": "3", "port.a": "4", "other": "1"})[1] == []
-        both = [Problem("low", "must be at most high, 2"), Problem("port.a", "must be at least low, 3")]
+        cross_field = [Problem("low", "must be at most high, 2"), Problem("port.a", "must be at least low, 3")]
         for other, wrong in [("1", []), ("x", [Problem("other", "must be a whole number, not 'x'")])]:
-            config, found = cls.parse({"low": "3", "high": "2", "port.a": "1", "other": other})
+            config, errors = cls.parse({"low": "3", "high": "2", "port.a": "1", "other": other})
             assert config is None
-            assert sorted(found, key=str) == sorted([*both, *wrong], key=str)
+            assert sorted(errors, key=str) == sorted([*cross_field, *wrong], key=str)
         # No message about unreadable values, nor about values that are compared with them.
         assert sorted(problem.option for problem in cls.parse({"low": "x", "port.a": "1"})[1]) == ["low", "other"]
         assert [problem.option for problem in cls.parse({"high": "x", "port.a": "0", "other": "1"})[1]] == [
@@ -306,17 +306,23 @@ def test_no_check_of_one_option_sees_another() -> None:
         for name, decorator in config_class.__pydantic_decorators__.field_validators.items():
             if name != "_parse_text":
                 parameters = inspect.signature(decorator.func).parameters.values()
-                takes = [one.name for one in parameters if one.kind is not inspect.Parameter.KEYWORD_ONLY]
-                assert len(takes) == 1, f"{config_class.__name__}.{name} must be a cross_field_validator"
+                names = [
+                    parameter.name for parameter in parameters if parameter.kind is not inspect.Parameter.KEYWORD_ONLY
+                ]
+                assert len(names) == 1, f"{config_class.__name__}.{name} must be a cross_field_validator"
 
 
 def test_descriptions_are_sentences_of_one_form() -> None:
     for config_class in all_config_classes():
-        for one in config_class.options():
-            if one.without_effect:  # a reason in brackets
-                assert not one.description.endswith("."), (config_class, one.name)
+        for declared in config_class.options():
+            if declared.without_effect:  # a reason in brackets
+                assert not declared.description.endswith("."), (config_class, declared.name)
             else:
-                assert re.fullmatch(r"[A-Z`].*[.]", one.description), (config_class, one.name, one.description)
+                assert re.fullmatch(r"[A-Z`].*[.]", declared.description), (
+                    config_class,
+                    declared.name,
+                    declared.description,
+                )
 
 
 def test_an_option_declared_again_with_another_default() -> None:
@@ -343,5 +349,5 @@ def test_options_without_effect() -> None:
 
     expected = {"threads": "one thread is enough", "quorum": "ZooKeeper is not asked"}
     assert Old.list_options_without_effect() == expected
-    config, found = Old.parse({"threads": "many", "quorum": "q"})
-    assert (config, found) == (Old(quorum="q"), [])
+    config, errors = Old.parse({"threads": "many", "quorum": "q"})
+    assert (config, errors) == (Old(quorum="q"), [])

@@ -89,9 +89,9 @@ def test_an_odd_byte_is_a_character_of_its_own(backtracking: bool) -> None:
     assert regex.replace(bodies(row), ("_",)).to_pylist() == [b"caf\xe9 _ \xff\xfe."]
     assert Regex(r"caf. ", backtracking=backtracking).matches(bodies(row)).to_pylist() == [True]
     assert Regex("é", backtracking=backtracking).matches(bodies(b"\xe9", row)).to_pylist() == [False, True]
-    seen: list[str] = []
-    Regex("f.", backtracking=backtracking).transform(bodies(row), lambda text: seen.append(text) or text)
-    assert [text.encode("utf-8", "surrogateescape") for text in seen] == [b"f\xe9"]
+    texts: list[str] = []
+    Regex("f.", backtracking=backtracking).transform(bodies(row), lambda text: texts.append(text) or text)
+    assert [text.encode("utf-8", "surrogateescape") for text in texts] == [b"f\xe9"]
 
 
 @pytest.mark.parametrize("backtracking", [False, True])
@@ -113,7 +113,7 @@ def test_time_is_linear_where_backtracking_would_never_end() -> None:
 
 @pytest.mark.parametrize("backtracking", [False, True])
 @pytest.mark.parametrize(
-    ("pattern", "found", "not_found"),
+    ("pattern", "matching", "not_matching"),
     [
         (r"(?<user>\w+)@", "joe@", "@"),
         (r"(?P<user>\w+)@", "joe@", "@"),
@@ -143,13 +143,13 @@ def test_time_is_linear_where_backtracking_would_never_end() -> None:
         ("^(?s).$", "\n", ""),
     ],
 )
-def test_java_spelling(pattern: str, found: str, not_found: str, backtracking: bool) -> None:
+def test_java_spelling(pattern: str, matching: str, not_matching: str, backtracking: bool) -> None:
     if backtracking and "(?d)" in pattern:
         pattern = pattern.removeprefix("^")
     if backtracking and pattern.startswith("^(?s)"):
         pattern = "(?s)^.$"
     regex = Regex(pattern, backtracking=backtracking)
-    assert regex.matches(headers(found, not_found)).to_pylist() == [True, False]
+    assert regex.matches(headers(matching, not_matching)).to_pylist() == [True, False]
 
 
 @pytest.mark.parametrize("backtracking", [False, True])
@@ -159,7 +159,7 @@ def test_properties_of_unicode(backtracking: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "what", "found", "not_found"),
+    ("pattern", "construct", "matching", "not_matching"),
     [
         ("a(?=b)", "look-ahead (?=…)", "ab", "ac"),
         ("a(?!b)", "look-ahead (?!…)", "ac", "ab"),
@@ -182,20 +182,20 @@ def test_properties_of_unicode(backtracking: bool) -> None:
     ],
 )
 def test_patterns_outside_of_re2_run_where_backtracking_is_allowed(
-    pattern: str, what: str, found: str, not_found: str
+    pattern: str, construct: str, matching: str, not_matching: str
 ) -> None:
     with pytest.raises(NonLinearPattern) as e:
         Regex(pattern)
-    assert str(e.value) == f"the regular expression {pattern!r} has {what}, which cannot be run in linear time"
+    assert str(e.value) == f"the regular expression {pattern!r} has {construct}, which cannot be run in linear time"
     for backtracking in (None, True):
         regex = Regex(pattern, backtracking=backtracking)
-        assert regex.matches(headers(found, not_found)).to_pylist() == [True, False]
+        assert regex.matches(headers(matching, not_matching)).to_pylist() == [True, False]
     assert [problem.is_note for problem in Regex(pattern, backtracking=None).notes("regex")] == [True]
     assert [*Regex("a+b", backtracking=None).notes("regex")] == []
 
 
 @pytest.mark.parametrize(
-    ("pattern", "text", "found"),
+    ("pattern", "text", "matches"),
     [
         (r"(a)\11", "aa1", True),  # a reference to a missing group is a shorter reference and a digit
         (r"(?=.)x{e}", "x{e}", True),  # a brace is no fuzzy-match limit
@@ -206,8 +206,8 @@ def test_patterns_outside_of_re2_run_where_backtracking_is_allowed(
         (r"(?=.)^\w$", "é", False),
     ],
 )
-def test_the_engine_that_backtracks_reads_patterns_as_java_does(pattern: str, text: str, found: bool) -> None:
-    assert Regex(pattern, backtracking=None).matches(headers(text)).to_pylist() == [found]
+def test_the_engine_that_backtracks_reads_patterns_as_java_does(pattern: str, text: str, matches: bool) -> None:
+    assert Regex(pattern, backtracking=None).matches(headers(text)).to_pylist() == [matches]
 
 
 @pytest.mark.parametrize("pattern", ["[a-c&&b]", "[a[b]]", r"[\Ha]", r"\p{IsGreek}", r"[\P{Lu}]"])
@@ -241,7 +241,7 @@ def test_names_of_files_have_the_categories_of_unicode() -> None:
 
 
 @pytest.mark.parametrize(
-    ("pattern", "why"),
+    ("pattern", "reason"),
     [
         ("[[:alpha:]]", r"write \\p\{Alpha\}"),
         ("[a-z[:digit:]]", r"write \\p\{Digit\}"),
@@ -252,8 +252,8 @@ def test_names_of_files_have_the_categories_of_unicode() -> None:
         (r"\p{^L}", r"has \\p, which is not supported"),
     ],
 )
-def test_an_unknown_class_is_refused_with_the_known_ones(pattern: str, why: str) -> None:
-    with pytest.raises(ValueError, match=why):
+def test_an_unknown_class_is_refused_with_the_known_ones(pattern: str, reason: str) -> None:
+    with pytest.raises(ValueError, match=reason):
         Regex(pattern, backtracking=None)
 
 
@@ -322,7 +322,7 @@ def test_replacements_in_java_spelling(text: str, result: str, backtracking: boo
 
 
 @pytest.mark.parametrize(
-    ("text", "what"),
+    ("text", "message"),
     [
         ("$", "'$' at 0: write \\$"),
         ("a\\", "at 1: write"),
@@ -331,10 +331,10 @@ def test_replacements_in_java_spelling(text: str, result: str, backtracking: boo
         ("${third}", "names a group 'third'"),
     ],
 )
-def test_wrong_replacements_are_value_errors(text: str, what: str) -> None:
+def test_wrong_replacements_are_value_errors(text: str, message: str) -> None:
     with pytest.raises(ValueError) as e:
         Regex("(a)(?<second>b)(c)?").parse_replacement(text)
-    assert what in str(e.value)
+    assert message in str(e.value)
 
 
 def test_groups_past_the_ninth_need_backtracking() -> None:

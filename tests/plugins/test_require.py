@@ -22,8 +22,8 @@ def test_a_package_and_a_part_of_it_may_be_required_at_once(tmp_path: Path, monk
     names = ["imported_at_once", "imported_at_once.part"]
     try:
         with ThreadPoolExecutor() as threads:
-            whole, part = threads.map(lambda name: require(name, "x"), names)
-        assert whole.part is part
+            module, part = threads.map(lambda name: require(name, "x"), names)
+        assert module.part is part
         assert part.VALUE == 1
     finally:
         for name in names:

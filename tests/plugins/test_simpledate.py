@@ -74,7 +74,7 @@ def test_java_reads_the_same():
 
 
 @pytest.mark.parametrize(
-    ("pattern", "why"),
+    ("pattern", "reason"),
     [
         ("YYYY-MM-dd", "y is the year of a date"),
         ("GGG yyyy", "not supported"),
@@ -82,6 +82,6 @@ def test_java_reads_the_same():
         ("EEE HH:mm", "no day"),
     ],
 )
-def test_an_unsupported_pattern_is_refused(pattern, why):
-    with pytest.raises(ValueError, match=why):
+def test_an_unsupported_pattern_is_refused(pattern, reason):
+    with pytest.raises(ValueError, match=reason):
         SimpleDateFormat(pattern, UTC)

@@ -41,14 +41,14 @@ CLASSES = {
 
 
 @pytest.fixture
-def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
+def printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     """Modules that the command prints for those classes."""
     modules = {}
     for kind, java in CLASSES.items():
-        shown = CliRunner().invoke(main, ["template", kind, java])
-        assert shown.exit_code == 0, shown.output
+        result = CliRunner().invoke(main, ["template", kind, java])
+        assert result.exit_code == 0, result.output
         file = tmp_path / f"my_{kind}.py"
-        file.write_text(shown.output)
+        file.write_text(result.output)
         spec = importlib.util.spec_from_file_location(file.stem, file)
         assert spec is not None
         assert spec.loader is not None
@@ -60,43 +60,48 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
 
 
 def test_a_file_with_java_classes_runs_with_components_that_have_their_names(
-    written: dict[str, Any], tmp_path: Path
+    printed: dict[str, Any], tmp_path: Path
 ) -> None:
     file = tmp_path / "flume.conf"
     file.write_text(FILE)
-    spec, found = load(file, components=Components(written.values()))
-    assert spec is not None, [*map(str, found)]
-    assert [str(one).partition("a1.")[2] for one in found] == [
+    spec, diagnostics = load(file, components=Components(printed.values()))
+    assert spec is not None, [*map(str, diagnostics)]
+    assert [str(diagnostic).partition("a1.")[2] for diagnostic in diagnostics] == [
         "sources.s1: unknown option 'what.others.know' (ignored)"
     ]
     kinds = (spec.sources[0], spec.channels[0], spec.sources[0].interceptors[0], spec.sinks[0])
-    assert [one.cls.type_name for one in kinds] == ["my_source", "my_channel", "my_interceptor", "my_sink"]
+    assert [component.cls.type_name for component in kinds] == [
+        "my_source",
+        "my_channel",
+        "my_interceptor",
+        "my_sink",
+    ]
 
 
 def test_missing_components_are_named_with_the_command_to_run(tmp_path: Path) -> None:
     file = tmp_path / "flume.conf"
     file.write_text(FILE)
-    spec, found = load(file, components=Components())
+    spec, diagnostics = load(file, components=Components())
     assert spec is None
-    told = [str(one) for one in found if one.severity == "error"]
-    for text, (kind, java) in zip(told, CLASSES.items(), strict=True):
+    errors = [str(diagnostic) for diagnostic in diagnostics if diagnostic.severity == "error"]
+    for text, (kind, java) in zip(errors, CLASSES.items(), strict=True):
         assert f"the {kind} {java} is a Java class" in text
         assert f"`agent template {kind} {shlex.quote(java)}`" in text
         assert "docs/migrating-from-flume.md" in text
 
 
-def test_an_interceptor_is_found_with_and_without_its_builder(written: dict[str, Any]) -> None:
-    components = Components([written["interceptor"]])
+def test_an_interceptor_is_found_with_and_without_its_builder(printed: dict[str, Any]) -> None:
+    components = Components([printed["interceptor"]])
     for name in ("com.acme.OurInterceptor", "com.acme.ourinterceptor$builder", "my_interceptor"):
-        assert components.get("interceptor", name) is written["interceptor"].MyInterceptor
+        assert components.get("interceptor", name) is printed["interceptor"].MyInterceptor
     with pytest.raises(UnknownType):
         components.get("interceptor", "com.acme.Other$Builder")
 
 
 def test_an_invalid_class_name_is_refused() -> None:
-    shown = CliRunner().invoke(main, ["template", "sink", "x y"])
-    assert shown.exit_code == 2
-    assert "is not a name of a Java class" in shown.output
+    result = CliRunner().invoke(main, ["template", "sink", "x y"])
+    assert result.exit_code == 2
+    assert "is not a name of a Java class" in result.output
 
 
 @pytest.mark.parametrize("kind", CLASSES)

@@ -8,7 +8,7 @@ NEEDED = {"hostname": "h", "port": "1", "ssl": "true"}
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("given", "message"),
     [
         ({"include-protocols": "SSLv3"}, "leave no version of TLS"),
         ({"include-protocols": "TLSv1.2", "exclude-protocols": "TLSv1.2"}, "leave no version of TLS"),
@@ -17,11 +17,11 @@ NEEDED = {"hostname": "h", "port": "1", "ssl": "true"}
         ({"include-protocols": "TLSv9"}, "not 'TLSv9'"),
     ],
 )
-def test_unsupported_tls_options_are_refused(given, told):
+def test_unsupported_tls_options_are_refused(given, message):
     config, problems = AvroSinkConfig.parse({**NEEDED, **given})
     assert config is None
-    assert [told in problem.message for problem in problems] == [True]
-    assert AvroSinkConfig.parse({**NEEDED, **given, "ssl": "false"})[0] is not None or "TLSv9" in told
+    assert [message in problem.message for problem in problems] == [True]
+    assert AvroSinkConfig.parse({**NEEDED, **given, "ssl": "false"})[0] is not None or "TLSv9" in message
 
 
 @pytest.mark.parametrize(

@@ -32,8 +32,12 @@ CONFIGURATION = {
 def test_errors_name_the_number_to_write(tmp_path: Path) -> None:
     file = tmp_path / "agent.conf"
     file.write_text("".join(f"a1.{name} = {value}\n" for name, value in CONFIGURATION.items()))
-    _, found = load(file, components=Components())
-    errors = {one.message for one in found if one.severity == "error" and "unknown" not in one.message}
+    _, diagnostics = load(file, components=Components())
+    errors = {
+        diagnostic.message
+        for diagnostic in diagnostics
+        if diagnostic.severity == "error" and "unknown" not in diagnostic.message
+    }
     assert errors == {
         "idleTimeout must be a whole number of milliseconds, not '2m': write 120000",
         "capacity must be a whole number of events, not '10k': write 10000",
@@ -43,7 +47,7 @@ def test_errors_name_the_number_to_write(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "unit", "said"),
+    ("text", "unit", "message"),
     [
         ("1.5 h", "s", " of seconds, not '1.5 h': write 5400"),
         ("7d", "h", " of hours, not '7d': write 168"),
@@ -56,5 +60,5 @@ def test_errors_name_the_number_to_write(tmp_path: Path) -> None:
         ("1e3", "", ", not '1e3'"),
     ],
 )
-def test_the_number_is_named_if_there_is_one(text: str, unit: str, said: str) -> None:
-    assert not_in_unit(text, unit) == said
+def test_the_number_is_named_if_there_is_one(text: str, unit: str, message: str) -> None:
+    assert not_in_unit(text, unit) == message

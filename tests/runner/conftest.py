@@ -26,9 +26,12 @@ def pipeline():
         runner = ChannelRunner("a.channels.m", "m", channel, audit)
         runner.ready.set()
         letters = MemoryDeadLetters()
-        place = ConfigLocation("test.conf", 1)
-        made = tuple(ComponentSpec(one.type_name, "i", one, Config(), {}, place) for one in interceptors)
-        spec = SinkSpec("k", "a.sinks.k", cls, Config(), {}, place, channel="m", interceptors=made)
+        location = ConfigLocation("test.conf", 1)
+        made = tuple(
+            ComponentSpec(interceptor.type_name, "i", interceptor, Config(), {}, location)
+            for interceptor in interceptors
+        )
+        spec = SinkSpec("k", "a.sinks.k", cls, Config(), {}, location, channel="m", interceptors=made)
         sink = SinkRunner([spec], runner, letters, "host.a.k")
         sink.thread.start()
         started.append(sink)

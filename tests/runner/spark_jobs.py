@@ -43,10 +43,10 @@ class Recording(KafkaChannel):
         return KafkaStream("127.0.0.1:1", "t", group or "flafka")
 
     def commit_offsets(self, assignments: Collection[Assignment]) -> None:
-        for one in assignments:
-            self.confirm_topic_id(one)
-            assert (one.group, one.generation) == (ASSIGNMENT.group, ASSIGNMENT.generation)
-        self.stored = {one.partition: one.next_offset for one in assignments}
+        for committed in assignments:
+            self.confirm_topic_id(committed)
+            assert (committed.group, committed.generation) == (ASSIGNMENT.group, ASSIGNMENT.generation)
+        self.stored = {assignment.partition: assignment.next_offset for assignment in assignments}
 
     def confirm_topic_id(self, assignment: Assignment) -> None:
         assert assignment.topic_partition == ASSIGNMENT.topic_partition
@@ -74,8 +74,8 @@ def jobs(tolerance: Tolerance) -> tuple[Job, SinkJob]:
 
 def records(*bodies: bytes) -> Any:
     rows = [
-        {"partition": 0, "offset": at, "timestamp": 7, "key": None, "value": body, "headers": RAW}
-        for at, body in enumerate(bodies)
+        {"partition": 0, "offset": offset, "timestamp": 7, "key": None, "value": body, "headers": RAW}
+        for offset, body in enumerate(bodies)
     ]
     return pa.RecordBatch.from_pylist(rows)
 

@@ -41,10 +41,10 @@ def test_a_command_names_the_whole_path_of_each_file(tmp_path: Path, monkeypatch
         "a1.channels = c\na1.sinks = k\na1.sinks.k.type = null\na1.sinks.k.channel = c\n"
     )
     Path("more.conf").write_text("a1.channels.c.type = memory\n")
-    spec, found = load("my agent.conf", more=[Path("more.conf")], components=Components())
-    assert spec is not None, found
+    spec, diagnostics = load("my agent.conf", more=[Path("more.conf")], components=Components())
+    assert spec is not None, diagnostics
     assert spec.command("dlq list") == (f"agent dlq list -f '{tmp_path}/my agent.conf' -f {tmp_path}/more.conf -n a1")
     Path("one.conf").write_text(Path("my agent.conf").read_text() + Path("more.conf").read_text())
-    spec, found = load("one.conf", components=Components())
-    assert spec is not None, found
+    spec, diagnostics = load("one.conf", components=Components())
+    assert spec is not None, diagnostics
     assert spec.command("tap k") == f"agent tap k -c {tmp_path}/one.conf -n a1"

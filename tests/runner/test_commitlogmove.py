@@ -67,7 +67,7 @@ def test_a_commit_log_moves_at_a_start_without_group_members() -> None:
 def test_a_driver_commits_the_new_location_to_the_group() -> None:
     group = KafkaGroup(THERE, {})
     assert moved(CommitLogMove(), LoggingSink(THERE), group, joins=False)
-    assert [(one.generation.commit_log, one.next_offset) for one in group.stored] == [(HERE, 5)]
+    assert [(assignment.generation.commit_log, assignment.next_offset) for assignment in group.stored] == [(HERE, 5)]
 
 
 def test_a_move_is_refused_with_the_names_of_group_members() -> None:

@@ -63,8 +63,8 @@ class Scene:
 
     def store(self, committed: Collection[Assignment]) -> None:
         self.called("store")
-        self.offsets |= {one.partition: one.next_offset for one in committed}
-        self.last_records |= {one.partition: one.last_record for one in committed}
+        self.offsets |= {assignment.partition: assignment.next_offset for assignment in committed}
+        self.last_records |= {assignment.partition: assignment.last_record for assignment in committed}
         self.during_store()
 
     # --- the runner

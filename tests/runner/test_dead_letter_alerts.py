@@ -38,7 +38,7 @@ def dead_letter(number: int, reason: str, component: str = "a1.sinks.k1", **head
 
 
 def causes(*letters: DeadLetter) -> set[str]:
-    return {error_group_of(one.reason, one.id, one.event) for one in letters}
+    return {error_group_of(letter.reason, letter.id, letter.event) for letter in letters}
 
 
 SOLR = "Solr refuses its document: [doc={}] Error adding field 'n_i'='{}' msg=For input string: \"{}\""
@@ -53,10 +53,10 @@ def test_reasons_that_differ_in_ids_and_values_are_one_cause() -> None:
     assert len(causes(*refused)) == 1
     assert len(causes(*refused, dead_letter(1, SOLR.replace("n_i", "size_i").format(1, 2, 2)))) == 2
     shown = refused[0].reason
-    for one in refused:
-        shown = merge_reasons(shown, one.reason)
+    for letter in refused:
+        shown = merge_reasons(shown, letter.reason)
     assert shown == "Solr refuses its document: [doc=…] Error adding field 'n_i'=… msg=For input string: …"
-    assert all(matches_pattern(shown, one.reason) for one in refused)
+    assert all(matches_pattern(shown, letter.reason) for letter in refused)
 
 
 def test_document_ids_from_headers_are_no_part_of_a_cause() -> None:
@@ -68,25 +68,25 @@ def test_document_ids_from_headers_are_no_part_of_a_cause() -> None:
 
 @pytest.mark.parametrize("header", ["app", "timestamp"])
 def test_the_names_of_headers_and_words_stay(header: str) -> None:
-    found = causes(
+    patterns = causes(
         *(
             dead_letter(n, f"its header '{header}' is '{value}': no name can't be it", **{header: value})
             for n, value in enumerate(["a/b", "../x", "7", ""])
         )
     )
-    assert found == {
+    assert patterns == {
         f"its header '{header}' is …: no name can't be it",
         f"its header '{header}' is '': no name can't be it",
     }
 
 
 def test_numbers_that_all_reasons_share_are_shown() -> None:
-    one, other = "offset 12 is more than 255 bytes", "offset 7 is more than 255 bytes"
-    assert causes(dead_letter(1, one), dead_letter(2, other)) == {"offset … is more than … bytes"}
-    assert merge_reasons(one, other) == "offset … is more than 255 bytes"
-    assert merge_reasons(one, one) == one
-    assert matches_pattern("offset … is more", one)
-    assert not matches_pattern("offset … is less", one)
+    first, second = "offset 12 is more than 255 bytes", "offset 7 is more than 255 bytes"
+    assert causes(dead_letter(1, first), dead_letter(2, second)) == {"offset … is more than … bytes"}
+    assert merge_reasons(first, second) == "offset … is more than 255 bytes"
+    assert merge_reasons(first, first) == first
+    assert matches_pattern("offset … is more", first)
+    assert not matches_pattern("offset … is less", first)
 
 
 class Clock:
@@ -107,9 +107,9 @@ class Warnings:
         self._caplog = caplog
 
     def take(self) -> list[tuple[str, str]]:
-        found = [(record.name, record.getMessage()) for record in self._caplog.records]
+        warnings = [(record.name, record.getMessage()) for record in self._caplog.records]
         self._caplog.clear()
-        return found
+        return warnings
 
 
 ADVICE = "They are dead letters: agent dlq list -c x.conf --component a1.sinks.k1"
@@ -168,15 +168,15 @@ def test_a_component_is_degraded_while_its_rejections_are_recent(logged: Warning
 
 
 def test_dead_letters_are_reported_only_once_they_are_durable(tmp_path: Path) -> None:
-    heard: list[Any] = []
+    alerts: list[Any] = []
     (tmp_path / "file").touch()
-    broken = AlertingStore(FileDeadLetterStore(tmp_path / "file" / "letters"), lambda *told: heard.append(told))
+    broken = AlertingStore(FileDeadLetterStore(tmp_path / "file" / "letters"), lambda *alert: alerts.append(alert))
     with pytest.raises(Exception, match="cannot be written"):
         broken.put([dead_letter(1, "x")])
-    assert heard == []
-    letters = AlertingStore(FileDeadLetterStore(tmp_path / "letters"), lambda *told: heard.append(told))
+    assert alerts == []
+    letters = AlertingStore(FileDeadLetterStore(tmp_path / "letters"), lambda *alert: alerts.append(alert))
     letters.put(iter([dead_letter(1, "x 1"), dead_letter(2, "x 2"), dead_letter(3, "y", component="a1.sources.s1")]))
-    assert heard == [("a1.sinks.k1", {"x …": ("x …", 2)}), ("a1.sources.s1", {"y": ("y", 1)})]
+    assert alerts == [("a1.sinks.k1", {"x …": ("x …", 2)}), ("a1.sources.s1", {"y": ("y", 1)})]
 
 
 # --- a whole agent on threads
@@ -226,8 +226,8 @@ def test_rejections_of_an_agent_are_reported_in_its_log_and_in_its_health(
     file = tmp_path / "agent.conf"
     file.write_text(CONFIGURATION.format(directory=tmp_path))
     components = Components([Plugin()])
-    spec, found = load(file, components=components)
-    assert spec is not None, found
+    spec, diagnostics = load(file, components=components)
+    assert spec is not None, diagnostics
     agent = Agent(spec)
     agent.start()
     try:
@@ -274,8 +274,8 @@ def test_a_driver_reports_rejected_events_to_the_agent(
         "a1.channels.c1.kafka.bootstrap.servers = 127.0.0.1:1\n"
         "a1.sinks.k1.type = logger\na1.sinks.k1.channel = c1\na1.sinks.k1.runner = spark\n"
     )
-    spec, found = load(file, components=Components())
-    assert spec is not None, found
+    spec, diagnostics = load(file, components=Components())
+    assert spec is not None, diagnostics
     agent = Agent(spec)
     assert isinstance(agent.spark, SparkRunner)
     agent.spark.metrics["k1"].set_error("another failure")

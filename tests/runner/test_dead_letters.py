@@ -45,40 +45,42 @@ def polled(of: Assignment = ASSIGNMENT) -> PolledBatch:
     return PolledBatch(of, OffsetRange(7, 9), batch, (broken,))
 
 
-def names(path: str, one: PolledBatch) -> list[str]:
-    letters = rejected_dead_letters(path, dict.fromkeys(one.batch.ids(), "why"), one)
-    return [letter.name for letter in (*letters, *undecodable_dead_letters(path, one))]
+def names(path: str, polled_batch: PolledBatch) -> list[str]:
+    letters = rejected_dead_letters(path, dict.fromkeys(polled_batch.batch.ids(), "why"), polled_batch)
+    return [letter.name for letter in (*letters, *undecodable_dead_letters(path, polled_batch))]
 
 
 def test_a_dead_letter_has_one_id_for_all_attempts_of_a_delivery() -> None:
     first = names("a.sinks.k", polled())
     assert len(set(first)) == 4
-    elsewhere = ASSIGNMENT.replace(commit_log="hdfs:/logs/.flafka").with_offset(7)
-    assert names("a.sinks.k", polled(elsewhere)) == first
+    moved = ASSIGNMENT.replace(commit_log="hdfs:/logs/.flafka").with_offset(7)
+    assert names("a.sinks.k", polled(moved)) == first
 
 
 def test_another_delivery_makes_another_dead_letter() -> None:
-    again = polled()
-    again = replace(again, replays=dict.fromkeys((*again.batch.ids(), again.undecodable[0].id), 20))
-    found = [
+    redelivered = polled()
+    redelivered = replace(
+        redelivered, replays=dict.fromkeys((*redelivered.batch.ids(), redelivered.undecodable[0].id), 20)
+    )
+    deliveries = [
         names("a.sinks.k", polled()),
         names("a.sinks.other", polled()),
         names("a.sinks.k", polled(ASSIGNMENT.replace(group="other"))),
         names("a.sinks.k", polled(ASSIGNMENT.replace(epoch=1))),
-        names("a.sinks.k", again),
+        names("a.sinks.k", redelivered),
     ]
-    assert len({name for some in found for name in some}) == 5 * 4
+    assert len({name for delivery in deliveries for name in delivery}) == 5 * 4
 
 
 def test_a_dead_letter_stored_twice_is_read_once(tmp_path: Path) -> None:
     letters = FileDeadLetterStore(tmp_path / "a.c.deadletters.jsonl")
-    one, two = rejected_dead_letters("a.sinks.k", dict.fromkeys(polled().batch.ids()[:2], "why"), polled())
-    letters.put([one])
-    letters.put([one, two])
-    letters.mark_replayed([one.name])
+    first, second = rejected_dead_letters("a.sinks.k", dict.fromkeys(polled().batch.ids()[:2], "why"), polled())
+    letters.put([first])
+    letters.put([first, second])
+    letters.mark_replayed([first.name])
     assert [(kept.name, kept.event.body, kept.replayed) for kept in read_dead_letters(letters)] == [
-        (one.name, b"0", True),
-        (two.name, b"1", False),
+        (first.name, b"0", True),
+        (second.name, b"1", False),
     ]
 
 
@@ -112,8 +114,8 @@ def test_dead_letters_in_a_topic_belong_to_the_sink_of_their_group(tmp_path: Pat
         "a1.sinks.k1.type = null\na1.sinks.k1.channel = c1\n"
         "a1.sinks.k2.type = null\na1.sinks.k2.channel = c1\na1.sinks.k2.group = more\n"
     )
-    spec, found = load(conf, components=Components())
-    assert spec is not None, found
+    spec, diagnostics = load(conf, components=Components())
+    assert spec is not None, diagnostics
     (channel,) = spec.channels
     letters = dead_letter_store(spec.name, channel, channel.make(), spec.options, spec.file)
 
@@ -123,9 +125,9 @@ def test_dead_letters_in_a_topic_belong_to_the_sink_of_their_group(tmp_path: Pat
     owned = OwnedDeadLetters(spec, channel, letters, None)
     ours = [("k1", "ours"), ("k1", "ours.replay.a1.sinks.k1.1-2"), ("k2", "more"), ("gone", "theirs")]
     theirs = [("k1", "theirs"), ("k1", ""), ("k2", "ours"), ("k1", "ours-too")]
-    assert [kept(*one) in owned for one in ours + theirs] == [True] * len(ours) + [False] * len(theirs)
+    assert [kept(*letter) in owned for letter in ours + theirs] == [True] * len(ours) + [False] * len(theirs)
     asked = OwnedDeadLetters(spec, channel, letters, "theirs")
-    assert [kept(*one) in asked for one in [*ours[:2], *theirs[:1]]] == [False, False, True]
+    assert [kept(*letter) in asked for letter in [*ours[:2], *theirs[:1]]] == [False, False, True]
 
 
 # --- versions

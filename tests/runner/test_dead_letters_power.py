@@ -42,15 +42,17 @@ def campaign(directory: Path, seed: int, ignored: str = "") -> None:
                     disk.record_note((f"l{number} replayed",))
     assert disk.sites.keys() <= {*SITES}
     for count, (tree, done) in enumerate(losses(disk, chances)):
-        place = directory / str(count)
-        tree.write(place)
-        known = {what for one in done if isinstance(one, Note) for what in one.what}
-        kept = FileDeadLetterStore(place / "state" / "flafka" / "letters.jsonl")
+        copy = directory / str(count)
+        tree.write(copy)
+        known = {what for note in done if isinstance(note, Note) for what in note.what}
+        kept = FileDeadLetterStore(copy / "state" / "flafka" / "letters.jsonl")
         kept.put([dead_letter(0)])
-        found = [*read_dead_letters(kept)]
-        assert {one.name for one in found} >= {what for what in known if " " not in what} | {"l0"}
-        assert {f"{one.name} replayed" for one in found if one.replayed} >= {what for what in known if " " in what}
-        assert all(one.event == dead_letter(int(one.name[1:])).event for one in found)
+        letters = [*read_dead_letters(kept)]
+        assert {letter.name for letter in letters} >= {what for what in known if " " not in what} | {"l0"}
+        assert {f"{letter.name} replayed" for letter in letters if letter.replayed} >= {
+            what for what in known if " " in what
+        }
+        assert all(letter.event == dead_letter(int(letter.name[1:])).event for letter in letters)
 
 
 def test_stored_dead_letters_survive_a_loss_of_power(memory: Path) -> None:

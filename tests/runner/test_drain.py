@@ -38,7 +38,7 @@ class Kept(KafkaBackedChannel[Config]):
     def __init__(self, config: Config, name: str = "") -> None:
         super().__init__(config, name)
         self.end: dict[int, int] = {}
-        self.at: dict[int, int | None] = {}
+        self.next_offsets: dict[int, int | None] = {}
         self.nothing_from: dict[int, int | None] = {}
         """Offset from which nothing can be read."""
         self.held: dict[int, str] = {}
@@ -60,7 +60,10 @@ class Kept(KafkaBackedChannel[Config]):
     def committed(self, group: str | None) -> Sequence[Assignment]:
         if self.away:
             raise Retry("no broker answers")
-        return [assignment("", self.name, self.topic_id, "g", 0, p, next_offset=self.at.get(p)) for p in self.end]
+        return [
+            assignment("", self.name, self.topic_id, "g", 0, p, next_offset=self.next_offsets.get(p))
+            for p in self.end
+        ]
 
     def blocking_errors(self, group: str | None) -> tuple[FlafkaError, ...]:
         return ()
@@ -69,7 +72,7 @@ class Kept(KafkaBackedChannel[Config]):
         return partition in self.nothing_from and self.nothing_from[partition] == start
 
     def members(self, group: str | None) -> Mapping[str, list[int]]:
-        return {name: [p for p, who in self.held.items() if who == name] for name in self.held.values()}
+        return {name: [p for p, member in self.held.items() if member == name] for name in self.held.values()}
 
 
 class Plugin:
@@ -119,27 +122,27 @@ def test_a_drain_ends_when_the_group_is_at_the_end_of_all_partitions_of_all_memb
     tmp_path: Path, clock: Clock
 ) -> None:
     agent, (kept,) = agent_of(tmp_path, "c1", "c1")
-    kept.end, kept.at = {0: 150, 1: 150, 2: 0}, {0: 150, 1: 75}
+    kept.end, kept.next_offsets = {0: 150, 1: 150, 2: 0}, {0: 150, 1: 75}
     assert not agent.is_drained(), "another member has partition 1"
-    kept.at[1] = 150
+    kept.next_offsets[1] = 150
     assert agent.is_drained()
 
 
 def test_records_put_after_the_start_of_a_drain_do_not_delay_its_end(tmp_path: Path, clock: Clock) -> None:
     agent, (kept,) = agent_of(tmp_path, "c1")
-    kept.end, kept.at = {0: 10}, {0: 0}
+    kept.end, kept.next_offsets = {0: 10}, {0: 0}
     assert not agent.is_drained()
-    kept.end, kept.at = {0: 20}, {0: 10}
+    kept.end, kept.next_offsets = {0: 20}, {0: 10}
     assert agent.is_drained()
 
 
 def test_events_forwarded_from_one_channel_to_another_are_delivered_too(tmp_path: Path, clock: Clock) -> None:
     agent, (last, first) = agent_of(tmp_path, "c1", "c2")
-    first.end, first.at, last.end, last.at = {0: 10}, {0: 0}, {0: 5}, {0: 5}
+    first.end, first.next_offsets, last.end, last.next_offsets = {0: 10}, {0: 0}, {0: 5}, {0: 5}
     assert not agent.is_drained()
-    first.at, last.end = {0: 10}, {0: 15}
+    first.next_offsets, last.end = {0: 10}, {0: 15}
     assert not agent.is_drained(), "the ends are looked up again"
-    first.end, last.end, last.at = {0: 11}, {0: 16}, {0: 15}
+    first.end, last.end, last.next_offsets = {0: 11}, {0: 16}, {0: 15}
     assert agent.is_drained(), "later records of another producer are not waited for"
 
 
@@ -150,11 +153,11 @@ def test_memory_channels_are_empty(tmp_path: Path) -> None:
 
 def test_partitions_without_events_count_as_reached(tmp_path: Path, clock: Clock) -> None:
     agent, (kept,) = agent_of(tmp_path, "c1")
-    kept.end, kept.at, kept.nothing_from = {0: 10, 1: 7}, {0: 3}, {0: 9, 1: None}
+    kept.end, kept.next_offsets, kept.nothing_from = {0: 10, 1: 7}, {0: 3}, {0: 9, 1: None}
     assert not agent.is_drained()
     clock.now += drain.IDLE_CHECK_SECONDS
     assert not agent.is_drained(), "records wait in partition 0"
-    kept.at[0] = 9
+    kept.next_offsets[0] = 9
     assert not agent.is_drained()
     clock.now += drain.IDLE_CHECK_SECONDS
     assert agent.is_drained()
@@ -162,11 +165,11 @@ def test_partitions_without_events_count_as_reached(tmp_path: Path, clock: Clock
 
 def test_a_recreated_topic_has_its_own_ends(tmp_path: Path, clock: Clock) -> None:
     agent, (kept,) = agent_of(tmp_path, "c1")
-    kept.end, kept.at = {0: 100}, {0: 50}
+    kept.end, kept.next_offsets = {0: 100}, {0: 50}
     assert not agent.is_drained()
-    kept.topic_id, kept.end, kept.at = "second", {0: 3}, {}
+    kept.topic_id, kept.end, kept.next_offsets = "second", {0: 3}, {}
     assert not agent.is_drained()
-    kept.at = {0: 3}
+    kept.next_offsets = {0: 3}
     assert agent.is_drained()
 
 
@@ -174,10 +177,10 @@ def test_a_drain_without_progress_fails_with_the_remaining_partitions_and_their_
     tmp_path: Path, clock: Clock
 ) -> None:
     agent, (kept,) = agent_of(tmp_path, "c1")
-    kept.end, kept.at, kept.held = {0: 10, 1: 20, 2: 30}, {0: 10, 1: 5}, {0: "us", 1: "other on host-b"}
+    kept.end, kept.next_offsets, kept.held = {0: 10, 1: 20, 2: 30}, {0: 10, 1: 5}, {0: "us", 1: "other on host-b"}
     assert not agent.is_drained()
     clock.now += drain.DRAIN_STALL_SECONDS
-    kept.at[1] = 6
+    kept.next_offsets[1] = 6
     assert not agent.is_drained(), "it moves"
     clock.now += drain.DRAIN_STALL_SECONDS
     assert not agent.is_drained()
@@ -204,7 +207,7 @@ def test_a_drain_continues_while_spark_makes_progress(tmp_path: Path, clock: Clo
     agent, (kept,) = agent_of(tmp_path, "c1", runner="spark")
     assert agent.spark is not None
     metrics = agent.spark.metrics["k0"]
-    kept.end, kept.at = {0: 10}, {}
+    kept.end, kept.next_offsets = {0: 10}, {}
     assert not agent.is_drained()
     clock.now += drain.DRAIN_STALL_SECONDS + 1
     assert not agent.is_drained(), "a micro-batch may take longer"

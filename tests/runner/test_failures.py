@@ -199,8 +199,8 @@ a1.sinks.k.channel = c
 """
         + "\n".join(lines)
     )
-    spec, found = load(file, None, components=Components([module]))
-    assert spec is not None, "\n".join(map(str, found))
+    spec, diagnostics = load(file, None, components=Components([module]))
+    assert spec is not None, "\n".join(map(str, diagnostics))
     return Agent(spec)
 
 
@@ -353,8 +353,8 @@ def test_a_retried_failure_has_a_traceback_at_debug(
         assert agent.stop()
     (failure,) = [record for record in caplog.records if record.getMessage() == "the tape is torn"]
     assert (failure.name, failure.levelname) == (path, "WARNING")
-    told = logging.Formatter().formatException(failure.exc_info) if failure.exc_info else ""
-    assert ("OSError: torn" in told, "in tear_once" in told) == (level == "DEBUG", level == "DEBUG")
+    traceback = logging.Formatter().formatException(failure.exc_info) if failure.exc_info else ""
+    assert ("OSError: torn" in traceback, "in tear_once" in traceback) == (level == "DEBUG", level == "DEBUG")
 
 
 # --- the stop

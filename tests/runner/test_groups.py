@@ -124,9 +124,9 @@ class Machine(RuleBasedStateMachine):
         self.put_bodies += bodies
         self.group.put(*bodies, *[b"bad"] * bad)
 
-    @rule(name=st.sampled_from(NAMES), place=st.sampled_from(["open", "write", "flush", "reset"]))
-    def fail(self, name: str, place: str) -> None:
-        self.group.sinks[name].fails.add(place)
+    @rule(name=st.sampled_from(NAMES), method=st.sampled_from(["open", "write", "flush", "reset"]))
+    def fail(self, name: str, method: str) -> None:
+        self.group.sinks[name].fails.add(method)
 
     @rule(name=st.sampled_from(NAMES))
     def heal(self, name: str) -> None:
@@ -248,20 +248,20 @@ def test_the_best_sink_outside_its_backoff_gets_a_batch(story: list[tuple[str, f
 
 def test_load_balance_takes_turns_and_backs_off() -> None:
     now = 0.0
-    turns = LoadBalance(NAMES, "round_robin", 10, lambda: now)
-    assert [next(turns.attempts()) for _ in range(4)] == ["k1", "k2", "k3", "k1"]
+    balance = LoadBalance(NAMES, "round_robin", 10, lambda: now)
+    assert [next(balance.attempts()) for _ in range(4)] == ["k1", "k2", "k3", "k1"]
     penalties = []
     for _ in range(4):
-        turns.failed("k2")
+        balance.failed("k2")
         began = now
-        while "k2" not in list(turns.attempts()):
+        while "k2" not in list(balance.attempts()):
             now += 0.5
         penalties.append(now - began - 0.5)
     assert penalties == [2, 4, 8, 10]
     now += 3700
-    turns.failed("k2")
+    balance.failed("k2")
     now += 2.5
-    assert "k2" in list(turns.attempts())
+    assert "k2" in list(balance.attempts())
 
 
 def test_random_gives_each_sink_its_share(seed: int) -> None:
@@ -296,13 +296,13 @@ def test_a_recovered_sink_is_not_failing_without_events(processor: SinkProcessor
     group = Group(processor)
     group.sinks["k2"].fails.add("open")
     group.runner.open()
-    others = "standby" if processor is FAILOVER else "ok"
-    assert states(group) == {"k1": "ok", "k2": "standby" if processor is FAILOVER else "failing", "k3": others}
+    healthy = "standby" if processor is FAILOVER else "ok"
+    assert states(group) == {"k1": "ok", "k2": "standby" if processor is FAILOVER else "failing", "k3": healthy}
     quickly(group)
     assert group.runner.members[1].metrics.last_error == "open failed"
     group.sinks["k2"].fails.clear()
     quickly(group)
-    assert states(group) == {"k1": "ok", "k2": others, "k3": others}
+    assert states(group) == {"k1": "ok", "k2": healthy, "k3": healthy}
     assert group.runner.members[1].metrics.last_error == ""
 
 

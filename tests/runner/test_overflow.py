@@ -244,8 +244,8 @@ def test_an_event_that_the_channel_rejects_becomes_a_dead_letter_of_its_source(p
     pair.letters.error = None
     until(lambda: not pair.count("Overflowing"), "the end of the outage", 30)
     assert pair.topic.held == ["a", "b", "c", "d"]
-    told = [(letter.component, letter.event.body, letter.event.headers) for letter in pair.letters.kept]
-    assert told == [(SOURCE, b"large", {}), (OTHER, b"large", {}), (SOURCE, b"large", {})]
+    rejections = [(letter.component, letter.event.body, letter.event.headers) for letter in pair.letters.kept]
+    assert rejections == [(SOURCE, b"large", {}), (OTHER, b"large", {}), (SOURCE, b"large", {})]
     assert sorted(pair.audit.events) == [b"a", b"b", b"c", b"d"]
 
 
@@ -261,11 +261,11 @@ def test_events_on_the_disk_are_not_put_again_while_dead_letters_cannot_be_store
     monkeypatch.setattr(pair.disk.channel, "put_in_order", choosy)
     pair.topic.there.clear()
     pair.letters.error = Retry("dead letters cannot be written now")
-    both = pending("a", "large")
+    pending_put = pending("a", "large")
     with pytest.raises(Retry, match="dead letters cannot be written now"):
-        pair.channel.complete(both, pair.letters)
+        pair.channel.complete(pending_put, pair.letters)
     pair.letters.error = None
-    assert pair.channel.complete(both, pair.letters) == 1
+    assert pair.channel.complete(pending_put, pair.letters) == 1
     assert [letter.event.body for letter in pair.letters.kept] == [b"large"]
     assert (pair.count("OverflowEventCount"), pair.disk.metrics.get("ChannelSize")) == (1, 1)
 

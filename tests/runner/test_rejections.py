@@ -106,10 +106,10 @@ def test_dead_letters_wait_for_the_commit_of_their_partition() -> None:
     assert not letters.kept
     assert rejections.partitions() == {1, 2, 3}
     assert rejections.store(2) == 1
-    assert [one.id and one.id.partition for one in letters.kept] == [2]
+    assert [letter.id and letter.id.partition for letter in letters.kept] == [2]
     rejections.lost({3})
     assert rejections.store() == 1
-    assert [one.id and one.id.partition for one in letters.kept] == [2, 1]
+    assert [letter.id and letter.id.partition for letter in letters.kept] == [2, 1]
     rejections.add([dead_letter(4)])
     rejections.start_over()
     assert rejections.store() == 0
@@ -133,21 +133,21 @@ def test_large_dead_letters_request_a_commit() -> None:
 def test_a_dead_letter_stored_before_a_failed_commit_is_not_stored_again() -> None:
     letters = MemoryDeadLetters()
     rejections = Rejections(letters, Tolerance())
-    one, two = (replace(dead_letter(n), name=f"letter {n}") for n in range(2))
+    first, second = (replace(dead_letter(n), name=f"letter {n}") for n in range(2))
     rejections.add_offered(2)
-    rejections.add([one])
+    rejections.add([first])
     assert rejections.store() == 1
     rejections.start_over()  # the channel could not be committed: the events are redelivered
     rejections.add_offered(2)
-    rejections.add([replace(one), two])
+    rejections.add([replace(first), second])
     assert rejections.store() == 1
     rejections.committed({1})
-    rejections.add([one])
+    rejections.add([first])
     assert rejections.store() == 0
     rejections.committed({0})
-    assert letters.kept == [one, two]
+    assert letters.kept == [first, second]
     rejections.add_offered(1)
-    rejections.add([one])  # a deliberate second delivery
+    rejections.add([first])  # a deliberate second delivery
     assert rejections.store() == 1
 
 

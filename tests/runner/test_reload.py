@@ -39,8 +39,8 @@ a1.sinks.k.channel = c
 """
         + "\n".join(lines)
     )
-    spec, found = load(file, None, components=Components())
-    assert spec is not None, found
+    spec, diagnostics = load(file, None, components=Components())
+    assert spec is not None, diagnostics
     return spec
 
 

@@ -62,8 +62,8 @@ def test_a_failure_has_its_traceback_at_debug(level: str, caplog: pytest.LogCapt
     shown = {"DEBUG": ["WARNING", "INFO", "DEBUG", "DEBUG"], "INFO": ["WARNING", "INFO"]}[level]
     assert [name for name, _ in lines] == shown
     reasons, tries = caplog.records[::2], lines[1::2]
-    told = ["the tape is torn", "again: the tape is torn"]
-    assert [record.getMessage() for record in reasons] == told[: len(reasons)]
+    messages = ["the tape is torn", "again: the tape is torn"]
+    assert [record.getMessage() for record in reasons] == messages[: len(reasons)]
     numbers = [text.partition(" failed, the next one is in ")[0] for _, text in tries]
     assert numbers == ["attempt 1", "attempt 2"][: len(tries)]
     for record in reasons:
@@ -133,7 +133,7 @@ def test_a_component_that_fails_after_each_opening_does_not_report_each_recovery
             now[0] += 30
             retries.check_recovery()  # closed, it does not work
             assert metrics.last_error
-        return [one for one in caplog.messages if not one.startswith("attempt")]
+        return [message for message in caplog.messages if not message.startswith("attempt")]
 
     with caplog.at_level("INFO", "a.sources.s"):
         assert open_for(1) == ["the disk cannot be read"]

@@ -34,7 +34,7 @@ def test_a_batch_is_divided_by_the_choice_of_each_event(
     selector = Selector(SelectorSpec("multiplexing", default, "kind", mapping))
     events = [Event(b"\xff", {} if value is None else {"kind": value}) for value in values]
     batch = Batch.of(events, Origin.of_record("t", 0, 0, 0, len(events)))
-    found = {
+    routed = {
         (channel, required, id.index)
         for channel, part, required in selector.route(batch)
         for id in part.ids()
@@ -44,7 +44,7 @@ def test_a_batch_is_divided_by_the_choice_of_each_event(
         route = mapping.get(value or "", default)
         expected |= {(name, True, row) for name in route.required} | {(name, False, row) for name in route.optional}
         nowhere += not (route.required or route.optional)
-    assert found == expected
+    assert routed == expected
     assert selector.unrouted(batch) == nowhere
     for _, part, _ in selector.route(batch):
         rows = [id.index for id in part.ids()]

@@ -149,7 +149,7 @@ class Books:
 
     def withdraw(self, receipt, by):
         span = receipt.offsets.start, receipt.offsets.end
-        self.reported.remove(next(one for one in reversed(self.reported) if one[:2] == span))
+        self.reported.remove(next(report for report in reversed(self.reported) if report[:2] == span))
         self.withdrawn.append(span)
 
 
@@ -224,24 +224,24 @@ def test_a_flush_that_fails_while_partitions_are_revoked_redelivers_the_others()
             self.written.clear()
             raise Retry("away")
 
-    both = [assignment("cluster", "t", "id", "g", 0, partition, next_offset=5) for partition in (0, 1)]
+    assignments = [assignment("cluster", "t", "id", "g", 0, partition, next_offset=5) for partition in (0, 1)]
 
     class Partitions(MemoryChannel):
         """Channel of two partitions that records its rewinds."""
 
         def reader(self, owner, *, group, member):
             def rewind(starts):
-                self.rewound.append({one.partition: one.next_offset for one in starts})
+                self.rewound.append({start.partition: start.next_offset for start in starts})
 
             self.rewound = []
-            owner.assigned(both)
+            owner.assigned(assignments)
             return types.SimpleNamespace(rewind=rewind, close=lambda: None, pressed=lambda: False)
 
     channel = Partitions(MemoryConfig(), "m")
     spec = SinkSpec("k", "a.sinks.k", Away, Config(), {}, ConfigLocation("test.conf", 1), channel="m")
     runner = SinkRunner([spec], ChannelRunner("a.channels.m", "m", channel), MemoryDeadLetters(), "host.a.k")
     runner.open()
-    polled = [PolledBatch(one, OffsetRange(5, 6), Batch.of([Event(b"1")])) for one in both]
+    polled = [PolledBatch(assigned, OffsetRange(5, 6), Batch.of([Event(b"1")])) for assigned in assignments]
     runner.reader.take = lambda _: polled.pop() if polled else None
     runner.reader.lag = lambda: None
     for _ in range(2):
@@ -256,12 +256,12 @@ def test_a_flush_that_fails_while_partitions_are_revoked_redelivers_the_others()
 def test_a_reader_that_returns_no_batch_is_named(pipeline, given):
     class Lists(MemoryChannel):
         def reader(self, owner, *, group, member):
-            found = super().reader(owner, group=group, member=member)
-            found.take = lambda _: given
-            return found
+            reader = super().reader(owner, group=group, member=member)
+            reader.take = lambda _: given
+            return reader
 
     sink, _, _ = pipeline(Store, Lists(MemoryConfig(), "m"))
     until(lambda: sink.members[0].metrics.last_error)
-    said = sink.members[0].metrics.last_error
-    assert said.startswith("take() of ")
-    assert said.endswith(f"must return None or a PolledBatch with a Batch, not {given!r:.60}")
+    error = sink.members[0].metrics.last_error
+    assert error.startswith("take() of ")
+    assert error.endswith(f"must return None or a PolledBatch with a Batch, not {given!r:.60}")

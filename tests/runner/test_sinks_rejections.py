@@ -35,7 +35,7 @@ class Refuse(Interceptor[Config]):
 
     def intercept(self, batch):
         changed = batch.with_header("seen", "yes")
-        return self.reject(changed, {row: "it is bad" for row, one in enumerate(batch) if one.body == b"bad"})
+        return self.reject(changed, {row: "it is bad" for row, event in enumerate(batch) if event.body == b"bad"})
 
 
 def test_an_event_rejected_by_a_sinks_interceptor_is_a_dead_letter_as_in_the_channel(pipeline):
@@ -44,7 +44,7 @@ def test_an_event_rejected_by_a_sinks_interceptor_is_a_dead_letter_as_in_the_cha
     until(lambda: channel.metrics.get("ChannelSize") == 0)
     member = sink.members[0]
     assert member.sink.durable == [b"1", b"2"]
-    assert [(one.component, one.event, one.reason) for one in letters] == [
+    assert [(letter.component, letter.event, letter.reason) for letter in letters] == [
         ("a.sinks.k", Event(b"bad"), "it is bad"),
     ]
     assert letters[0].id is not None
@@ -252,9 +252,9 @@ def test_rejections_by_unknown_ids_lose_no_events(pipeline):
     sink, channel, letters = pipeline(Mistaken)
     put(channel, b"a", b"b")
     until(lambda: sink.members[0].metrics.last_error)
-    said = sink.members[0].metrics.last_error
-    assert "test_sinks_rejections.Mistaken" in said
-    assert "rejects events that it did not get" in said
+    error = sink.members[0].metrics.last_error
+    assert "test_sinks_rejections.Mistaken" in error
+    assert "rejects events that it did not get" in error
     assert letters == []
     assert channel.metrics.get("ChannelSize") == 2
 

@@ -172,9 +172,9 @@ def test_concurrent_batches_are_put_into_each_channel_in_order():
             number = int(batch.bodies[0].as_py())
             assert number >= 8 or until(lambda: len(self.held) > number // 4 * 4 + 3, "those behind it", 60) is None
 
-    one, two = Waiting(name="one"), Store(name="two")
-    runner, _ = run(TenAtOnce, one, two, interceptors=[Dawdling])
-    assert one.held == two.held == runner.source.reported == NUMBERS
+    waiting, store = Waiting(name="one"), Store(name="two")
+    runner, _ = run(TenAtOnce, waiting, store, interceptors=[Dawdling])
+    assert waiting.held == store.held == runner.source.reported == NUMBERS
 
 
 @pytest.mark.parametrize("fails", ["in an interceptor", "in the channel"])

@@ -98,7 +98,7 @@ def test_events_rejected_by_an_interceptor_are_dead_letters_before_the_others_ar
     store = Store(name="c")
     runner, letters = run(Ten, store, interceptors=[Refuse])
     assert store.held == [b"1", b"2", b"4", b"7", b"8"]
-    assert [(one.component, one.id, one.event.body, one.reason) for one in letters] == [
+    assert [(letter.component, letter.id, letter.event.body, letter.reason) for letter in letters] == [
         ("a.sources.s", None, b"%d" % n, f"{n} is bad") for n in (0, 3, 6, 9)
     ]
     for metrics in (runner.metrics, runner.interceptors[0].metrics):
@@ -124,7 +124,7 @@ def no_letters_at_first(monkeypatch):
 def test_events_rejected_by_an_interceptor_wait_while_dead_letters_cannot_be_stored():
     store = Store(name="c")
     runner, letters = run(Ten, store, interceptors=[Refuse])
-    assert [one.event.body for one in letters] == [b"0", b"3", b"6", b"9"]
+    assert [letter.event.body for letter in letters] == [b"0", b"3", b"6", b"9"]
     assert store.held == [b"1", b"2", b"4", b"7", b"8"]
     for metrics in (runner.metrics, runner.interceptors[0].metrics):  # it has seen each event once
         assert metrics.get("EventRejectedCount") == 4
@@ -149,7 +149,7 @@ def test_accepted_events_are_put_once_while_dead_letters_cannot_be_stored():
     reported, store = Books(), Choosy(name="c")
     runner, letters = run(Halves, store, audit=reported)
     assert reported == store.held == [body for body in NUMBERS if body != b"3"]
-    assert [one.event.body for one in letters] == [b"3"]
+    assert [letter.event.body for letter in letters] == [b"3"]
     assert runner.metrics.get("EventRejectedCount") == 1
     assert runner.routed["c"].get("EventRoutedCount") == 9
     assert runner.metrics.last_error == ""
@@ -160,10 +160,10 @@ def test_concurrent_rejections_of_an_interceptor_are_not_mixed_up():
     interceptor, reported = RefuseTwice(Config()), []
 
     def passes(*numbers):
-        mine = []
+        own_reasons = []
         batch = Batch.of(Event(b"%d" % n) for n in numbers)
-        left = intercept(batch, [interceptor], rejected=lambda rows, reasons: mine.extend(reasons))
-        reported.append((left.bodies.to_pylist(), mine))
+        accepted = intercept(batch, [interceptor], rejected=lambda rows, reasons: own_reasons.extend(reasons))
+        reported.append((accepted.bodies.to_pylist(), own_reasons))
 
     interceptor.meanwhile = lambda: passes(2, 3)
     passes(0, 1)

@@ -56,8 +56,8 @@ py4j.protocol.Py4JJavaError: An error occurred while calling o562.collectToPytho
 : org.apache.spark.SparkException: Job aborted: Python worker exited unexpectedly (crashed)
 \tat org.apache.spark.scheduler.DAGScheduler.abortStage(DAGScheduler.scala:3122)
 """
-    said = "org.apache.spark.SparkException: Job aborted: Python worker exited unexpectedly (crashed)"
-    assert failure_reason(killed) == said
+    message = "org.apache.spark.SparkException: Job aborted: Python worker exited unexpectedly (crashed)"
+    assert failure_reason(killed) == message
 
 
 QUERY = "StreamingQueryException: [STREAM_FAILED] Query [id = {0}, runId = {0}] terminated with exception: "
@@ -134,7 +134,7 @@ def test_an_error_at_the_start_of_spark_is_reported_without_a_traceback() -> Non
 
 
 @pytest.mark.parametrize(
-    ("end", "written", "said"),
+    ("end", "written", "cause"),
     [
         (
             "kill -9 $$",
@@ -161,7 +161,7 @@ def test_an_error_at_the_start_of_spark_is_reported_without_a_traceback() -> Non
         ),
     ],
 )
-def test_the_end_of_the_jvm_is_reported_with_its_cause(tmp_path: Path, end: str, written: str, said: str) -> None:
+def test_the_end_of_the_jvm_is_reported_with_its_cause(tmp_path: Path, end: str, written: str, cause: str) -> None:
     log = tmp_path / "log"
     before = "java.io.IOException: of the JVM before\n"
     log.write_text(before + written + "\n")
@@ -169,11 +169,11 @@ def test_the_end_of_the_jvm_is_reported_with_its_cause(tmp_path: Path, end: str,
     assert jvm.why_ended() is None
     with jvm.process.stdin:
         pass
-    assert jvm.why_ended(60) == f"Spark's JVM {said}; its log: {log}"
+    assert jvm.why_ended(60) == f"Spark's JVM {cause}; its log: {log}"
 
 
 @pytest.mark.parametrize(
-    ("written", "said"),
+    ("written", "cause"),
     [
         ("ERROR Inbox: Ignoring error", "was stopped from outside;"),
         (
@@ -190,11 +190,11 @@ def test_the_end_of_the_jvm_is_reported_with_its_cause(tmp_path: Path, end: str,
     ],
 )
 def test_a_stopped_context_is_reported_with_the_message_of_the_cluster(
-    tmp_path: Path, written: str, said: str
+    tmp_path: Path, written: str, cause: str
 ) -> None:
     log = tmp_path / "log"
     log.write_text(f"{written}\n")
-    assert f"the SparkContext {said}" in gateway.Gateway(cast(Any, None), log, 0).why_stopped()
+    assert f"the SparkContext {cause}" in gateway.Gateway(cast(Any, None), log, 0).why_stopped()
 
 
 def test_an_ended_jvm_leaves_no_trace_of_accumulators(
@@ -227,7 +227,7 @@ def test_progress_of_a_query_before_its_failure_is_no_recovery_of_its_sink() -> 
 def test_a_query_that_ends_by_itself_is_restarted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Spark ends a query without a failure if another user has stopped it."""
     job, sink = jobs(Tolerance())
-    stopping, runs, told = threading.Event(), [], []
+    stopping, runs, reports = threading.Event(), [], []
 
     class Query:
         def __init__(self, *_: object) -> None:
@@ -238,12 +238,12 @@ def test_a_query_that_ends_by_itself_is_restarted(monkeypatch: pytest.MonkeyPatc
                 stopping.set()
 
     monkeypatch.setattr(driver, "Query", Query)
-    monkeypatch.setattr(driver, "report", lambda *words, **more: told.append((words, more)))
+    monkeypatch.setattr(driver, "report", lambda *words, **more: reports.append((words, more)))
     running: driver.Running = {}
     watch: Any = Namespace(spark=None, check=lambda: None)
     driver._supervise(watch, sink, job, running, stopping)
     assert len(runs) == 2
-    ((words, more),) = told
+    ((words, more),) = reports
     assert words[:2] == ("k", {"FailureCount": 1})
     assert words[2]["RetryAttempt"] == 1
     assert more == {"error": "its query ended without a stop"}
@@ -272,9 +272,9 @@ def test_a_query_that_fails_has_its_traceback_at_debug(
     assert failure.getMessage() == "the disk is full"
     assert (failure.exc_info is not None) == (level == "DEBUG")
     if failure.exc_info:
-        told = logging.Formatter().formatException(failure.exc_info)
-        assert "in run\n" in told
-        assert "No space left on device" in told
+        traceback = logging.Formatter().formatException(failure.exc_info)
+        assert "in run\n" in traceback
+        assert "No space left on device" in traceback
 
 
 def test_a_spark_that_does_not_end_is_abandoned(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -357,35 +357,35 @@ def source(read: str, latest: str) -> Namespace:
 
 
 def test_lag_excludes_delivered_records_outside_of_the_read_ranges() -> None:
-    told = progress(source('{"0": 5, "1": 2}', '{"0": 9, "1": 3}'))
-    assert gauges_of(told, {0: 8})["Lag"] == 2
-    assert gauges_of(told, {})["Lag"] == 5
+    reported = progress(source('{"0": 5, "1": 2}', '{"0": 9, "1": 3}'))
+    assert gauges_of(reported, {0: 8})["Lag"] == 2
+    assert gauges_of(reported, {})["Lag"] == 5
 
 
 def test_the_lag_of_a_join_is_that_of_its_slowest_stream() -> None:
-    told = progress(source('{"0": 5}', '{"0": 9}'), source('{"0": 7}', '{"0": 9}'), rate=float("inf"))
-    assert end_offsets_of(told) == {0: 5}
-    assert gauges_of(told, {}) == {"BatchMilliseconds": 50, "RecordsPerSecond": 0, "Lag": 4}
+    reported = progress(source('{"0": 5}', '{"0": 9}'), source('{"0": 7}', '{"0": 9}'), rate=float("inf"))
+    assert end_offsets_of(reported) == {0: 5}
+    assert gauges_of(reported, {}) == {"BatchMilliseconds": 50, "RecordsPerSecond": 0, "Lag": 4}
 
 
 def test_a_batch_repeated_after_a_restart_reports_no_lag() -> None:
-    (again,) = progress(Namespace(endOffset='{"t": {"0": 5}}', latestOffset="None")).sources
-    assert "Lag" not in gauges_of(progress(again), {})
+    (repeated,) = progress(Namespace(endOffset='{"t": {"0": 5}}', latestOffset="None")).sources
+    assert "Lag" not in gauges_of(progress(repeated), {})
 
 
 def test_another_stream_than_the_channel_s_has_no_offsets_and_no_lag() -> None:
-    told = progress(
+    reported = progress(
         source('{"0": 5}', '{"0": 9}'),
         Namespace(endOffset="17", latestOffset="None"),  # rate
         Namespace(endOffset='{"logOffset": 3}', latestOffset=None),  # files
     )
-    assert end_offsets_of(told) == {0: 5}
-    assert gauges_of(told, {})["Lag"] == 4
+    assert end_offsets_of(reported) == {0: 5}
+    assert gauges_of(reported, {})["Lag"] == 4
 
 
 def test_state_is_summed_over_operators() -> None:
-    told = gauges_of(progress(state=(Namespace(numRowsTotal=2, memoryUsedBytes=10),) * 2), {})
-    assert (told["StateRows"], told["StateBytes"], told["Lag"]) == (4, 20, 0)
+    gauges = gauges_of(progress(state=(Namespace(numRowsTotal=2, memoryUsedBytes=10),) * 2), {})
+    assert (gauges["StateRows"], gauges["StateBytes"], gauges["Lag"]) == (4, 20, 0)
 
 
 @pytest.mark.parametrize("name", ["hdfs", "hbase", "solr", "avro", "logger", "null"])
@@ -415,8 +415,8 @@ def test_each_no_of_the_table_is_enforced_with_advice(row: Capability) -> None:
     assert concerned
     (missing,), (there,) = BOTH - row.runners, row.runners
     for delivery in concerned:
-        said = f"runner = {missing} does not support {row.feature}: {row.remedy}"
-        assert said in unsupported_features(missing, delivery)
+        message = f"runner = {missing} does not support {row.feature}: {row.remedy}"
+        assert message in unsupported_features(missing, delivery)
         assert not [text for text in unsupported_features(there, delivery) if row.feature in text]
     assert row.remedy
 

@@ -35,7 +35,7 @@ class MadeAgain(Recording):
 
 def test_a_task_hands_dead_letters_to_the_driver() -> None:
     result = run(Tolerance(), b"1", b"bad", b"2")
-    assert [(one.event.body, one.id, one.arrival) for one in result.dead_letters] == [
+    assert [(letter.event.body, letter.id, letter.arrival) for letter in result.dead_letters] == [
         (b"bad", (ASSIGNMENT.id_prefix, 0, 1, 0), 7)
     ]
     assert (result.offered, result.staged.receipt.events) == (3, 2)
@@ -50,13 +50,22 @@ def test_a_task_hands_rejections_of_interceptors_to_the_driver() -> None:
     sink = replace(sink, sink=replace(sink.sink, interceptors=(json,)))
     result = PartitionTask(job, sink, {0: ASSIGNMENT}, ASSIGNMENT).run(iter([records(b'{"a": 1}', b"no", b"{}")]))
     assert result is not None
-    assert [(one.event.body, one.id) for one in result.dead_letters] == [(b"no", (ASSIGNMENT.id_prefix, 0, 1, 0))]
+    assert [(letter.event.body, letter.id) for letter in result.dead_letters] == [
+        (b"no", (ASSIGNMENT.id_prefix, 0, 1, 0))
+    ]
     assert (result.offered, result.staged.receipt.events) == (3, 2)
-    told: list[Any] = []
+    error_groups: list[Any] = []
     counted: list[Any] = []
     made: list[Any] = []
     events = EventsTask(
-        job, sink, {0: ASSIGNMENT}, ASSIGNMENT, counted.append, told.append, made.append, keep_dead_letters=False
+        job,
+        sink,
+        {0: ASSIGNMENT},
+        ASSIGNMENT,
+        counted.append,
+        error_groups.append,
+        made.append,
+        keep_dead_letters=False,
     )
     batches = [*events(iter([records(b'{"a": 1}', b"no")]))]
     assert made == [{("", 0): {(0, 0): 1}}]

@@ -63,13 +63,13 @@ def test_the_first_package_on_the_path_counts_and_namespaces_are_joined(tmp_path
     first, second = tmp_path / "1", tmp_path / "2"
     write(first, "both/__init__.py", "both/one.py", text="first")
     write(second, "both/__init__.py", "both/two.py", text="second")
-    for place, name in ((first, "a"), (second, "b")):
-        write(place / "site-packages", f"space/{name}/__init__.py")
+    for root, name in ((first, "a"), (second, "b")):
+        write(root / "site-packages", f"space/{name}/__init__.py")
     libraries, code = importable_files(
         [str(first), str(second), *(str(p / "site-packages") for p in (first, second))]
     )
-    both = {name: file.read_text() for name, file in code.items() if name.startswith("both")}
-    assert both == {"both/__init__.py": "first", "both/one.py": "first"}
+    joined = {name: file.read_text() for name, file in code.items() if name.startswith("both")}
+    assert joined == {"both/__init__.py": "first", "both/one.py": "first"}
     assert sorted(libraries) == ["space/a/__init__.py", "space/b/__init__.py"]
 
 
@@ -89,8 +89,8 @@ def test_packed_once_and_again_when_something_changes(
     assert pack([str(processors)]) == first
     assert len(caplog.messages) == 2
     write(processors, "jobs.py", text="edited")
-    again = pack([str(processors)])
-    assert (again[0] == first[0], again[1] == first[1]) == (True, False)
+    repacked = pack([str(processors)])
+    assert (repacked[0] == first[0], repacked[1] == first[1]) == (True, False)
     write(site, "newcomer/__init__.py")
     assert pack([str(processors)])[0] != first[0]
 

@@ -49,8 +49,8 @@ a1.sinks.p.output.rows.type = console
 
 def processing(directory: Path, processor: str = "both", committed: Assignment = ASSIGNMENT) -> Processing:
     """Return the processing of a sink whose checkpoint is in that directory, with that committed offset."""
-    spec, found = read(directory, f"a1.sinks.p.checkpoint = {directory}/checkpoint", processor=processor)
-    assert spec is not None, found
+    spec, diagnostics = read(directory, f"a1.sinks.p.checkpoint = {directory}/checkpoint", processor=processor)
+    assert spec is not None, diagnostics
     job = SinkJob(spec.sinks[0], spec.channels[0])
     made = Processing(Job(spec.name, (job,), AgentOptions(), str(directory / "spark.log"), str(directory)), job)
     made.assignments = {committed.partition: committed}
@@ -75,10 +75,15 @@ def test_a_checkpoint_stays_its_pipeline_s(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("start", "begun", "ends", "told"), [(0, None, {}, 0), (7, None, {}, 1), (7, 0, {}, 0), (7, None, {0: 9}, 0)]
+    ("start", "begun", "ends", "warnings"), [(0, None, {}, 0), (7, None, {}, 1), (7, 0, {}, 0), (7, None, {0: 9}, 0)]
 )
 def test_a_new_group_that_begins_after_lost_records_reports_them(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture, start: int, begun: int | None, ends: dict[int, int], told: int
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    start: int,
+    begun: int | None,
+    ends: dict[int, int],
+    warnings: int,
 ) -> None:
     made: Any = processing(tmp_path, committed=ASSIGNMENT.with_offset(begun))
     made.channel = SimpleNamespace(kafka=SimpleNamespace(beginning_offsets=lambda: {0: start, 1: 3}))
@@ -86,17 +91,17 @@ def test_a_new_group_that_begins_after_lost_records_reports_them(
     made._warn_late()
     assert (
         caplog.text.count("has no committed offset in logs-0, and begins with record 7, the first that is left")
-        == told
+        == warnings
     )
 
 
 @pytest.mark.usefixtures("spark_session")
 def test_agents_of_one_name_have_no_checkpoint_in_common(tmp_path: Path) -> None:
     def made(file: str, directory: str | None) -> Processing:
-        one: Any = processing(tmp_path)
-        one.agent = replace(one.agent, configuration=f"/etc/{file}")
-        one.sink = SimpleNamespace(checkpoint=directory, pipeline="logins:both")
-        return cast(Processing, one)
+        pipeline: Any = processing(tmp_path)
+        pipeline.agent = replace(pipeline.agent, configuration=f"/etc/{file}")
+        pipeline.sink = SimpleNamespace(checkpoint=directory, pipeline="logins:both")
+        return cast(Processing, pipeline)
 
     own = made("one.conf", None)._checkpoint(session())
     assert made("one.conf", None)._checkpoint(session()) == own
@@ -210,18 +215,18 @@ def test_files_that_were_written_with_another_checkpoint_are_refused(tmp_path: P
         made._check_files(session(), f"{tmp_path}/checkpoint", ["rows", "more"])
 
     check()
-    log, ours = rows / "_spark_metadata", tmp_path / "checkpoint" / "rows" / "offsets"
+    log, offsets = rows / "_spark_metadata", tmp_path / "checkpoint" / "rows" / "offsets"
     log.mkdir(parents=True)
     check()
     for name in ("9.compact", "10", "tmp-11"):
         (log / name).touch()
     with pytest.raises(FlafkaError, match=r"up to its micro-batch 10, and Spark would skip as many"):
         check()
-    ours.mkdir(parents=True)
-    (ours / "9").touch()
+    offsets.mkdir(parents=True)
+    (offsets / "9").touch()
     with pytest.raises(FlafkaError, match=f"output rows: {rows} was written to with another checkpoint"):
         check()
-    (ours / "10").touch()
+    (offsets / "10").touch()
     check()
 
 
@@ -239,7 +244,7 @@ def test_a_restart_commits_finished_and_uncommitted_offsets_to_the_group(tmp_pat
         (log / name).parent.mkdir(parents=True, exist_ok=True)
         (log / name).write_text(text)
     stored: list[object] = []
-    made.channel.kafka.commit_offsets = lambda ends: stored.extend((one.partition, one.next_offset) for one in ends)
+    made.channel.kafka.commit_offsets = lambda ends: stored.extend((end.partition, end.next_offset) for end in ends)
     made._ends = {"rows": finished_offsets(session(), str(log))}
     assert made._ends == {"rows": {0: 7, 1: 5}}, "of a join the reading that lags; micro-batch 2 is under way"
     made.on_idle("a1.sinks.p.rows")
@@ -249,8 +254,8 @@ def test_a_restart_commits_finished_and_uncommitted_offsets_to_the_group(tmp_pat
 def test_events_count_as_delivered_after_all_outputs_have_finished_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    made, told = processing(tmp_path), []
-    monkeypatch.setattr(module, "report", lambda sink, counts, *_, **__: told.append(dict(counts)))
+    made, reports = processing(tmp_path), []
+    monkeypatch.setattr(module, "report", lambda sink, counts, *_, **__: reports.append(dict(counts)))
     made.channel.kafka.commit_offsets = lambda assignments: None
     made._finished = {"rows": 0, "more": 0}
     made._made = SimpleNamespace(
@@ -262,7 +267,7 @@ def test_events_count_as_delivered_after_all_outputs_have_finished_them(
         made.on_progress(
             SimpleNamespace(name=f"a1.sinks.p.{output}", id=output[0], batchId=batch, numInputRows=1, **rates)
         )
-        counts = told.pop()
+        counts = reports.pop()
         assert counts.pop("BatchCompleteCount") == 1
         return counts
 
@@ -302,19 +307,19 @@ def test_queries_that_are_never_idle_together_are_stopped_one_by_one() -> None:
 
 def test_a_processor_that_fills_its_own_channel_is_warned_of(tmp_path: Path) -> None:
     loop = "a1.sinks.p.output.more.type = kafka", "a1.sinks.p.output.more.topic = flafka"
-    spec, (found,) = read(tmp_path, *loop)
+    spec, (diagnostic,) = read(tmp_path, *loop)
     assert spec is not None
-    assert found.severity == "warning"
+    assert diagnostic.severity == "warning"
     assert (
-        found.message
+        diagnostic.message
         == "writes to topic flafka, which is the topic of its own channel: its events would circulate without end"
     )
 
 
 def test_on_a_cluster_a_processor_needs_a_checkpoint_that_executors_reach(tmp_path: Path) -> None:
     cluster, reached = "a1.spark.master = spark://there:7077", "a1.sinks.p.checkpoint = hdfs://there:8020/state"
-    _, (found,) = read(tmp_path, cluster)
-    assert str(found).endswith(
+    _, (diagnostic,) = read(tmp_path, cluster)
+    assert str(diagnostic).endswith(
         "a1.sinks.p: with spark.master = spark://there:7077 it needs a checkpoint that the executors can reach: "
         "hdfs://host:port/…"
     )

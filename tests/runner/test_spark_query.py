@@ -66,14 +66,14 @@ def test_a_query_that_lags_ends_after_the_present_micro_batch(monkeypatch: pytes
 class Overtaken(Recording):
     """Channel whose group has another committed offset by now."""
 
-    found = ASSIGNMENT
+    current = ASSIGNMENT
     ranges: tuple[int, int] = (0, 9)
 
     def open(self) -> None:
         pass
 
     def committed(self, group: str | None) -> Sequence[Assignment]:
-        return [self.found.with_offset(3)]
+        return [self.current.with_offset(3)]
 
     def beginning_offsets(self) -> Mapping[int, int]:
         return {0: self.ranges[0]}
@@ -82,7 +82,7 @@ class Overtaken(Recording):
         return [*out_of_range_errors(starts or (), {0: self.ranges}).values()]
 
 
-def overtaken(**found: Any) -> tuple[Query, Overtaken]:
+def overtaken(**changes: Any) -> tuple[Query, Overtaken]:
     """Return a query with partition 0, at 3 of 9, and its channel, whose group has that offset."""
     job, sink = jobs(tolerance := Tolerance())
     sink = replace(sink, channel=replace(sink.channel, cls=Overtaken))
@@ -91,22 +91,22 @@ def overtaken(**found: Any) -> tuple[Query, Overtaken]:
     source = SimpleNamespace(endOffset='{"t": {"0": 3}}', latestOffset='{"t": {"0": 9}}')
     query.on_progress(SimpleNamespace(batchDuration=1, processedRowsPerSecond=1, sources=[source], stateOperators=[]))
     assert isinstance(query.channel, Overtaken)
-    query.channel.found = ASSIGNMENT.replace(**found)
+    query.channel.current = ASSIGNMENT.replace(**changes)
     return query, query.channel
 
 
 @pytest.mark.parametrize(
-    ("found", "said"),
+    ("found", "message"),
     [
         ({"epoch": 1}, "group g was reset"),
         ({"commit_log": "hdfs:/b"}, "another sink of group g commits t-0, below hdfs:/b"),
         ({"topic_id": "j"}, "6 records that the old one held at the latest check are lost$"),
     ],
 )
-def test_a_driver_with_a_stale_offset_commits_nothing(found: dict[str, Any], said: str) -> None:
+def test_a_driver_with_a_stale_offset_commits_nothing(found: dict[str, Any], message: str) -> None:
     query, channel = overtaken(**found)
     query.committing = SimpleNamespace(commit=None)
-    with pytest.raises(Conflict, match=said):
+    with pytest.raises(Conflict, match=message):
         one_batch(query, b"1")
     assert not hasattr(channel, "stored")
 
@@ -128,7 +128,7 @@ class Idle:
         self.channel = channel
 
     def awaitTermination(self, _: float) -> bool:
-        self.channel.found = ASSIGNMENT.replace(epoch=1)
+        self.channel.current = ASSIGNMENT.replace(epoch=1)
         time.sleep(0.01)
         return False
 
@@ -145,14 +145,19 @@ def test_an_offset_of_an_earlier_epoch_is_overwritten_by_that_of_the_query(
     restored = []
 
     def restore(assignments: Collection[Assignment]) -> None:
-        restored.append([(one.partition, one.generation.epoch, one.next_offset) for one in assignments])
+        restored.append(
+            [
+                (assignment.partition, assignment.generation.epoch, assignment.next_offset)
+                for assignment in assignments
+            ]
+        )
         if answer is not None:
             raise answer
 
     monkeypatch.setattr(channel, "restore_offsets", restore)
     query._check_ownership()
     assert restored == [[(0, 2, 3)]]
-    channel.found = query.assignments[0]
+    channel.current = query.assignments[0]
     query._check_ownership()
     assert len(restored) == 1
 
@@ -163,7 +168,7 @@ def test_a_query_that_spark_ends_reports_the_cause(
     query, channel = overtaken()
 
     def end(*_: Any) -> None:
-        channel.found = ASSIGNMENT.replace(topic_id="j")
+        channel.current = ASSIGNMENT.replace(topic_id="j")
         raise RuntimeError("KAFKA_DATA_LOSS")
 
     monkeypatch.setattr(query, "_start", end)
@@ -173,7 +178,7 @@ def test_a_query_that_spark_ends_reports_the_cause(
 
 
 @pytest.mark.parametrize(
-    ("ranges", "said"),
+    ("ranges", "message"),
     [
         (
             (5, 9),
@@ -183,7 +188,7 @@ def test_a_query_that_spark_ends_reports_the_cause(
     ],
 )
 def test_records_missing_at_the_brokers_are_named_with_advice(
-    ranges: tuple[int, int], said: str, monkeypatch: pytest.MonkeyPatch
+    ranges: tuple[int, int], message: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     query, channel = overtaken()
 
@@ -192,7 +197,7 @@ def test_records_missing_at_the_brokers_are_named_with_advice(
         raise RuntimeError("KAFKA_DATA_LOSS")
 
     monkeypatch.setattr(query, "_start", end)
-    with pytest.raises(FlafkaError, match=said):
+    with pytest.raises(FlafkaError, match=message):
         query.run(None, threading.Event())
 
 

@@ -39,9 +39,9 @@ def test_files_of_a_killed_agent_are_removed_at_the_next_start(
     killed = forked.start(be_killed, tmp_path)
     killed.join()
     assert killed.exitcode == -signal.SIGKILL
-    (left,) = tmp_path.glob("*/left")
+    (leftover,) = tmp_path.glob("*/left")
     with scratch_directory() as first, scratch_directory() as second:
-        assert not left.exists()
+        assert not leftover.exists()
         assert sorted(tmp_path.iterdir()) == sorted([Path(first), Path(second)])
     assert list(tmp_path.iterdir()) == []
 
@@ -104,8 +104,8 @@ a1.sinks.k1.type = logger
 a1.sinks.k1.channel = c1
 a1.sinks.k1.runner = spark
 """)
-    spec, found = load(file, components=Components())
-    assert spec is not None, found
+    spec, diagnostics = load(file, components=Components())
+    assert spec is not None, diagnostics
     return spec
 
 
@@ -163,21 +163,21 @@ def test_a_driver_s_end_is_reported_until_each_sink_works_again(
     runner = SparkRunner(spec, [first, replace(first, name="k2")], lambda *_: None)
     runner._stopping = waiting = Impatient()
     monkeypatch.setattr(supervisor, "sys", SimpleNamespace(executable=str(python)))
-    one, other = runner.metrics["k1"], runner.metrics["k2"]
+    working, failing = runner.metrics["k1"], runner.metrics["k2"]
     with caplog.at_level("WARNING", "spark"):
         runner.start()
         try:
-            until(lambda: "Lag" in one.snapshot(), "the first sink to work again")
-            assert one.last_error == ""
-            assert other.last_error.startswith(reason)
-            for metrics in (one, other):
+            until(lambda: "Lag" in working.snapshot(), "the first sink to work again")
+            assert working.last_error == ""
+            assert failing.last_error.startswith(reason)
+            for metrics in (working, failing):
                 assert metrics.get("FailureCount") == metrics.get("DriverRestartCount") == 3
         finally:
             runner.stop(180)
-    (said,) = [record.getMessage() for record in caplog.records if "is restarted" in record.getMessage()]
-    assert said.startswith(f"the Spark driver has ended and is restarted: {reason}")
-    assert one.get("DriverRestartCount") == 3  # a regular stop is no failure
-    assert one.get("FailureCount") == 3
+    (warning,) = [record.getMessage() for record in caplog.records if "is restarted" in record.getMessage()]
+    assert warning.startswith(f"the Spark driver has ended and is restarted: {reason}")
+    assert working.get("DriverRestartCount") == 3  # a regular stop is no failure
+    assert working.get("FailureCount") == 3
     # Each wait is longer.
     assert waiting.asked[:3] == sorted(set(waiting.asked[:3]))
 

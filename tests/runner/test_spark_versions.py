@@ -92,28 +92,28 @@ def test_files_of_executors_on_yarn_are_at_reachable_paths(monkeypatch: pytest.M
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     (tmp_path / "yarn-site.xml").write_text(site_xml({}))
 
-    def found(**conf: str) -> list[str]:
+    def problems(**conf: str) -> list[str]:
         named = {f"spark.{name.replace('_', '.')}": value for name, value in conf.items()}
         cautions = list(version_problems(AgentOptions(spark_master="yarn", spark_conf=named)))
-        assert all(isinstance(one, ConnectivityWarning) for one in cautions)
-        return [one.partition(",")[0] for one in cautions]
+        assert all(isinstance(caution, ConnectivityWarning) for caution in cautions)
+        return [caution.partition(",")[0] for caution in cautions]
 
     own, uploads = ["fs.defaultFS"], ["Spark uploads its own jars"]
-    assert found() == own
-    assert found(yarn_archive="hdfs://nn/spark.zip") == own
-    assert found(yarn_stagingDir="/apps") == own
-    assert found(yarn_stagingDir="hdfs://nn/apps") == uploads
-    assert found(hadoop_fs_defaultFS="hdfs://nn") == uploads
+    assert problems() == own
+    assert problems(yarn_archive="hdfs://nn/spark.zip") == own
+    assert problems(yarn_stagingDir="/apps") == own
+    assert problems(yarn_stagingDir="hdfs://nn/apps") == uploads
+    assert problems(hadoop_fs_defaultFS="hdfs://nn") == uploads
     (tmp_path / "core-site.xml").write_text(site_xml({"fs.defaultFS": "hdfs://nn"}))
-    assert found() == uploads
-    assert found(yarn_archive="hdfs://nn/spark.zip") == []
+    assert problems() == uploads
+    assert problems(yarn_archive="hdfs://nn/spark.zip") == []
     record_jars_upload(hadoop_configuration(), {}, "hdfs://nn/user/ann/.flafka/spark/spark.zip")
-    assert found() == []
-    assert found(yarn_stagingDir="/apps") == uploads, "it looks for them below that"
+    assert problems() == []
+    assert problems(yarn_stagingDir="/apps") == uploads, "it looks for them below that"
     record_jars_upload(
         hadoop_configuration(), {"spark.yarn.stagingDir": "/apps"}, "hdfs://nn/apps/.flafka/spark/spark.zip"
     )
-    assert found(yarn_stagingDir="/apps") == []
+    assert problems(yarn_stagingDir="/apps") == []
 
 
 def test_no_java_no_pyspark_and_another_pyspark(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -132,11 +132,11 @@ def test_on_yarn_where_spark_s_own_jars_come_from(tmp_path: Path, monkeypatch: p
     monkeypatch.delenv("YARN_CONF_DIR", raising=False)
     (tmp_path / "yarn-site.xml").write_text(site_xml({}))
     (tmp_path / "core-site.xml").write_text(site_xml({"fs.defaultFS": "hdfs://one"}))
-    (found,) = version_problems(AgentOptions(spark_master="yarn"))
-    assert isinstance(found, ConnectivityWarning)
-    assert str(found).startswith("Spark uploads its own jars, ")
+    (problem,) = version_problems(AgentOptions(spark_master="yarn"))
+    assert isinstance(problem, ConnectivityWarning)
+    assert str(problem).startswith("Spark uploads its own jars, ")
     assert "at each start: `agent spark upload` uploads them once, or set spark.conf.spark.yarn.jars or " in str(
-        found
+        problem
     )
     for name in ("spark.yarn.jars", "spark.yarn.archive"):
         assert (
@@ -145,10 +145,10 @@ def test_on_yarn_where_spark_s_own_jars_come_from(tmp_path: Path, monkeypatch: p
         )
     record_jars_upload(hadoop_configuration(), {}, "hdfs://one/jars.zip")
     assert list(version_problems(AgentOptions(spark_master="yarn"))) == []
-    elsewhere = {"spark.yarn.stagingDir": "hdfs://one/stage"}
-    assert list(version_problems(AgentOptions(spark_master="yarn", spark_conf=elsewhere))) == [str(found)]
+    conf = {"spark.yarn.stagingDir": "hdfs://one/stage"}
+    assert list(version_problems(AgentOptions(spark_master="yarn", spark_conf=conf))) == [str(problem)]
     (tmp_path / "core-site.xml").write_text(site_xml({"fs.defaultFS": "hdfs://other"}))
-    assert list(version_problems(AgentOptions(spark_master="yarn"))) == [str(found)]
+    assert list(version_problems(AgentOptions(spark_master="yarn"))) == [str(problem)]
 
 
 def test_a_master_that_fits(master: tuple[type[Page], AgentOptions]) -> None:
@@ -169,31 +169,31 @@ def test_the_page_of_the_sandbox_s_master_needs_no_option(master: tuple[type[Pag
 def test_a_master_that_does_not(master: tuple[type[Page], AgentOptions]) -> None:
     page, options = master
     page.version = "4.1.0"
-    (found,) = master_problems(options)
-    assert found == f"{options.spark_master} is Spark 4.1.0, and pyspark here is {SPARK}: install the same version"
-    assert not isinstance(found, ConnectivityWarning)
+    (problem,) = master_problems(options)
+    assert problem == f"{options.spark_master} is Spark 4.1.0, and pyspark here is {SPARK}: install the same version"
+    assert not isinstance(problem, ConnectivityWarning)
     page.version = "4.2.99"
-    (found,) = master_problems(options)
-    assert isinstance(found, ConnectivityWarning)
+    (problem,) = master_problems(options)
+    assert isinstance(problem, ConnectivityWarning)
     page.version, page.workers = SPARK, 0
-    (found,) = master_problems(options)
-    assert found.endswith(" has no workers: nothing is delivered until one registers")
+    (problem,) = master_problems(options)
+    assert problem.endswith(" has no workers: nothing is delivered until one registers")
 
 
 def test_no_master_and_one_without_a_page(master: tuple[type[Page], AgentOptions]) -> None:
     _, options = master
     free = free_port()
-    (found,) = master_problems(options.model_copy(update={"spark_conf": {"spark.master.ui.port": str(free)}}))
-    assert f"has no web page at http://127.0.0.1:{free}: spark.conf.spark.master.ui.port names" in found
-    (found,) = master_problems(AgentOptions(spark_master=f"spark://127.0.0.1:{free}"))
-    assert found == (f"no Spark master answers at spark://127.0.0.1:{free} (127.0.0.1:{free}: Connection refused)")
+    (problem,) = master_problems(options.model_copy(update={"spark_conf": {"spark.master.ui.port": str(free)}}))
+    assert f"has no web page at http://127.0.0.1:{free}: spark.conf.spark.master.ui.port names" in problem
+    (problem,) = master_problems(AgentOptions(spark_master=f"spark://127.0.0.1:{free}"))
+    assert problem == (f"no Spark master answers at spark://127.0.0.1:{free} (127.0.0.1:{free}: Connection refused)")
 
 
 def test_sparks_error_about_the_workers_python_is_reported_with_advice() -> None:
-    for said in (
+    for error in (
         "PySparkRuntimeError: [PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.12",
         'java.io.IOException: Cannot run program "python3.11": error=2, No such file or directory',
     ):
-        assert failure_reason(f"StreamingQueryException: Traceback (most recent call last):\n{said}").startswith(
+        assert failure_reason(f"StreamingQueryException: Traceback (most recent call last):\n{error}").startswith(
             f"the cluster's workers need a python{PYTHON} on their PATH"
         )

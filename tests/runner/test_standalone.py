@@ -75,11 +75,11 @@ def replaying(directory: Path, server: socket.socket, before: str) -> Iterator[s
 def test_a_hanging_sink_ends_the_command_with_a_message(silent: socket.socket, tmp_path: Path, pool: bool) -> None:
     before = HASTY.format(connected=str(tmp_path / "connected"))
     with replaying(tmp_path, silent, before + (WITH_A_POOL.format(call="write") if pool else "")) as process:
-        _, said = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "the replay stopped, a1.sinks.k1 hangs: for 0 s it has been in " in said
-    assert "letters may be delivered and are not marked as replayed" in said
-    assert "Traceback" not in said
+    assert "the replay stopped, a1.sinks.k1 hangs: for 0 s it has been in " in stderr
+    assert "letters may be delivered and are not marked as replayed" in stderr
+    assert "Traceback" not in stderr
 
 
 @pytest.mark.parametrize("pool", [False, True])
@@ -89,7 +89,7 @@ def test_ctrl_c_ends_a_command_with_a_hanging_sink(silent: socket.socket, tmp_pa
         process.send_signal(signal.SIGINT)
         until(lambda: "Ctrl-C again ends at once" in process.stderr.readline(), "the warning", 60)
         process.send_signal(signal.SIGINT)
-        _, said = process.communicate(timeout=60)
+        _, stderr = process.communicate(timeout=60)
     assert process.returncode == 1
-    assert "Aborted!" in said
-    assert "Traceback" not in said
+    assert "Aborted!" in stderr
+    assert "Traceback" not in stderr

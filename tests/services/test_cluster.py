@@ -70,12 +70,12 @@ def stopped(cluster: Cluster) -> Iterator[None]:
 
 @pytest.mark.parametrize("seen", ["before a server ends", "after it has ended"])
 def test_a_port_that_another_program_takes_during_the_start_ends_the_start(seen: str, tmp_path: Path) -> None:
-    with contextlib.ExitStack() as others:
+    with contextlib.ExitStack() as stack:
 
         class Raced(Listeners):
             def prepare(self, java: Java, lib: Path) -> None:  # ports are chosen; no server runs yet
                 for port in self.ports.values():
-                    others.enter_context(socket.create_server(("127.0.0.1", port)))
+                    stack.enter_context(socket.create_server(("127.0.0.1", port)))
 
             def start_blocker(self, name: str) -> str | None:  # servers start one after the other
                 if seen == "after it has ended" and name == "b":
@@ -96,8 +96,8 @@ def test_the_port_of_a_stopped_server_is_checked_while_another_one_runs(tmp_path
         assert servers.foreign_listeners() == {}
         servers.kill("b")
         with socket.create_server(("127.0.0.1", servers.ports["b"])):
-            taken = f"port {servers.ports['b']}, which this cluster uses for b, is taken by another program"
-            with pytest.raises(PortInUse, match=taken):
+            message = f"port {servers.ports['b']}, which this cluster uses for b, is taken by another program"
+            with pytest.raises(PortInUse, match=message):
                 servers.start(60)
             assert servers.server("a").pid == pid  # it served before
         assert servers.start(60).foreign_listeners() == {}

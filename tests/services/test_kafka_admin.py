@@ -10,7 +10,7 @@ from flafka.agent.cli.kafka_admin import MILLISECONDS, OPTIONS, read_config
 from tests.plugins.certificates import certificate
 
 
-def written(tmp_path: Path, text: str) -> Path:
+def properties_file(tmp_path: Path, text: str) -> Path:
     path = tmp_path / "client.properties"
     path.write_text(text)
     return path
@@ -22,7 +22,7 @@ def test_every_option_is_one_of_kafka_python() -> None:
 
 def test_java_spelling_of_sasl_over_tls(tmp_path: Path) -> None:
     ca = certificate(tmp_path) / "server.crt"
-    path = written(
+    path = properties_file(
         tmp_path,
         f"""\
 security.protocol=SASL_SSL
@@ -59,15 +59,15 @@ request.timeout.ms=5000
 )
 def test_unusable_properties_are_refused(line: str, reason: str, tmp_path: Path) -> None:
     with pytest.raises(click.UsageError, match=reason):
-        read_config(written(tmp_path, line + "\n"))
+        read_config(properties_file(tmp_path, line + "\n"))
 
 
 def test_javas_keystores_are_read(tmp_path: Path) -> None:
     stores = certificate(tmp_path)
-    given = "security.protocol=SSL\nssl.keystore.type=PKCS12\nssl.keystore.password=changeit\n"
-    given += f"ssl.keystore.location={stores / 'server.p12'}\nssl.truststore.location={stores / 'server.p12'}\n"
-    options, asking = read_config(written(tmp_path, given + "ssl.truststore.password=changeit\n"))
+    properties = "security.protocol=SSL\nssl.keystore.type=PKCS12\nssl.keystore.password=changeit\n"
+    properties += f"ssl.keystore.location={stores / 'server.p12'}\nssl.truststore.location={stores / 'server.p12'}\n"
+    options, asking = read_config(properties_file(tmp_path, properties + "ssl.truststore.password=changeit\n"))
     assert len(options["ssl_context"].get_ca_certs()) == 1
     assert "PRIVATE KEY" in asking["ssl.key.pem"]
     with pytest.raises(click.UsageError, match="the password is wrong"):
-        read_config(written(tmp_path, given + "ssl.truststore.password=wrong\n"))
+        read_config(properties_file(tmp_path, properties + "ssl.truststore.password=wrong\n"))

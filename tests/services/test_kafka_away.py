@@ -26,8 +26,8 @@ def test_brokers_that_are_down_are_named(line: str, tmp_path: Path) -> None:
     ports, hasty = free_ports(2), tmp_path / "client.properties"
     hasty.write_text("default.api.timeout.ms=300\n")
     servers = [f"127.0.0.1:{port}" for port in ports]
-    more = ["--bootstrap-server", ",".join(servers), "--command-config", str(hasty)]
-    result = CliRunner().invoke(main, [*line.split(), *more])
+    options = ["--bootstrap-server", ",".join(servers), "--command-config", str(hasty)]
+    result = CliRunner().invoke(main, [*line.split(), *options])
     assert result.exit_code == 1
     assert f"no Kafka broker answers at {','.join(servers)}: Connection refused; is it running?" in result.stderr
 
@@ -68,21 +68,24 @@ def test_check_connect_names_a_stopped_broker_beside_live_ones(brokers: str, tmp
         "sinks.k1.type = null",
         "sinks.k1.channel = c1",
         "monitoring.port = 0",
-        *(f"{one}.kafka.bootstrap.servers = {brokers},127.0.0.1:{port}" for one in ("channels.c1", "sources.s1")),
+        *(
+            f"{component}.kafka.bootstrap.servers = {brokers},127.0.0.1:{port}"
+            for component in ("channels.c1", "sources.s1")
+        ),
     ]
     file.write_text("".join(f"a1.{line}\n" for line in lines))
-    said = [""]
+    outputs = [""]
 
     def named() -> bool:
         """Return the message once it is stable: on a busy machine live brokers may answer too late."""
-        said.append(agent_command("check", "-c", str(file), "--connect").stdout)
+        outputs.append(agent_command("check", "-c", str(file), "--connect").stdout)
         sentence = f"no connection to broker 127.0.0.1:{port} (Connection refused): is it running?"
-        return said[-1].count(sentence) == 2 and "no Kafka broker answers" not in said[-1]
+        return outputs[-1].count(sentence) == 2 and "no Kafka broker answers" not in outputs[-1]
 
     try:
         until(named, "the broker to be named twice")
     except ServiceError:
-        pytest.fail(said[-1])
+        pytest.fail(outputs[-1])
 
 
 def test_live_brokers_are_not_named(brokers: str) -> None:
@@ -121,19 +124,19 @@ def test_a_missing_group(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
 class MovingCoordinator:
     """Cluster of which a broker has just ended: another one becomes the group's coordinator."""
 
-    at = OffsetAndMetadata(7, "", None)
+    offset = OffsetAndMetadata(7, "", None)
     key = TopicPartition("t", 0)
 
     def __init__(self) -> None:
         self.answers: list[Any] = [NotCoordinatorError(), CoordinatorLoadInProgressError()]
 
-    def _answer(self, found: Any) -> Any:
+    def _answer(self, answer: Any) -> Any:
         if self.answers:
             raise self.answers.pop()
-        return found
+        return answer
 
     def list_group_offsets(self, name: str) -> Any:
-        return self._answer({name: {self.key: self.at}})
+        return self._answer({name: {self.key: self.offset}})
 
     def alter_group_offsets(self, _: str, offsets: Any) -> Any:
         if self.answers:
@@ -142,7 +145,7 @@ class MovingCoordinator:
 
 
 def test_a_coordinator_that_moves_is_waited_for() -> None:
-    assert group_module._committed(MovingCoordinator(), "g") == {MovingCoordinator.key: MovingCoordinator.at}
+    assert group_module._committed(MovingCoordinator(), "g") == {MovingCoordinator.key: MovingCoordinator.offset}
     admin = MovingCoordinator()
-    group_module._write(admin, "g", {admin.key: admin.at})
+    group_module._write(admin, "g", {admin.key: admin.offset})
     assert not admin.answers

@@ -44,7 +44,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
     server.wait(60)
 
 
-def up(server: ServerProcess) -> None:
+def await_up(server: ServerProcess) -> None:
     await_ready(lambda: None if "up" in server.output.read_text() else "silent", [server], 200)
 
 
@@ -52,7 +52,7 @@ def test_a_server_runs_in_a_session_of_its_own_and_is_found_by_the_next_program(
     server: ServerProcess, tmp_path: Path
 ) -> None:
     server.start(FOREVER)
-    up(server)
+    await_up(server)
     pid = server.pid
     assert pid is not None
     assert os.getsid(pid) == pid
@@ -65,7 +65,7 @@ def test_a_server_runs_in_a_session_of_its_own_and_is_found_by_the_next_program(
 def test_a_server_has_not_ended_before_all_its_threads_have(server: ServerProcess) -> None:
     port = free_port()
     server.start([sys.executable, "-c", LISTENS_WITHOUT_ITS_FIRST_THREAD, str(port)])
-    up(server)
+    await_up(server)
     pid = server.pid
     until(lambda: ") Z " in Path(f"/proc/{pid}/stat").read_text(), "its first thread to end")
     assert server.pid == pid
@@ -79,7 +79,7 @@ def test_a_server_inherits_no_descriptors_of_its_starter(server: ServerProcess, 
     with (tmp_path / "held").open("w") as held:
         os.set_inheritable(held.fileno(), True)  # as a shell does it: exec 9>lock
         server.start(FOREVER)
-    up(server)
+    await_up(server)
     assert str(tmp_path / "held") not in open_files(server.pid)
 
 
@@ -90,7 +90,7 @@ def test_a_server_outlives_the_program_that_started_it(server: ServerProcess, tm
     )
     command = [sys.executable, "-W", "error", "-c", program, str(tmp_path), json.dumps(FOREVER)]
     subprocess.run(command, check=True, cwd=Path(__file__).parents[2])
-    up(server)
+    await_up(server)
     assert server.stop(10)
     assert server.pid is None
 
@@ -117,7 +117,7 @@ def test_a_pid_file_cut_short_is_no_process(server: ServerProcess, tmp_path: Pat
 
 def test_a_server_that_ignores_sigterm_is_killed(server: ServerProcess) -> None:
     server.start(DEAF)
-    up(server)
+    await_up(server)
     assert not server.stop(0.3)
     assert server.pid is None
 
@@ -140,8 +140,10 @@ def test_the_death_of_a_server_is_reported_with_its_error(server: ServerProcess)
     server.log.write_text("java.io.IOException: of an earlier start\n")
     program = "import pathlib, sys; pathlib.Path(sys.argv[1]).open('a').write(sys.argv[2])"
     server.start([sys.executable, "-c", program, str(server.log), BIND])
-    why = "one ended while starting: KafkaException: Socket server failed to bind to 127.0.0.1:19092 .*in use.*; see"
-    with pytest.raises(ServiceError, match=why):
+    message = (
+        "one ended while starting: KafkaException: Socket server failed to bind to 127.0.0.1:19092 .*in use.*; see"
+    )
+    with pytest.raises(ServiceError, match=message):
         await_ready(lambda: "not ready", [server], 200)
 
 
@@ -158,12 +160,12 @@ def test_a_server_that_has_ended_before_its_start_was_noted_does_not_run(
 ) -> None:
     spawn = os.posix_spawn
 
-    def ended(*arguments: Any, **options: Any) -> int:
+    def spawn_and_wait(*arguments: Any, **options: Any) -> int:
         pid = spawn(*arguments, **options)
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
         return pid
 
-    monkeypatch.setattr(os, "posix_spawn", ended)
+    monkeypatch.setattr(os, "posix_spawn", spawn_and_wait)
     server.start(BROKEN)
     assert server.pid is None
 

@@ -27,26 +27,26 @@ def outgoing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_no_port_is_given_out_twice_nor_to_an_outgoing_connection() -> None:
-    here = [free_port() for _ in range(20)] + free_ports(20)
-    other = subprocess.run([sys.executable, "-c", OF_ANOTHER_PROCESS], capture_output=True, text=True, check=True)
-    ports = here + [int(port) for port in other.stdout.split()]
+    own = [free_port() for _ in range(20)] + free_ports(20)
+    process = subprocess.run([sys.executable, "-c", OF_ANOTHER_PROCESS], capture_output=True, text=True, check=True)
+    ports = own + [int(port) for port in process.stdout.split()]
     assert len(set(ports)) == 60
     assert free_ports(0) == []
     assert all(port >= FIRST_PORT for port in ports)
-    assert all(port < 30_000 for port in here)
+    assert all(port < 30_000 for port in own)
 
 
 def test_a_port_with_a_listener_is_skipped(outgoing: Path) -> None:
     outgoing.write_text(f"{FIRST_PORT + MIN_PORTS}\t60999\n")
-    taken = free_port()
-    with socket.create_server(("127.0.0.1", taken)), pytest.raises(ServiceError, match=f"{MIN_PORTS} are free"):
+    port = free_port()
+    with socket.create_server(("127.0.0.1", port)), pytest.raises(ServiceError, match=f"{MIN_PORTS} are free"):
         free_ports(MIN_PORTS)
 
 
-@pytest.mark.parametrize("said", ["1024\t65535\n", ""])
-def test_the_kernel_chooses_if_its_own_range_leaves_no_ports(outgoing: Path, said: str) -> None:
-    if said:
-        outgoing.write_text(said)
+@pytest.mark.parametrize("content", ["1024\t65535\n", ""])
+def test_the_kernel_chooses_if_its_own_range_leaves_no_ports(outgoing: Path, content: str) -> None:
+    if content:
+        outgoing.write_text(content)
     else:
         outgoing.unlink()
     assert len(set(free_ports(5))) == 5

@@ -97,24 +97,24 @@ def shrink(plan: Plan, error: BaseException) -> Plan:
     """Return the smallest plan that fails alike, apart from numbers and events in the message."""
 
     def fails(candidate: Plan) -> bool:
-        return _said(attempt(candidate)[1]) == _said(error)
+        return _signature(attempt(candidate)[1]) == _signature(error)
 
     changed = fails(plan)
     while changed:
         changed = False
-        for place in reversed(range(len(plan.faults or []))):
+        for index in reversed(range(len(plan.faults or []))):
             faults = [*(plan.faults or [])]
-            del faults[place]
+            del faults[index]
             if fails(smaller := replace(plan, faults=faults)):
                 plan, changed = smaller, True
-        for place in reversed(range(len(plan.steps))):
-            steps = [*plan.steps[:place], *plan.steps[place + 1 :]]
+        for index in reversed(range(len(plan.steps))):
+            steps = [*plan.steps[:index], *plan.steps[index + 1 :]]
             if fails(smaller := replace(plan, steps=steps)):
                 plan, changed = smaller, True
     return plan
 
 
-def _said(error: BaseException | None) -> tuple[type, str]:
+def _signature(error: BaseException | None) -> tuple[type, str]:
     return type(error), re.sub(r"b'[^']*'|[0-9.]+", "", str(error))
 
 

@@ -170,8 +170,8 @@ class AgentSteps(KafkaSteps):
         self._read_log()
         topic, began = self._topic_id(), self.world.now
         wanted = {
-            body: [place for place in places if not self._excused(topic, body, place)]
-            for body, places in self.logs[topic].items()
+            body: [location for location in locations if not self._excused(topic, body, location)]
+            for body, locations in self.logs[topic].items()
             if body not in self.foreign
         }
         agent = self.agents[host] = AgentProcess(self.world, host, self.spec(host), feeding=False, drain=True)
@@ -198,11 +198,11 @@ class AgentSteps(KafkaSteps):
             self.world.sleep(5)
         if TOPIC not in self.brokers.topics or topic != self._topic_id():
             return
-        had = self._outcome() + self._dead_letters()
-        for body, places in wanted.items():
-            kept = [place for place in places if not self._excused(topic, body, place)]
+        counts = self._outcome() + self._dead_letters()
+        for body, locations in wanted.items():
+            kept = [location for location in locations if not self._excused(topic, body, location)]
             # The dead letter of a rejected event may be stored with a later commit, if its assignee sleeps.
-            if kept and self.bodies[body] and body not in self.foreign and had[body] < len(kept):
+            if kept and self.bodies[body] and body not in self.foreign and counts[body] < len(kept):
                 raise Failure(f"a drain ended with 0, and {body!r}, at {kept} since it began, was not delivered")
 
     def do_retention(self, partition: int, left: int, readers: str = "") -> None:

@@ -130,8 +130,8 @@ class Popen:
 
 def of_process() -> dict[Process, Popen]:
     """Drivers by process."""
-    found: dict[Process, Popen] = world().models.setdefault("driver processes", {})
-    return found
+    drivers: dict[Process, Popen] = world().models.setdefault("driver processes", {})
+    return drivers
 
 
 def _own() -> Popen:

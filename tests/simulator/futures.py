@@ -66,10 +66,10 @@ class Future:
         if not self._done:
             world().process.stir()
         while not self._done:
-            left = None if deadline is None else deadline - world().now
-            if left is not None and left <= 0:
+            remaining = None if deadline is None else deadline - world().now
+            if remaining is not None and remaining <= 0:
                 raise TimeoutError
-            self._signal.wait(left)
+            self._signal.wait(remaining)
         if self._cancelled:
             raise concurrent.futures.CancelledError
 

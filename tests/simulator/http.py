@@ -96,7 +96,7 @@ def answered(
     url: str,
     options: dict[str, Any],
     execute: Callable[[], Answer],
-    **others: Any,
+    **named: Any,
 ) -> Answer:
     """`exchange`, with what `requests` raises."""
     timeout = options.get("timeout") or DEFAULT_TIMEOUT_SECONDS
@@ -108,7 +108,7 @@ def answered(
             return real.ConnectionError("('Connection aborted.', ConnectionResetError())", request=request)
         return real.ReadTimeout(f"Read timed out. (read timeout={timeout})", request=request)
 
-    return exchange(what, execute, lost, timeout=timeout, **others)
+    return exchange(what, execute, lost, timeout=timeout, **named)
 
 
 requests = SimpleNamespace(

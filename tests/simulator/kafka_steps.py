@@ -38,10 +38,10 @@ class KafkaSteps(Replays):
         self._produce(4 * self.brokers.count(TOPIC))
         self._read_log()
         for partition in range(self.brokers.count(TOPIC)):
-            at = min(offset, self.brokers.end_offset(TOPIC, partition))
-            said = metadata.replace("TOPIC", quote(self._topic_id(), safe=""))
-            self.brokers.commit_as_foreigner(GROUP, TOPIC, partition, at, said)
-            self._delivered_by_others(partition, at)
+            position = min(offset, self.brokers.end_offset(TOPIC, partition))
+            text = metadata.replace("TOPIC", quote(self._topic_id(), safe=""))
+            self.brokers.commit_as_foreigner(GROUP, TOPIC, partition, position, text)
+            self._delivered_by_others(partition, position)
 
     def do_partitions(self, total: int) -> None:
         if self.brokers.count(TOPIC):
@@ -80,10 +80,10 @@ class KafkaSteps(Replays):
             return
         self._read_log()
         start = max(0, self.brokers.end_offset(TOPIC, partition) - lost)
-        at = self.brokers.committed(GROUP, TOPIC, partition)
-        if at is not None and at.leader_epoch < 0 and OffsetMetadata.parse(at.metadata).time < 0:
+        committed = self.brokers.committed(GROUP, TOPIC, partition)
+        if committed is not None and committed.leader_epoch < 0 and OffsetMetadata.parse(committed.metadata).time < 0:
             # The offset of another program, or of a reset, that no agent has taken over: the loss cannot be noticed.
-            self._mark_removed(self.skipped, partition, start, at.offset)
+            self._mark_removed(self.skipped, partition, start, committed.offset)
         self.brokers.truncate(TOPIC, partition, start)
         self._lost(partition, start)
 
@@ -111,9 +111,9 @@ class KafkaSteps(Replays):
 
     def do_expect_stopped(self, partition: int) -> None:
         """The group waits for a person, whatever has come into the topic since."""
-        at = self.brokers.committed(GROUP, TOPIC, partition)
-        if at is None or not OffsetMetadata.parse(at.metadata).lost:
-            raise Failure(f"nobody has decided, and partition {partition} goes on: {at}")
+        committed = self.brokers.committed(GROUP, TOPIC, partition)
+        if committed is None or not OffsetMetadata.parse(committed.metadata).lost:
+            raise Failure(f"nobody has decided, and partition {partition} goes on: {committed}")
 
     def _lost(self, partition: int, start: int) -> None:
         """Brokers lose what a partition holds from there on."""
@@ -132,16 +132,16 @@ class KafkaSteps(Replays):
     def do_reset(self, to: str) -> None:
         committed = {p: self.brokers.committed(GROUP, TOPIC, p) for p in range(self.brokers.count(TOPIC))}
         positions = {  # as `agent group describe` shows them
-            p: at.offset
-            for p, at in committed.items()
-            if at is not None
-            and at.offset >= 0
-            and OffsetMetadata.parse(at.metadata).topic_id in ("", self._topic_id())
+            p: entry.offset
+            for p, entry in committed.items()
+            if entry is not None
+            and entry.offset >= 0
+            and OffsetMetadata.parse(entry.metadata).topic_id in ("", self._topic_id())
         }
         if not positions:
             return
         self._read_log()
-        where = {p: {"earliest": 0, "same": at, "middle": at // 2}[to] for p, at in positions.items()}
+        where = {p: {"earliest": 0, "same": offset, "middle": offset // 2}[to] for p, offset in positions.items()}
         for partition, position in where.items():
             try:
                 arguments = ("--topic", f"{TOPIC}:{partition}", "--to", str(position), "--yes")
@@ -171,8 +171,10 @@ class KafkaSteps(Replays):
         if partition >= self.brokers.count(TOPIC) or self.moved:
             return
         self.lost_metadata = True
-        at, end = self.brokers.committed(GROUP, TOPIC, partition), self.brokers.end_offset(TOPIC, partition)
-        position = max(0, min(end, (at.offset if at is not None and at.offset >= 0 else 0) + ahead))
+        committed, end = self.brokers.committed(GROUP, TOPIC, partition), self.brokers.end_offset(TOPIC, partition)
+        position = max(
+            0, min(end, (committed.offset if committed is not None and committed.offset >= 0 else 0) + ahead)
+        )
         self._read_log()
         try:
             self.brokers.commit_as_foreigner(GROUP, TOPIC, partition, position)

@@ -141,17 +141,17 @@ class Outcomes:
         self.advised = 0
         """Lines of the story that were searched for advice."""
 
-    def _excused(self, topic: str, body: bytes, place: tuple[int, int]) -> bool:
+    def _excused(self, topic: str, body: bytes, location: tuple[int, int]) -> bool:
         """Return True if that record need not be delivered: it is lost, or an operator gave it up."""
-        return (topic, *place) in self.removed | self.skipped or self._is_unclean(topic, body, place)
+        return (topic, *location) in self.removed | self.skipped or self._is_unclean(topic, body, location)
 
     @property
     def _cut(self) -> set[tuple[str, int, int]]:
         """Topic id, partition and offset of all that leaders lacked: of a replay, others there count as delivered."""
         return {(topic, partition, offset) for topic, partition, offset, _ in self.unclean}
 
-    def _is_unclean(self, topic: str, body: bytes, place: tuple[int, int]) -> bool:
-        return (topic, *place, body) in self.unclean
+    def _is_unclean(self, topic: str, body: bytes, location: tuple[int, int]) -> bool:
+        return (topic, *location, body) in self.unclean
 
     def text(self, host: str) -> str:
         """Return the configuration of the sink on that host."""
@@ -187,8 +187,8 @@ class Outcomes:
                     into[body][partition, entry.offset] = None
 
     def _watermarks(self, partition: int) -> tuple[int, int]:
-        found = self.brokers.partition(TOPIC, partition)
-        return (found.low, found.high) if found is not None else (0, 0)
+        log = self.brokers.partition(TOPIC, partition)
+        return (log.low, log.high) if log is not None else (0, 0)
 
     def _position(self) -> str:
         parts = range(self.brokers.count(TOPIC))
@@ -225,7 +225,9 @@ class Outcomes:
     def _epochs(self) -> dict[int, int]:
         committed = {p: self.brokers.committed(GROUP, TOPIC, p) for p in range(self.brokers.count(TOPIC))}
         return {
-            p: OffsetMetadata.parse(at.metadata).generation.epoch for p, at in committed.items() if at is not None
+            p: OffsetMetadata.parse(entry.metadata).generation.epoch
+            for p, entry in committed.items()
+            if entry is not None
         }
 
     # --- behind it
@@ -242,56 +244,56 @@ class Outcomes:
             spec = self.spec("h1")
             channel = spec.channels[0]
             store = dead_letter_store(spec.name, channel, channel.make(), spec.options)
-            found: Counter[bytes] = Counter()
+            counts: Counter[bytes] = Counter()
             self.replay_dead_letters, self.redelivered, self.refused = Counter(), Counter(), Counter()
             for kept in read_dead_letters(store):
                 if self._of_replay(kept):
                     self.replay_dead_letters[kept.event.body] += 1
                     self.redelivered[kept.event.body] += kept.replayed
                 elif not kept.replayed:
-                    (found if kept.id is not None else self.refused)[kept.event.body] += 1
+                    (counts if kept.id is not None else self.refused)[kept.event.body] += 1
                     if kept.name in self.replayed:
                         raise Failure(f"{kept.event.body!r} was replayed, and is not marked as replayed")
-            return found
+            return counts
 
         if (away := self.brokers.away_until - self.world.now) > 0:
             self.world.sleep(away)
-        found: Counter[bytes] = in_process(self.world, "operator", look)
-        return found
+        counts: Counter[bytes] = in_process(self.world, "operator", look)
+        return counts
 
     def _of_replay(self, kept: Any) -> bool:
         """Return True if a replay of a span has rejected the event: the name of a dead letter has the group."""
         from flafka.agent.runner.deadletters.store import dead_letter_name
 
         # A sink whose path was changed continues in a later epoch than was planned.
-        said = ((group, text) for group, text in self.brokers.written if OF_REPLAY in group)
-        later = {(group, OffsetMetadata.parse(text).generation.epoch) for group, text in said}
-        return any(dead_letter_name(kept.component, *one, kept.id, "") == kept.name for one in self.groups | later)
+        commits = ((group, text) for group, text in self.brokers.written if OF_REPLAY in group)
+        later = {(group, OffsetMetadata.parse(text).generation.epoch) for group, text in commits}
+        return any(dead_letter_name(kept.component, *key, kept.id, "") == kept.name for key in self.groups | later)
 
     def _outcome(self) -> Counter[bytes]:
         """Return the number of deliveries by body, without deliveries by replays."""
-        found = self._stored()
+        counts = self._stored()
         for span in self.spans:
-            found.update(span.missing - found.keys())
-        return found
+            counts.update(span.missing - counts.keys())
+        return counts
 
     def _stored(self) -> Counter[bytes]:
-        found: Counter[bytes] = Counter()
-        again: Counter[bytes] = Counter()
+        counts: Counter[bytes] = Counter()
+        replayed: Counter[bytes] = Counter()
         if self.sink == "hdfs":
             for path, data in self.hdfs.files("/").items():
                 if "/.flafka/" not in path:
-                    (again if "-replay" in path else found).update(data.split(b"\n")[:-1])
+                    (replayed if "-replay" in path else counts).update(data.split(b"\n")[:-1])
         elif self.sink == "kafka":
             for entry in self.brokers.records(OUT, 0):
                 of_replay = entry.transaction is not None and OF_REPLAY in entry.transaction.name
-                (again if of_replay else found)[entry.value] += 1
+                (replayed if of_replay else counts)[entry.value] += 1
         elif self.sink == "hbase":
-            found.update(row[b"f:pCol"] for row in self.hbase.tables[b"events"].rows().values())
+            counts.update(row[b"f:pCol"] for row in self.hbase.tables[b"events"].rows().values())
         else:
-            found.update(self._documents())
-        self.replay_deliveries = again
-        return found
+            counts.update(self._documents())
+        self.replay_deliveries = replayed
+        return counts
 
     def _documents(self) -> list[bytes]:
         return [str(document["body_s"]).encode() for document in self.solr.collections["events"].values()]

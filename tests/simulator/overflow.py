@@ -109,8 +109,8 @@ class DiskChannel(Channel[Any]):
 
     @property
     def disk(self) -> Disk:
-        found: Disk = world().models["disk"]
-        return found
+        disk: Disk = world().models["disk"]
+        return disk
 
     def open(self) -> None:
         self.show()
@@ -141,30 +141,30 @@ class DiskReader(Reader):
     def __init__(self, channel: DiskChannel, owner: Any) -> None:
         self._channel, self._owner = channel, owner
         self._assignment = assignment("file", "disk", "the-id", "disk", 0, 0)
-        self._at: int | None = None
+        self._offset: int | None = None
 
     def take(self, timeout: float) -> PolledBatch | None:
         disk = self._channel.disk
-        if self._at is None:
+        if self._offset is None:
             self._owner.assigned([self._assignment.with_offset(disk.committed or None)])
-            self._at = disk.committed
-        if self._at >= len(disk.entries) and timeout:
+            self._offset = disk.committed
+        if self._offset >= len(disk.entries) and timeout:
             disk.changed.idle(timeout, 5.0)
-        start = self._at
-        found = disk.entries[start : start + disk.joined]
-        if not found:
+        start = self._offset
+        entries = disk.entries[start : start + disk.joined]
+        if not entries:
             return None
-        self._at = start + len(found)
+        self._offset = start + len(entries)
         parts = [
-            Batch(batch.records, Origin.of_record("disk", 0, start + place, 0, len(batch)))
-            for place, batch in enumerate(found)
+            Batch(batch.records, Origin.of_record("disk", 0, start + index, 0, len(batch)))
+            for index, batch in enumerate(entries)
         ]
-        return PolledBatch(self._assignment, OffsetRange(start, self._at), Batch.concat(parts))
+        return PolledBatch(self._assignment, OffsetRange(start, self._offset), Batch.concat(parts))
 
     def commit(self, delivered: Collection[Assignment]) -> None:
         here = world()
         fault = here.call("disk.commit", seconds=0.002)
-        (self._channel.disk.committed,) = (one.next_offset or 0 for one in delivered)
+        (self._channel.disk.committed,) = (end.next_offset or 0 for end in delivered)
         self._channel.show()
         here.answered(fault)
 
@@ -332,20 +332,20 @@ class OverflowRun:
         self.world.sleep(3)
         if len(self.disk.entries) > entries or self.feed.waiting:
             raise Failure("an event goes to the disk though all is well")
-        found = [event.body for record in self.brokers.records(TOPIC, 0) for event in Batch.from_ipc(record.value)]
-        if lost := set(self.feed.stored) - set(found):
+        arrived = [event.body for record in self.brokers.records(TOPIC, 0) for event in Batch.from_ipc(record.value)]
+        if lost := set(self.feed.stored) - set(arrived):
             raise Failure(f"{len(lost)} events were stored and are lost, such as {min(lost, key=int)!r}")
-        told = sum(
+        reported = sum(
             agent.agent.channels["c"].metrics.get("OverflowRepeatedCount")
             for agent in self.agents
             if agent.agent is not None
         )
-        first = [int(body) for body in dict.fromkeys(found)]
+        first = [int(body) for body in dict.fromkeys(arrived)]
         # Batches in flight at the start of an outage may be sent again behind later ones.
-        if first != sorted(first) and (self.feed.in_flight == 1 or not told):
+        if first != sorted(first) and (self.feed.in_flight == 1 or not reported):
             raise Failure(f"events are not in their order: {first}")
         if any(event.headers for record in self.brokers.records(TOPIC, 0) for event in Batch.from_ipc(record.value)):
             raise Failure("an event has a header that no source has set")
-        twice = sum(Counter(found).values()) - len(set(found))
-        if twice > told:
-            raise Failure(f"{twice} events came twice, and {told:.0f} were told of")
+        twice = sum(Counter(arrived).values()) - len(set(arrived))
+        if twice > reported:
+            raise Failure(f"{twice} events came twice, and {reported:.0f} were told of")

@@ -56,8 +56,8 @@ def _known(pure: Callable[[Any], Any]) -> Callable[[Any], Any]:
 def _modules() -> list[ModuleType]:
     """Return all modules of the project, imported; a search takes as long as a schedule."""
     for package in PACKAGES:
-        found = importlib.import_module(package)
-        for info in pkgutil.walk_packages(found.__path__, f"{package}."):
+        parent = importlib.import_module(package)
+        for info in pkgutil.walk_packages(parent.__path__, f"{package}."):
             if not info.name.endswith("__main__"):
                 importlib.import_module(info.name)
     import pyhdfs  # noqa: F401  # which waits between its tries: simulated, too; the project imports it late
@@ -70,9 +70,9 @@ def installed() -> Iterator[None]:
     """Within it, every module of the project finds simulated clocks, threads and servers."""
     changed: list[tuple[Any, str, Any]] = []
 
-    def change(place: Any, name: str, value: Any) -> None:
-        changed.append((place, name, getattr(place, name, None)))
-        setattr(place, name, value)
+    def change(owner: Any, name: str, value: Any) -> None:
+        changed.append((owner, name, getattr(owner, name, None)))
+        setattr(owner, name, value)
 
     clients = {
         confluent_kafka: {"Consumer": model.Consumer, "Producer": model.Producer},
@@ -81,18 +81,18 @@ def installed() -> Iterator[None]:
         requests: {"Session": http.Session},
         happybase: {"Connection": model_of_happybase.Connection},
     }
-    instead = dict(threads.REPLACED)
+    doubles = dict(threads.REPLACED)
     modules = _modules()
-    for place, names in clients.items():
-        for name, ours in names.items():
-            instead[id(getattr(place, name))] = ours
+    for owner, names in clients.items():
+        for name, double in names.items():
+            doubles[id(getattr(owner, name))] = double
     for module in modules:
         for name, value in list(vars(module).items()):
-            if id(value) in instead and not name.startswith("__"):
-                change(module, name, instead[id(value)])
-    for place, names in clients.items():
-        for name, ours in names.items():
-            change(place, name, ours)
+            if id(value) in doubles and not name.startswith("__"):
+                change(module, name, doubles[id(value)])
+    for owner, names in clients.items():
+        for name, double in names.items():
+            change(owner, name, double)
     for name, constants in COARSE.items():
         for constant, value in constants.items():
             change(sys.modules[name], constant, value)
@@ -108,11 +108,11 @@ def installed() -> Iterator[None]:
     # Simulated brokers have no sockets: nothing is wrong with the connections to them.
     change(sys.modules["flafka.plugins.kafka.errors"], "trouble", lambda *_: None)
     change(running, "socket", SimpleNamespace(gethostname=lambda: world().process.name))
-    for place, name, ours in driver.replacements():
-        change(place, name, ours)
+    for owner, name, double in driver.replacements():
+        change(owner, name, double)
     asked_again = (Batch, "from_ipc"), (OffsetMetadata, "parse"), (sys.modules["pyhdfs"], "url_quote")
-    for place, name in asked_again:
-        change(place, name, _known(getattr(place, name)))
+    for owner, name in asked_again:
+        change(owner, name, _known(getattr(owner, name)))
     change(sys.modules["flafka.sinks.hdfs.staging"], "os", _System())
     change(getpass, "getuser", cache(getpass.getuser))
     layout = sys.modules["flafka.sinks.hdfs.layout"]
@@ -124,8 +124,8 @@ def installed() -> Iterator[None]:
     finally:
         gc.enable()
         gc.unfreeze()
-        for place, name, value in reversed(changed):
-            setattr(place, name, value)
+        for owner, name, value in reversed(changed):
+            setattr(owner, name, value)
 
 
 _real_set_level = logging.Logger.setLevel
@@ -220,9 +220,9 @@ class AgentProcess:
         if feeding:
             config, _ = Config.parse({})
             names = tuple(channel.name for channel in spec.channels[:1])
-            place, selector = ConfigLocation("", 0), SelectorSpec(default=Route(required=names))
+            location, selector = ConfigLocation("", 0), SelectorSpec(default=Route(required=names))
             feed = _feed(world.models["feed"].in_flight)
-            source = SourceSpec("s1", f"{spec.name}.sources.s1", feed, config, {}, place, names, selector)
+            source = SourceSpec("s1", f"{spec.name}.sources.s1", feed, config, {}, location, names, selector)
             spec = replace(spec, sources=(source,))
         self.spec = spec
         self.process = Process(world, host)

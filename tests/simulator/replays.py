@@ -42,7 +42,7 @@ class Span:
     """The ids of topics whose events were deleted from the store."""
     missing: set[bytes] = field(default_factory=set, compare=False)
     """Events that were deleted for this replay and may be missing: another replay may have restored some."""
-    told: bool = field(default=False, compare=False)
+    warned: bool = field(default=False, compare=False)
     """True if its latest run reported that `--again` may be necessary."""
     advised: bool = field(default=False, compare=False)
     """True if it reported that `--again` is necessary."""
@@ -94,13 +94,13 @@ class Replays(Outcomes):
         while True:
             quiet = self._calm()
             advised, span.advised = span.advised, False
-            again, life = advised or bool(anew and span.complete), self.world.lives[PROCESS] + 1
-            if again:
+            from_start, life = advised or bool(anew and span.complete), self.world.lives[PROCESS] + 1
+            if from_start:
                 anew, span.anew = anew and advised, span.anew + 1
             if kill_after is not None:
                 self.world.later(kill_after, lambda life=life: self._kill_replay(life))
                 kill_after = None
-            if self._replay_once(span, again=again):
+            if self._replay_once(span, from_start=from_start):
                 if not anew:
                     break
                 continue
@@ -130,21 +130,21 @@ class Replays(Outcomes):
         if process is not None and process.life == life:
             process.kill()
 
-    def _replay_once(self, span: Span, *, again: bool = False) -> bool:
+    def _replay_once(self, span: Span, *, from_start: bool = False) -> bool:
         """Run it; whether it came to its end."""
         try:
-            topic = in_process(self.world, PROCESS, lambda: self._replayed(span, again))
+            topic = in_process(self.world, PROCESS, lambda: self._replayed(span, from_start))
         except FlafkaError as e:
             self.world.log(f"{PROCESS}: {e}")
-            told, span.told = span.told, "--again delivers all" in str(e)
-            span.advised = told and span.told
+            warned, span.warned = span.warned, "--again delivers all" in str(e)
+            span.advised = warned and span.warned
             return False
         span.complete = topic or span.complete
         if topic:
             span.missing -= self._of(span, topic)
         return bool(topic)
 
-    def _replayed(self, span: Span, again: bool) -> str:
+    def _replayed(self, span: Span, from_start: bool) -> str:
         """Replay the span as `agent replay` does, and return the topic's id."""
         from flafka.agent.runner.replaying import open_replay
 
@@ -152,13 +152,13 @@ class Replays(Outcomes):
         span.moved += not span.complete and span.root not in ("", self.roots["h1"])
         span.root = self.roots["h1"]
         with open_replay(self.spec("h1"), "k", span.start, span.end) as planned:
-            planned = planned.from_beginning() if again else planned
+            planned = planned.from_beginning() if from_start else planned
             topic = planned.parts[0].start.topic_partition.topic_id
             ranges = span.ranges.setdefault(topic, {})
             for part in planned.parts:
-                if (whole := part.span).size:
-                    first, end = ranges.get(part.partition, (whole.start, whole.end))
-                    ranges[part.partition] = min(first, whole.start), max(end, whole.end)
+                if (planned_span := part.span).size:
+                    first, end = ranges.get(part.partition, (planned_span.start, planned_span.end))
+                    ranges[part.partition] = min(first, planned_span.start), max(end, planned_span.end)
             self.groups |= {(part.start.group, part.start.generation.epoch) for part in planned.parts}
             self._lose_documents(span, topic)
             for lost in filter(None, (part.describe_loss() for part in planned.parts)):
@@ -181,7 +181,7 @@ class Replays(Outcomes):
         self.deleted |= lost
         if self.sink == "solr":
             documents = self.solr.collections["events"]
-            for name in [name for name, one in documents.items() if str(one["body_s"]).encode() in lost]:
+            for name in [name for name, document in documents.items() if str(document["body_s"]).encode() in lost]:
                 del documents[name]
         else:
             table = self.hbase.tables[b"events"]
@@ -211,7 +211,7 @@ class Replays(Outcomes):
         group = self.brokers.groups.get(GROUP)
         if group is not None and PROCESS in group.writers:
             raise Failure("a replay has changed the position of the agents' group")
-        had = self.replay_deliveries + self.replay_dead_letters
+        counts = self.replay_deliveries + self.replay_dead_letters
         most, least = Counter[bytes](), Counter[bytes]()
         for span in self.spans:
             for topic in span.ranges:
@@ -221,32 +221,32 @@ class Replays(Outcomes):
                     if not self.bodies[body]:  # with another path, a killed replay rejects it once more
                         most[body] += min(self.replay_dead_letters[body], len(within) * span.moved)
                     if topic == span.complete:
-                        gone = [at for at in within if (topic, *at) in self.removed | self._cut]
-                        least[body] += len(within) - len(gone)
-                        self._check_reported(body, topic, gone, len(within) - had[body])
-        for body, times in had.items():
+                        removed = [location for location in within if (topic, *location) in self.removed | self._cut]
+                        least[body] += len(within) - len(removed)
+                        self._check_reported(body, topic, removed, len(within) - counts[body])
+        for body, times in counts.items():
             if times > most[body]:
                 raise Failure(f"{body!r} was replayed {times} times, not {most[body]}")
         if self.sink in SIMPLE:
-            had = self.delivered + self.dead_letters + had
+            counts = self.delivered + self.dead_letters + counts
             least = Counter({body: min(1, times) for body, times in least.items()})
         for body, times in least.items():
-            if had[body] < times:
-                raise Failure(f"{body!r} was to be replayed {times} times, and was {had[body]} times")
+            if counts[body] < times:
+                raise Failure(f"{body!r} was to be replayed {times} times, and was {counts[body]} times")
 
-    def _check_reported(self, body: bytes, topic: str, gone: list[tuple[int, int]], short: int) -> None:
+    def _check_reported(self, body: bytes, topic: str, removed: list[tuple[int, int]], short: int) -> None:
         if self.sink in SIMPLE:
             short = 0 if short <= 0 or self.delivered[body] + self.dead_letters[body] else 1
-        for partition, offset in gone if short > 0 else ():
+        for partition, offset in removed if short > 0 else ():
             if (topic, partition, offset) not in self._cut and not self._is_replay_loss_reported(partition, offset):
                 raise Failure(f"{body!r} was removed before it was replayed, and no log line reports it")
 
     def _is_replay_loss_reported(self, partition: int, offset: int) -> bool:
         for line in self.world.story:
-            found = GONE.search(line) or PASSED.search(line) or BEGINS.search(line)
-            if found is not None and int(found["partition"]) == partition:
-                said = found.groupdict()
-                end = int(said["last"]) + 1 if "last" in said else int(said["end"])
-                if int(said.get("first", 0)) <= offset < end:
+            match = GONE.search(line) or PASSED.search(line) or BEGINS.search(line)
+            if match is not None and int(match["partition"]) == partition:
+                numbers = match.groupdict()
+                end = int(numbers["last"]) + 1 if "last" in numbers else int(numbers["end"])
+                if int(numbers.get("first", 0)) <= offset < end:
                     return True
         return False

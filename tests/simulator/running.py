@@ -28,11 +28,11 @@ def replaced(*modules: ModuleType, imported: Mapping[str, Any] | None = None) ->
     finally:
         for module, name, value in before:
             setattr(module, name, value)
-        for name, found in hidden.items():
-            if found is None:
+        for name, original in hidden.items():
+            if original is None:
                 del sys.modules[name]
             else:
-                sys.modules[name] = found
+                sys.modules[name] = original
 
 
 def run_in(world: World, process: Process, body: Callable[[], Any]) -> Any:

@@ -68,9 +68,9 @@ class SparkRun(Run):
         self.do_start(host)
 
     def _outcome(self) -> Counter[bytes]:
-        found = super()._outcome()
+        counts = super()._outcome()
         # At least once, so duplicates are not counted: the bodies of a story's events differ.
         if self.sink != "kafka":
-            return found
+            return counts
         # One task may deliver a large event, and another that repeats it may find that a limit forbids it.
-        return Counter({body: 1 for body in found if not (body.endswith(LARGE) and self.dead_letters[body])})
+        return Counter({body: 1 for body in counts if not (body.endswith(LARGE) and self.dead_letters[body])})

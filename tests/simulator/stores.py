@@ -47,10 +47,10 @@ class Solr:
 
     def request(self, method: str, url: str, params: dict[str, Any], options: dict[str, Any]) -> Answer:
         """Answer a request of a session of `requests`."""
-        collection, _, rest = url.partition("/solr/")[2].partition("/")
-        if rest.startswith("schema"):
+        collection, _, path = url.partition("/solr/")[2].partition("/")
+        if path.startswith("schema"):
             return answered("solr.schema", url, options, lambda: self._schema(collection), away=self.away)
-        assert rest.startswith("update/"), url
+        assert path.startswith("update/"), url
         documents = json.loads(options["data"])
         half = documents[: len(documents) // 2]
 
@@ -251,7 +251,7 @@ class _Client:
             tables = world().models["hbase"].tables
             if name in tables:
                 raise thrift.AlreadyExists(b"table name already in use")
-            tables[name] = Table({one.name.rstrip(":").encode(): one.maxVersions or 3 for one in families})
+            tables[name] = Table({family.name.rstrip(":").encode(): family.maxVersions or 3 for family in families})
 
         self._call("hbase.create", execute)
 
@@ -268,12 +268,12 @@ class _Client:
         self._call("hbase.read", lambda: world().models["hbase"].tables.pop(name))
 
     def mutateRowsTs(self, name: bytes, rows: Sequence[Any], timestamp: int, attributes: object) -> None:
-        def some(number: int) -> NoReturn:
+        def apply_partly(number: int) -> NoReturn:
             if number % 2:  # of two regions, one has taken its rows
                 _mutate(name, rows[: len(rows) // 2], timestamp)
             _busy(number)
 
-        self._call("hbase.put", lambda: _mutate(name, rows, timestamp), some)
+        self._call("hbase.put", lambda: _mutate(name, rows, timestamp), apply_partly)
 
     def getVer(self, name: bytes, row: bytes, column: bytes, most: int, attributes: object) -> list[Any]:
         def execute() -> list[Any]:
@@ -307,28 +307,28 @@ class _Client:
         return self._call("hbase.read", execute)
 
     def scannerGetList(self, number: int, most: int) -> list[Any]:
-        found, self._scans[number] = self._scans[number][:most], self._scans[number][most:]
-        return found
+        rows, self._scans[number] = self._scans[number][:most], self._scans[number][most:]
+        return rows
 
     def scannerClose(self, number: int) -> None:
         del self._scans[number]
 
 
 def _table(name: bytes) -> Table:
-    found: Table | None = world().models["hbase"].tables.get(name)
-    if found is None:
+    table: Table | None = world().models["hbase"].tables.get(name)
+    if table is None:
         raise _io_error(f"org.apache.hadoop.hbase.TableNotFoundException: {name.decode()}")
-    return found
+    return table
 
 
 def _mutate(name: bytes, rows: Sequence[Any], timestamp: int) -> None:
     """A row that makes no `Put` keeps all from being written; one that a region refuses, only itself."""
-    for one in rows:
-        if not 0 < len(one.row) <= LONGEST_KEY or any(b":" not in m.column for m in one.mutations):
+    for row in rows:
+        if not 0 < len(row.row) <= LONGEST_KEY or any(b":" not in m.column for m in row.mutations):
             raise TApplicationException(
                 TApplicationException.INTERNAL_ERROR, b"Internal error processing mutateRowsTs"
             )
-        if any(len(one.row) + len(m.column) + len(m.value) + 20 > LARGEST_CELL_BYTES for m in one.mutations):
+        if any(len(row.row) + len(m.column) + len(m.value) + 20 > LARGEST_CELL_BYTES for m in row.mutations):
             raise thrift.IllegalArgument(b"java.lang.IllegalArgumentException: KeyValue size too large\n\tat org")
     table: Table | None = world().models["hbase"].tables.get(name)
     failed = "org.apache.hadoop.hbase.client.RetriesExhaustedWithDetailsException: Failed {} actions: {}"
@@ -337,14 +337,14 @@ def _mutate(name: bytes, rows: Sequence[Any], timestamp: int) -> None:
     if not table.enabled:
         raise _io_error(failed.format(len(rows), f"NotServingRegionException: {len(rows)} times"))
     refused = []
-    for one in rows:
-        unknown = [m.column for m in one.mutations if m.column.partition(b":")[0] not in table.families]
+    for row in rows:
+        unknown = [m.column for m in row.mutations if m.column.partition(b":")[0] not in table.families]
         if unknown:
             refused += unknown
             continue
-        cells = table.cells.setdefault(one.row, {})
-        table.writes[one.row] = table.writes.get(one.row, 0) + 1
-        for mutation in one.mutations:
+        cells = table.cells.setdefault(row.row, {})
+        table.writes[row.row] = table.writes.get(row.row, 0) + 1
+        for mutation in row.mutations:
             cells.setdefault(mutation.column, {})[timestamp] = mutation.value
     if refused:
         family = refused[0].partition(b":")[0].decode()

@@ -136,15 +136,15 @@ class Run(AgentSteps):
 
     def _follow_advice(self) -> bool:
         """Follow the advice of the log, and return True if there was any."""
-        found = self._advised()
+        advised = self._advised()
         self.advised = len(self.world.story)
-        if not found:
+        if not advised:
             return False
         self._ended(*self.agents)
         self.world.sleep(60)
         self.advised = len(self.world.story)
         self._read_log()
-        for skips, arguments, partition, to in sorted(found):
+        for skips, arguments, partition, to in sorted(advised):
             low, high = self._watermarks(int(partition))
             if not self._carried_out(arguments):
                 continue
@@ -157,9 +157,9 @@ class Run(AgentSteps):
     def _carried_out(self, arguments: str) -> bool:
         """Run the operator's command, corrected as its error says, and return True if it succeeds."""
         self.world.log(f"the operator: agent {arguments}")
-        told = (*arguments.split(), "--yes", "--bootstrap-server", "sim:9092")
+        words = (*arguments.split(), "--yes", "--bootstrap-server", "sim:9092")
         try:
-            in_process(self.world, "operator", lambda: command(*told))
+            in_process(self.world, "operator", lambda: command(*words))
         except RuntimeError as e:
             self.world.log(str(e))
             if "--new-ids: leave that out" in str(e):
@@ -186,25 +186,29 @@ class Run(AgentSteps):
         return agent
 
     def _delivered(self) -> bool:
-        if self.feed.waiting or any(+self.feed.sending[one.process] for one in self.agents.values() if one.running):
+        if self.feed.waiting or any(
+            +self.feed.sending[agent.process] for agent in self.agents.values() if agent.running
+        ):
             return False
         if self._hidden() or (self.removed and not self._read()):
             return False
         for partition in range(self.brokers.count(TOPIC)):
             records = self.brokers.records(TOPIC, partition)
-            at = self.brokers.committed(GROUP, TOPIC, partition)
-            said = OffsetMetadata.parse(at.metadata).topic_id if at is not None else ""
-            if records and (at is None or at.offset <= records[-1].offset or said not in ("", self._topic_id())):
+            committed = self.brokers.committed(GROUP, TOPIC, partition)
+            topic_id = OffsetMetadata.parse(committed.metadata).topic_id if committed is not None else ""
+            if records and (
+                committed is None or committed.offset <= records[-1].offset or topic_id not in ("", self._topic_id())
+            ):
                 break
         else:
             return True
         # The group may lag behind a sink's own record, or behind what was delivered, where a commit comes late.
         self._read_log()
-        topic, had = self._topic_id(), self._outcome() + self._dead_letters()
+        topic, counts = self._topic_id(), self._outcome() + self._dead_letters()
         return all(
-            had[body]
-            for body, places in self.logs[topic].items()
-            if body not in self.foreign and not all(self._excused(topic, body, place) for place in places)
+            counts[body]
+            for body, locations in self.logs[topic].items()
+            if body not in self.foreign and not all(self._excused(topic, body, location) for location in locations)
         )
 
     def _read(self) -> bool:
@@ -212,8 +216,8 @@ class Run(AgentSteps):
         if self.plan.sink != self.sink:  # on Spark a query has them all
             return True
         group = self.brokers.groups.get(GROUP)
-        had = {place for member in group.members.values() for place in member.client.owned_now()} if group else set()
-        return had >= {(TOPIC, partition) for partition in range(self.brokers.count(TOPIC))}
+        assigned = {tp for member in group.members.values() for tp in member.client.owned_now()} if group else set()
+        return assigned >= {(TOPIC, partition) for partition in range(self.brokers.count(TOPIC))}
 
     # --- what must be true
 
@@ -222,7 +226,7 @@ class Run(AgentSteps):
         stored = Counter(self.feed.stored)
         logged_: Counter[bytes] = Counter()
         for log in self.logs.values():
-            logged_.update({body: len(places) for body, places in log.items()})
+            logged_.update({body: len(locations) for body, locations in log.items()})
         dead_letters = self.dead_letters = self._dead_letters()
         delivered = self.delivered = self._outcome()
         if lost := [body for body in stored if not logged_[body] + self.refused[body]]:
@@ -230,31 +234,38 @@ class Run(AgentSteps):
             raise Failure(f"acknowledged, and never in the channel: {lost[:3]}")
         now = self._topic_id()
         for topic, log in self.logs.items():
-            for body, places in log.items():
-                had = delivered[body] + dead_letters[body]
-                most = sum(1 + self._repetitions(topic, *place) for place in places)
-                others = sum(len(other.get(body, ())) for t, other in self.logs.items() if t != topic)
-                replays = [(t, *at) for t, some in self.replays.items() for at in some.get(body, ())]
-                again = sum(self._repetitions(*record) for record in replays)
+            for body, locations in log.items():
+                count = delivered[body] + dead_letters[body]
+                most = sum(1 + self._repetitions(topic, *location) for location in locations)
+                other_topics = sum(len(other.get(body, ())) for t, other in self.logs.items() if t != topic)
+                replays = [
+                    (t, *location) for t, replayed in self.replays.items() for location in replayed.get(body, ())
+                ]
+                repetitions = sum(self._repetitions(*record) for record in replays)
                 # Dead letters of commits that did not come about, before a changed path, limit or configuration.
                 if body.endswith(LARGE) or (self.was_mended and not self.bodies[body]):
-                    again += min(dead_letters[body], 1 + self.moved)
+                    repetitions += min(dead_letters[body], 1 + self.moved)
                 elif not self.bodies[body]:
-                    again += self.moved
+                    repetitions += self.moved
                 if not self.bodies[body]:
-                    again += self._documented_repetitions(body, places)
-                if had > most + others + again + self.redelivered[body]:
+                    repetitions += self._documented_repetitions(body, locations)
+                if count > most + other_topics + repetitions + self.redelivered[body]:
                     what = "dead letters" if dead_letters[body] else "deliveries"
-                    raise Failure(f"{body!r} came {had} times ({what}), not {most}")
-                if topic != now or body in self.foreign | self.deleted or had >= len(places):
+                    raise Failure(f"{body!r} came {count} times ({what}), not {most}")
+                if topic != now or body in self.foreign | self.deleted or count >= len(locations):
                     continue
-                records = [*places, *self.replays[topic].get(body, ())]  # for a replayed dead letter, its new record
-                gone = [place for place in records if (topic, *place) in self.removed]
+                # For a replayed dead letter, its new record.
+                records = [*locations, *self.replays[topic].get(body, ())]
+                removed = [location for location in records if (topic, *location) in self.removed]
                 lost = [p for p in records if (topic, *p) in self.skipped or self._is_unclean(topic, body, p)]
-                if had < len(places) - len({*gone, *lost}):
-                    raise Failure(f"{body!r} is lost: in the channel at {list(places)}, delivered {had} times")
+                if count < len(locations) - len({*removed, *lost}):
+                    raise Failure(f"{body!r} is lost: in the channel at {list(locations)}, delivered {count} times")
                 cut = {(t, p) for t, p, _, _ in self.unclean}  # positions mean other records there
-                if unreported := [at for at in gone if (topic, at[0]) not in cut and not self._is_reported(*at)]:
+                if unreported := [
+                    location
+                    for location in removed
+                    if (topic, location[0]) not in cut and not self._is_reported(*location)
+                ]:
                     raise Failure(f"{body!r} was removed before it was delivered, and {unreported} are not reported")
         if refused := [b for b in dead_letters | self.refused if self.bodies[b] and not b.endswith(LARGE)]:
             raise Failure(f"not delivered, and no limit forbids it: {refused[:3]}")
@@ -268,7 +279,7 @@ class Run(AgentSteps):
                 raise Failure(f"partition {partition} was reset in epoch {epoch}, and is in {now.get(partition)}")
 
         late = any(f.what == "kafka.commit" and f.kind in (Kind.LATE, Kind.DOUBLED) for f in self.world.faults)
-        if not late and (back := [one for group in self.brokers.groups.values() for one in group.set_back]):
+        if not late and (back := [commit for group in self.brokers.groups.values() for commit in group.set_back]):
             raise Failure(f"a member has set its group back: {back[0]}")
 
     def _may_be_overwritten(self) -> bool:
@@ -287,26 +298,26 @@ class Run(AgentSteps):
         if offset < self.accepted.get(partition, 0):
             return True
         for line in self.world.story:
-            if (found := REMOVED.search(line)) and int(found[1]) == partition:
-                if int(found[2]) <= offset <= int(found[3]):
+            if (match := REMOVED.search(line)) and int(match[1]) == partition:
+                if int(match[2]) <= offset <= int(match[3]):
                     return True
-            elif (found := UNKNOWN.search(line)) and int(found[1]) == partition and offset < int(found[2]):
+            elif (match := UNKNOWN.search(line)) and int(match[1]) == partition and offset < int(match[2]):
                 return True
         return False
 
     def _repetitions(self, topic: str, partition: int, offset: int) -> int:
         """Return the number of repetitions that resets and documented causes allow for a record."""
-        again = sum(1 for t, where in self.resets if t == topic and where.get(partition, offset + 1) <= offset)
+        allowed = sum(1 for t, where in self.resets if t == topic and where.get(partition, offset + 1) <= offset)
         if self.sink in SIMPLE and self.lost_metadata and (self.inherited or self.resets):
-            again += 1  # how the group's events are named, and its epoch, were lost with its offsets
+            allowed += 1  # how the group's events are named, and its epoch, were lost with its offsets
         if self.lost_metadata and self.was_reset_before:
-            again += 1  # who was about to carry that reset out slept, and nobody else knows of it any more
+            allowed += 1  # who was about to carry that reset out slept, and nobody else knows of it any more
         if self._location_may_be_overwritten():
-            again += 1
+            allowed += 1
         partly = filter(None, map(PARTLY_VANISHED.search, self.world.story if self.sink == "hdfs" else ()))
-        return again + sum(1 for f in partly if int(f[1]) == partition and int(f[2]) <= offset <= int(f[3]))
+        return allowed + sum(1 for f in partly if int(f[1]) == partition and int(f[2]) <= offset <= int(f[3]))
 
-    def _documented_repetitions(self, body: bytes, places: Collection[tuple[int, int]]) -> int:
+    def _documented_repetitions(self, body: bytes, locations: Collection[tuple[int, int]]) -> int:
         """Return how often a rejected event may come once more, as the page on dead letters says.
 
         Its records are redelivered, and it is rejected again, if uploaded files were removed. If its dead letter was
@@ -318,9 +329,9 @@ class Run(AgentSteps):
         early = self.early_replays | (self.unlogged_replays if self.lost_metadata else {})
         redelivered = 0
         for line in self.world.story if self.uploads_removed else ():
-            if (found := VANISHED.search(line)) and "again says" not in line and "of this commit exist" not in line:
-                partition, first, last = map(int, found.groups())
-                redelivered += any(p == partition and first <= offset <= last for p, offset in places)
+            if (match := VANISHED.search(line)) and "again says" not in line and "of this commit exist" not in line:
+                partition, first, last = map(int, match.groups())
+                redelivered += any(p == partition and first <= offset <= last for p, offset in locations)
         twice = list(early.values()).count(body) if self.was_mended else 0
         return twice + min(redelivered, self.dead_letters[body])
 
@@ -339,12 +350,12 @@ class Run(AgentSteps):
                 continue
             _, topic, group, epoch, partition, _ = parts
             commits[topic, partition, group].setdefault(int(epoch), []).append((when, self.hdfs.tree.files[path]))
-        for (_, partition, _), found in () if self._location_may_be_overwritten() else commits.items():
-            for epoch, committed in found.items():
+        for (_, partition, _), epochs in () if self._location_may_be_overwritten() else commits.items():
+            for epoch, committed in epochs.items():
                 later = [
                     when
-                    for e, some in found.items()
-                    for when, content in some
+                    for e, entries in epochs.items()
+                    for when, content in entries
                     if e > epoch and json.loads(content)["events"]
                 ]
                 for when, content in committed:

@@ -54,22 +54,22 @@ def run_story(
 @pytest.mark.parametrize("fate", [[remove(after=1)], [rotate(matching=True, after=1), delete()]])
 def test_a_closed_file_deleted_with_unread_lines_is_reported(fate: list[Step]) -> None:
     """A closed file that was appended to and deleted while the agent slept is reported as missed."""
-    run, said = run_story(write(5, after=1), *fate)
-    assert MISSED in said
+    run, log = run_story(write(5, after=1), *fate)
+    assert MISSED in log
     assert run._metric("FileMissedCount") == 1
 
 
 def test_a_closed_file_replaced_with_unread_lines_is_reported() -> None:
     """A closed file that was appended to and replaced while the agent slept is reported."""
-    _, said = run_story(write(5, after=1), remove(after=1), write(5, after=1))
-    assert PERHAPS in said
+    _, log = run_story(write(5, after=1), remove(after=1), write(5, after=1))
+    assert PERHAPS in log
 
 
 def test_a_closed_file_deleted_without_unread_lines_is_not_reported() -> None:
     """A closed file that was deleted unchanged is not reported."""
-    _, said = run_story(remove(after=1))
-    assert MISSED not in said
-    assert PERHAPS not in said
+    _, log = run_story(remove(after=1))
+    assert MISSED not in log
+    assert PERHAPS not in log
 
 
 def test_lines_of_a_file_that_replaced_a_closed_one_are_not_missed() -> None:
@@ -82,10 +82,10 @@ def test_an_unproven_file_offset_is_not_used_for_another_file() -> None:
     """A file offset without a proof is not used for another file with a line end at that offset."""
     stopped = (write(7), start(), stop(after=5), damage("empty", where=0.5))
     gone = (write(38), remove())
-    run, said = run_story(*gone, write(3), rotate(matching=True), first=stopped, seed=MATCHING)
+    run, log = run_story(*gone, write(3), rotate(matching=True), first=stopped, seed=MATCHING)
     before, after = (log.lines for log in run.all)
     assert len(b"\n".join(before[:7])) == len(b"\n".join(after[:2])), "the story does not show it any more"
-    assert PERHAPS in said
+    assert PERHAPS in log
 
 
 @pytest.mark.parametrize("seed", [3, 9, 15, 21])
@@ -110,8 +110,8 @@ def test_a_deleted_file_is_missed_after_its_predecessor_was_read_compressed() ->
     before = (*AWAKE, kill(after=2), write(5), rotate(matching=True), write(5))
     closed = (*before, compress(), start(after=1))
     gone = (rotate(matching=True), delete())
-    run, said = run_story(write(5, after=15), *gone, first=closed, seed=MATCHING)
-    assert MISSED in said
+    run, log = run_story(write(5, after=15), *gone, first=closed, seed=MATCHING)
+    assert MISSED in log
     assert run._metric("FileMissedCount") == 1
 
 
@@ -132,9 +132,9 @@ def test_lines_cut_off_by_copytruncate_are_read_in_the_copy() -> None:
 def test_lines_written_after_copytruncate_are_reported_with_their_deleted_file() -> None:
     """Lines written after copytruncate are reported as lost if their file is deleted."""
     cut = (write(5, after=1), copytruncate(after=1), write(5, after=1))
-    run, said = run_story(*cut, rotate(matching=False, after=1), delete())
+    run, log = run_story(*cut, rotate(matching=False, after=1), delete())
     assert {*run.all[0].lines[:8]} <= {*run._arrived()}
-    assert "was written to it after it was copied" in said
+    assert "was written to it after it was copied" in log
 
 
 @pytest.mark.parametrize("seed", [OPEN, CLOSED_SOON])

@@ -33,7 +33,7 @@ def test_an_offset_of_a_partition_that_was_deleted_counts_as_none() -> None:
             brokers.commit_as_foreigner("g", topic, partition, 1)
         described = command("group", "describe", "g", *SIMULATED)
         moved = command("group", "reset", "g", "--to", "earliest", "--yes", *SIMULATED)
-        assert [at.offset for at in brokers.groups["g"].offsets.values()] == [0, 1, 1]
+        assert [offset.offset for offset in brokers.groups["g"].offsets.values()] == [0, 1, 1]
         return [*json.loads(described), *json.loads(moved)]
 
     described, moved = on_brokers(work)

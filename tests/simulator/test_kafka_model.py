@@ -24,11 +24,11 @@ def run(test: Callable[[Model], Any], *faults: tuple[str, int, Kind, float], see
 
 
 def cluster(k: Model) -> Brokers:
-    found: Brokers = k.world.models["kafka"]
-    return found
+    cluster: Brokers = k.world.models["kafka"]
+    return cluster
 
 
-def elsewhere(k: Model, name: str, work: Callable[[], Any]) -> Process:
+def process_of(k: Model, name: str, work: Callable[[], Any]) -> Process:
     """A process of its own that does that."""
     process = Process(k.world, name)
     process.spawn(work, name)
@@ -43,7 +43,7 @@ def reading(k: Model, group: str, topic: str, members: dict[str, Member], name: 
         while True:
             member.poll(0.1)
 
-    return elsewhere(k, name, work)
+    return process_of(k, name, work)
 
 
 # --- calls that fail
@@ -62,11 +62,11 @@ def test_commits(kind: Kind, at_once: int | None, afterwards: int | None) -> Non
             commit()
         else:
             assert refused(commit).code() == KafkaError._TIMED_OUT
-        at = cluster(k).committed(group, topic, 0)
-        assert (at and at.offset) == at_once
+        committed = cluster(k).committed(group, topic, 0)
+        assert (committed and committed.offset) == at_once
         k.sleep(20)
-        at = cluster(k).committed(group, topic, 0)
-        assert (at and at.offset) == afterwards
+        committed = cluster(k).committed(group, topic, 0)
+        assert (committed and committed.offset) == afterwards
 
     world = run(test, ("kafka.commit", 1, kind, 15.0))
     assert [fault.kind for fault in world.faults] == [kind]
@@ -99,15 +99,17 @@ def test_committed_positions_that_are_not_answered() -> None:
 @pytest.mark.parametrize("kind", [Kind.LOST, Kind.UNANSWERED, Kind.LATE])
 def test_what_is_produced_is_stored_once_whatever_becomes_of_the_request(kind: Kind) -> None:
     def test(k: Model) -> None:
-        topic, told = k.topic(), []
+        topic, reports = k.topic(), []
         producer = k.producer(message_timeout_ms=0)
         for value in (b"a", b"b"):
-            producer.produce(topic, value, partition=0, on_delivery=lambda error, m: told.append((error, m.offset())))
+            producer.produce(
+                topic, value, partition=0, on_delivery=lambda error, m: reports.append((error, m.offset()))
+            )
         assert producer.flush(10) == 2
-        assert told == []
+        assert reports == []
         assert len(cluster(k).records(topic, 0)) == (2 if kind is Kind.UNANSWERED else 0)
         assert producer.flush(30) == 0
-        assert told == [(None, 0), (None, 1)]
+        assert reports == [(None, 0), (None, 1)]
         assert [entry.value for entry in cluster(k).records(topic, 0)] == [b"a", b"b"]
 
     run(test, ("kafka.produce", 1, kind, 15.0))
@@ -157,14 +159,14 @@ def test_a_commit_that_comes_after_a_new_producer_does_nothing() -> None:
 def test_a_killed_members_partitions_move_when_its_session_ends() -> None:
     def test(k: Model) -> None:
         topic, group, members = k.topic(2), k.name("group"), {}
-        one = reading(k, group, topic, members, "one")
+        process = reading(k, group, topic, members, "one")
         k.until(lambda: members and members["one"].owned == [0, 1])
-        one.kill()
+        process.kill()
         killed = k.now()
         reading(k, group, topic, members, "other")
         k.until(lambda: "other" in members and members["other"].owned == [0, 1])
         assert 5 < k.now() - killed < 12
-        assert members["one"].told == [("assign", [0, 1])]
+        assert members["one"].callbacks == [("assign", [0, 1])]
 
     run(test)
 
@@ -182,14 +184,14 @@ def test_a_member_that_slept_past_its_session_loses_its_partitions_and_commits_n
             while True:
                 member.poll(0.1)
 
-        one = elsewhere(k, "one", work)
+        process = process_of(k, "one", work)
         k.until(lambda: members and members["one"].owned == [0, 1])
-        one.pause(60)
+        process.pause(60)
         reading(k, group, topic, members, "other")
         k.until(lambda: "other" in members and members["other"].owned == [0, 1])
-        k.until(lambda: len(members["one"].told) >= 3, 120)
+        k.until(lambda: len(members["one"].callbacks) >= 3, 120)
         assert codes == [KafkaError.UNKNOWN_MEMBER_ID]
-        assert [what for what, _ in members["one"].told] == ["assign", "lost", "assign"]
+        assert [what for what, _ in members["one"].callbacks] == ["assign", "lost", "assign"]
         assert k.committed(group, topic) == (OFFSET_INVALID, None)
 
     run(test)
@@ -206,7 +208,7 @@ def test_a_killed_producers_transaction_is_aborted_when_it_is_too_old() -> None:
             producer.flush(5)
             k.sleep(1000)
 
-        process = elsewhere(k, "one", work)
+        process = process_of(k, "one", work)
         k.until(lambda: cluster(k).end_offset(topic, 0))
         process.kill()
         k.put(topic, "behind it")
@@ -220,7 +222,7 @@ def test_a_killed_producers_transaction_is_aborted_when_it_is_too_old() -> None:
 def test_what_a_killed_process_had_queued_is_never_sent() -> None:
     def test(k: Model) -> None:
         topic = k.topic()
-        process = elsewhere(k, "one", lambda: k.producer().produce(topic, b"a", partition=0))
+        process = process_of(k, "one", lambda: k.producer().produce(topic, b"a", partition=0))
         k.sleep(0.001)
         process.kill()
         k.sleep(10)
@@ -275,7 +277,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
                 k.sleep(1)
             processes[seed % 3].kill()
             k.sleep(20)
-            seen.extend((name, round(k.now(), 6), m.told, m.records) for name, m in sorted(members.items()))
+            seen.extend((name, round(k.now(), 6), m.callbacks, m.records) for name, m in sorted(members.items()))
 
         world = run(test, seed=seed)
         return seen, world.steps

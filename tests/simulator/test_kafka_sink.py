@@ -60,8 +60,8 @@ def committed(
 
 
 def event(offset: int, partition: int = 0) -> Batch:
-    one = Batch.of([Event(b"event", HEADERS)])
-    return Batch(one.records, Origin.of_record(TOPIC, partition, offset, 0, 1))
+    batch = Batch.of([Event(b"event", HEADERS)])
+    return Batch(batch.records, Origin.of_record(TOPIC, partition, offset, 0, 1))
 
 
 def test_records_for_another_cluster_are_stored_when_their_stage_returns() -> None:
@@ -81,11 +81,11 @@ def test_a_transaction_moves_the_group_with_its_records() -> None:
         owned = sink.resume(committed(brokers, sink._cluster_id))
         sink.write(event(0))
         sink.commit(replace(sink.stage(owned, OffsetRange(0, 1)), last_record=LastRecord(1000, leader_epoch=3)))
-        at = brokers.committed(GROUP, TOPIC, 0)
-        assert at is not None
-        assert (at.offset, at.leader_epoch) == (1, 3)
-        assert at.metadata is not None
-        assert "time=" not in at.metadata, "the leader epoch says more"
+        offset = brokers.committed(GROUP, TOPIC, 0)
+        assert offset is not None
+        assert (offset.offset, offset.leader_epoch) == (1, 3)
+        assert offset.metadata is not None
+        assert "time=" not in offset.metadata, "the leader epoch says more"
 
     on_brokers(body)
 
@@ -353,9 +353,9 @@ def test_a_put_whose_limit_is_lowered_stores_the_others_once() -> None:
         channel.open()
         brokers.topics[TOPIC].configs["max.message.bytes"] = "20000"
         with pytest.raises(Rejected) as rejected:
-            channel.put(Batch.of([Event(one, HEADERS) for one in [*SMALL[:6], LARGE, *SMALL[6:]]]))
+            channel.put(Batch.of([Event(value, HEADERS) for value in [*SMALL[:6], LARGE, *SMALL[6:]]]))
         stored = [entry.value or b"" for number in range(3) for entry in brokers.records(TOPIC, number)]
-        assert sorted(one[one.index(b"small") :] for one in stored) == sorted(SMALL)
+        assert sorted(value[value.index(b"small") :] for value in stored) == sorted(SMALL)
         assert [id.index for id in rejected.value.reasons] == [6]
         channel.close()
 
@@ -400,7 +400,9 @@ def test_an_event_that_brokers_refuse_for_what_it_is_does_not_make_later_records
         channel.open()
         with pytest.raises(Rejected) as rejected:
             # Arrow fills up a buffer of 64 bytes with what lies behind a slice.
-            channel.put(Batch.of([Event(one, HEADERS) for one in [*SMALL[:5], b"-" * 64 + b"refused", *SMALL[5:]]]))
+            channel.put(
+                Batch.of([Event(value, HEADERS) for value in [*SMALL[:5], b"-" * 64 + b"refused", *SMALL[5:]]])
+            )
         assert [id.index for id in rejected.value.reasons] == [5]
         assert brokers.end_offset(TOPIC, 0) < 9
         assert records_of_a_put(brokers, channel, SMALL) == 1

@@ -18,9 +18,9 @@ from tests.simulator.world import World, simulation
 
 def committed(brokers: Brokers, partition: int) -> Committed:
     """Return the offset that the group has committed in that partition of the topic."""
-    found = brokers.committed("g", "t", partition)
-    assert found is not None
-    return found
+    offset = brokers.committed("g", "t", partition)
+    assert offset is not None
+    return offset
 
 
 def test_it_goes_on_with_the_first_record_that_is_left_and_says_so(caplog: pytest.LogCaptureFixture) -> None:
@@ -92,8 +92,8 @@ def test_a_topic_that_was_created_again_is_read_from_its_first_record(
         world.later(20, create_again)
         run_in(world, Process(world, "p"), body)
         assert [committed(brokers, partition).offset for partition in (0, 1)] == [new, new]
-    everything = {(p, b"new %d" % number) for p in (0, 1) for number in range(new)}
-    assert everything <= set(read)
+    expected = {(p, b"new %d" % number) for p in (0, 1) for number in range(new)}
+    assert expected <= set(read)
     assert len(read) < 10 + 2 * 2 * new, "none comes more than twice"
     assert "topic t was deleted and created again: group g begins with the first record" in caplog.text
     assert metrics.get("KafkaOffsetLostCount") == 2
@@ -123,8 +123,8 @@ def test_an_offset_of_a_deleted_topic_counts_as_none(caplog: pytest.LogCaptureFi
             brokers.put("t", 0, b"a")
         brokers.commit_as_foreigner("g", "t", 0, 3, OffsetMetadata(topic_id="deleted").text())
         run_in(world, Process(world, "p"), body)
-        at = committed(brokers, 0)
-        assert (at.offset, OffsetMetadata.parse(at.metadata).topic_id) == (5, str(brokers.topics["t"].id))
+        offset = committed(brokers, 0)
+        assert (offset.offset, OffsetMetadata.parse(offset.metadata).topic_id) == (5, str(brokers.topics["t"].id))
     assert read == {0, 1, 2, 3, 4}
     assert "begins with the first record of partitions 0;" in caplog.text
     assert metrics.get("KafkaOffsetLostCount") == 1

@@ -27,7 +27,7 @@ BEGUN = (topic(1), start("h1"), put(good=4, after=5), put(good=2, after=30))
 """An agent, and six events of two records that it has delivered by the time of the next step."""
 
 
-def said(run: Run) -> str:
+def log_of(run: Run) -> str:
     return "\n".join(run.world.story)
 
 
@@ -62,8 +62,8 @@ def test_retention_overtakes_a_killed_replay(sink: str, what: str, number: int) 
         faults=(Fault("again", what, number, Kind.KILLED, 0),),
     )  # fmt: skip
     assert run.world.faults
-    assert "removed by retention" in said(run)
-    assert "does not deliver" not in said(run)
+    assert "removed by retention" in log_of(run)
+    assert "does not deliver" not in log_of(run)
 
 
 def test_records_removed_during_a_replay_are_reported() -> None:
@@ -73,7 +73,7 @@ def test_records_removed_during_a_replay_are_reported() -> None:
         put(good=2, after=30),
         faults=(Fault("again", "kafka.describe_topic", 3, Kind.PAUSED, 20.0),),
     )  # fmt: skip
-    assert "records 0 to 0 of t-0 were removed by retention before this replay read them" in said(run)
+    assert "records 0 to 0 of t-0 were removed by retention before this replay read them" in log_of(run)
 
 
 def test_a_recreated_topic_ends_a_replay() -> None:
@@ -83,7 +83,7 @@ def test_a_recreated_topic_ends_a_replay() -> None:
         put(good=2, after=60),
     )  # fmt: skip
     lost = "again: topic t was deleted and recreated: the records that this replay had still to deliver are lost"
-    assert lost in said(run)
+    assert lost in log_of(run)
 
 
 @pytest.mark.parametrize("sink", ["hdfs", "solr"])
@@ -134,8 +134,8 @@ def test_two_replays_at_once_are_both_complete() -> None:
 def test_a_replay_is_complete_after_brokers_lost_replayed_records(sink: str, then: tuple[Step, ...]) -> None:
     """A replay is complete if brokers lost records that it had replayed, reused offsets or not."""
     run = run_story(sink, *BEGUN, replay_span(0, after=20), truncate(0, lost=1, after=60), *then)
-    assert "this replay has committed offset 2, and the span ends before record 1 now" in said(run)
-    assert "agent group reset g.replay" not in said(run)
+    assert "this replay has committed offset 2, and the span ends before record 1 now" in log_of(run)
+    assert "agent group reset g.replay" not in log_of(run)
     (span,) = run.spans
     assert span.complete
 
@@ -146,7 +146,7 @@ def test_a_replay_continues_with_the_records_that_brokers_did_not_lose() -> None
         "solr", *BEGUN, replay_span(0, after=20), truncate(0, lost=1, after=2),
         faults=(Fault("again", "kafka.describe_topic", 3, Kind.PAUSED, 20.0),),
     )  # fmt: skip
-    assert "again: partition 0: the brokers have lost records from 1 on" in said(run)
+    assert "again: partition 0: the brokers have lost records from 1 on" in log_of(run)
     (span,) = run.spans
     assert span.complete
 
@@ -159,6 +159,6 @@ def test_a_killed_replay_continues_in_partitions_that_were_not_truncated() -> No
         truncate(0, lost=1, after=6),
         faults=(Fault("again", "hdfs.mkdirs", 1, Kind.LOST, 20.0, on="/g.replay."),), seed=30,
     )  # fmt: skip
-    assert "this replay has committed offset 1, and the span ends before record 0 now" in said(run)
+    assert "this replay has committed offset 1, and the span ends before record 0 now" in log_of(run)
     (span,) = run.spans
     assert span.complete

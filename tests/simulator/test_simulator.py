@@ -46,16 +46,16 @@ def simulated(tmp_path: Path, forked: Forked) -> Callable[..., tuple[int | None,
 @pytest.mark.parametrize("sinks", [[sink] for sink in SINKS] if LONG else [SINKS], ids=" ".join)
 def test_nothing_is_lost_and_nothing_comes_twice(sinks, simulated):
     seeds = SEEDS * len(sinks)
-    code, said = simulated("--seeds", str(seeds), *(word for sink in sinks for word in ("--sink", sink)))
-    assert code == 0, said
-    assert f"{seeds} passed, 0 failed" in said
+    code, output = simulated("--seeds", str(seeds), *(word for sink in sinks for word in ("--sink", sink)))
+    assert code == 0, output
+    assert f"{seeds} passed, 0 failed" in output
 
 
 @pytest.mark.parametrize("what", ["taildir", "overflow"])
 def test_nothing_is_lost_in_silence_on_the_way_in(what, simulated):
-    code, said = simulated("--seeds", str(SEEDS), "--source", what)
-    assert code == 0, said
-    assert f"{SEEDS} passed, 0 failed" in said
+    code, output = simulated("--seeds", str(SEEDS), "--source", what)
+    assert code == 0, output
+    assert f"{SEEDS} passed, 0 failed" in output
 
 
 @pytest.mark.drawn(1)
@@ -68,9 +68,9 @@ def test_a_seed_gives_the_same_log_each_time(what):
     first, second = (
         re.sub(r"/dev/shm/\S+", "", subprocess.check_output(command, env=environment, text=True)) for _ in range(2)
     )
-    told = [line for line in first.splitlines() if "schedules in" not in line]
-    assert told == [line for line in second.splitlines() if "schedules in" not in line]
-    assert len(told) > 10
+    log = [line for line in first.splitlines() if "schedules in" not in line]
+    assert log == [line for line in second.splitlines() if "schedules in" not in line]
+    assert len(log) > 10
 
 
 def test_a_seed_gives_the_same_log_whatever_ran_before(simulated):
@@ -79,9 +79,9 @@ def test_a_seed_gives_the_same_log_whatever_ran_before(simulated):
         for seeds, first in ((1, 2), (2, 1))
     )
     assert any("--- in_flight(most=4)" in line for line in after[: -len(alone)])  # what the other one is about
-    told = [line for line in alone if "schedules in" not in line and "passed" not in line]
-    assert told == after[-len(alone) :][: len(told)]
-    assert len(told) > 5
+    log = [line for line in alone if "schedules in" not in line and "passed" not in line]
+    assert log == after[-len(alone) :][: len(log)]
+    assert len(log) > 5
 
 
 def test_a_failure_is_shrunk_to_what_it_takes(monkeypatch):
@@ -98,10 +98,10 @@ def test_a_failure_is_shrunk_to_what_it_takes(monkeypatch):
 
     monkeypatch.setattr(Run, "_check", fail)
     with installed():
-        found = shrink(Plan(1, "solr", steps, faults=faults), lost)
-    assert found.faults == [needed]
-    assert len(found.steps) < len(steps)
-    assert "kill" in {step.name for step in found.steps}
+        shrunk = shrink(Plan(1, "solr", steps, faults=faults), lost)
+    assert shrunk.faults == [needed]
+    assert len(shrunk.steps) < len(steps)
+    assert "kill" in {step.name for step in shrunk.steps}
 
 
 def test_faults_that_came_by_chance_come_about_again_once_each_where_they_are_given():

@@ -104,7 +104,7 @@ class Offsets(KafkaChannel):
         return []
 
     def commit_offsets(self, assignments: Collection[Assignment]) -> None:
-        world().models["offsets"].update({one.partition: one.next_offset for one in assignments})
+        world().models["offsets"].update({assignment.partition: assignment.next_offset for assignment in assignments})
 
     def restore_offsets(self, assignments: Collection[Assignment]) -> None:
         raise Retry("the group has members")
@@ -229,12 +229,12 @@ def test_an_error_of_the_drivers_function_ends_the_query() -> None:
     assert Run().go(story).errors == ["records 0–100 of partition 0 were delivered twice"]
 
 
-@pytest.mark.parametrize("left", [0, 2])
-def test_a_topic_that_is_made_anew_or_has_lost_records_fails_the_query(left: int) -> None:
+@pytest.mark.parametrize("remaining", [0, 2])
+def test_a_topic_that_is_made_anew_or_has_lost_records_fails_the_query(remaining: int) -> None:
     def story(run: Run) -> None:
         run.log.append(6)
         run.until(lambda: run.offsets == {0: 3, 1: 3})
-        run.log.records[0][left:] = []
+        run.log.records[0][remaining:] = []
         run.until(lambda: run.errors)
 
     assert "the brokers no longer have the records of t" in Run().go(story).errors[0]
@@ -285,7 +285,7 @@ def test_a_driver_that_is_killed_leaves_executors_that_go_on_for_a_while() -> No
         run.driver.kill()
         assert not run.times[0]
         run.world.sleep(30)
-        assert not [one for one in run.spark._executors if one.alive]
+        assert not [executor for executor in run.spark._executors if executor.alive]
 
     run = Run(fault).go(story)
     assert run.times == [1]

@@ -25,12 +25,12 @@ def test_the_timeout_of_a_second_stalled_producer_is_longer() -> None:
     """A producer that replaced a stalled one has a longer timeout."""
     stuck = [Fault("h1", "kafka.produce", number, Kind.STUCK, 0) for number in (1, 2)]
     run = run_story("hdfs", *PUTS, put(good=1, after=200), faults=(*stuck,))
-    told_after = [
-        int(found[1])
+    timeouts = [
+        int(match[1])
         for line in run.world.story
-        if (found := re.search(r"has stalled: no acknowledgement for (\d+) s, although", line))
+        if (match := re.search(r"has stalled: no acknowledgement for (\d+) s, although", line))
     ]
-    assert [seconds // 10 for seconds in told_after] == [9, 15]
+    assert [seconds // 10 for seconds in timeouts] == [9, 15]
 
 
 def test_a_channel_does_not_replace_its_producer_during_an_outage() -> None:

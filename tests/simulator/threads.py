@@ -56,10 +56,10 @@ class Lock:
         while self._owner is not None:
             if not blocking:
                 return False
-            left = None if deadline is None else deadline - here.now
-            if left is not None and left <= 0:
+            remaining = None if deadline is None else deadline - here.now
+            if remaining is not None and remaining <= 0:
                 return False
-            self._freed.wait(left)
+            self._freed.wait(remaining)
         self._owner = True
         return True
 
@@ -91,11 +91,11 @@ class RLock(Lock):
         self._depth = 0
 
     def acquire(self, blocking: bool = True, timeout: float = -1) -> bool:
-        me, owner = getcurrent(), self._owner
-        if owner is not me:
+        current, owner = getcurrent(), self._owner
+        if owner is not current:
             if owner is not None and not super().acquire(blocking, timeout):
                 return False
-            self._owner = me
+            self._owner = current
         self._depth += 1
         return True
 
@@ -148,11 +148,11 @@ class Condition:
             if timeout is None:
                 self._wait(None, 0.0)
                 continue
-            left = begun + timeout - here.now
-            if left <= 0:
+            remaining = begun + timeout - here.now
+            if remaining <= 0:
                 self._idle = min(LONGEST_IDLE_SECONDS, 2 * max(self._idle, timeout))
                 return result
-            self._wait(left, begun + self._idle - here.now)
+            self._wait(remaining, begun + self._idle - here.now)
         self._idle = 0.0
         return result
 
@@ -323,8 +323,8 @@ threading = SimpleNamespace(
 queue = SimpleNamespace(SimpleQueue=SimpleQueue, Queue=SimpleQueue, Empty=real_queue.Empty, Full=real_queue.Full)
 
 REPLACED: dict[int, Any] = {
-    id(real): ours
-    for real, ours in (
+    id(real): double
+    for real, double in (
         (real_time, time),
         (real_threading, threading),
         (real_queue, queue),

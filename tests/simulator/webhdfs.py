@@ -51,10 +51,10 @@ class Tree:
         """Remove a file, or a directory with all in it. Whether there was one."""
         if path == "/" or (path not in self.files and path not in self.directories):
             return False
-        for gone in self._below(path):
-            self.files.pop(gone, None)
-            self.changed.pop(gone, None)
-            self.directories.discard(gone)
+        for removed in self._below(path):
+            self.files.pop(removed, None)
+            self.changed.pop(removed, None)
+            self.directories.discard(removed)
         self.changed[_parent(path)] = self.clock()
         return True
 
@@ -141,7 +141,9 @@ class Tree:
         target = options["destination"]
         if (above := self._file_above(target)) is not None:
             return error(403, "ParentNotDirectoryException", f"{above} (is not a directory)")
-        if full := next((one for one in self.full if target == one or target.startswith(f"{one}/")), None):
+        if full := next(
+            (directory for directory in self.full if target == directory or target.startswith(f"{directory}/")), None
+        ):
             return error(403, "NSQuotaExceededException", f"The NameSpace quota of directory {full} is exceeded")
         return 200, {"boolean": self.rename(path, target)}
 
@@ -162,16 +164,16 @@ class Tree:
 
     def _liststatus(self, path: str, options: dict[str, Any], data: bytes) -> tuple[int, Any]:
         if path in self.files:
-            found = [self._status(path, "")]
+            statuses = [self._status(path, "")]
         elif path in self.directories:
             within = f"{path.rstrip('/')}/"
             start = len(within)
             below = [p[start:] for p in (*self.files, *self.directories) if p.startswith(within) and p != within]
             names = sorted((name for name in below if "/" not in name), key=_order)
-            found = [self._status(within + name, name) for name in names]
+            statuses = [self._status(within + name, name) for name in names]
         else:
             return error(404, "FileNotFoundException", f"File {path} does not exist.")
-        return 200, {"FileStatuses": {"FileStatus": found}}
+        return 200, {"FileStatuses": {"FileStatus": statuses}}
 
 
 class Hdfs:
@@ -224,8 +226,8 @@ class Hdfs:
 
     def request(self, method: str, url: str, params: dict[str, Any], options: dict[str, Any]) -> Answer:
         """Answer a request of a session of `requests`."""
-        server, _, rest = url.partition(PREFIX)
-        quoted, _, query = rest.partition("?")
+        server, _, tail = url.partition(PREFIX)
+        quoted, _, query = tail.partition("?")
         path = _unquoted(quoted) or "/"
         if len(path) > 1:
             path = path.rstrip("/")

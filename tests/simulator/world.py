@@ -169,10 +169,10 @@ class World:
             self._turns(thread)
         finally:
             self.over = True
-            for one in self._threads:
-                if not one.dead:
-                    self.current, self.process = one, one.process
-                    one.throw()
+            for unfinished in self._threads:
+                if not unfinished.dead:
+                    self.current, self.process = unfinished, unfinished.process
+                    unfinished.throw()
             self.process = self.outside
             self._threads.clear()
             self._timers.clear()
@@ -216,11 +216,11 @@ class World:
             self.steps += 1
             if self.steps > MOST_STEPS:
                 return None
-            place = int(self.random.random() * len(runnable))
-            thread = runnable[place]
+            index = int(self.random.random() * len(runnable))
+            thread = runnable[index]
             last = runnable.pop()
             if last is not thread:
-                runnable[place] = last
+                runnable[index] = last
             process = thread.process
             if process.alive:
                 if process.paused_until <= self.now:

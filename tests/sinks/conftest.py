@@ -23,12 +23,12 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> FakeWebHdfs:
 @pytest.fixture
 def sinks(tmp_path: Path) -> Iterator[Any]:
     """Function that makes open sinks, which are closed afterwards."""
-    made: list[HdfsSink] = []
+    opened: list[HdfsSink] = []
 
     def make(**options: str) -> HdfsSink:
-        made.append(open_sink(tmp_path, **options))
-        return made[-1]
+        opened.append(open_sink(tmp_path, **options))
+        return opened[-1]
 
     yield make
-    for sink in made:
+    for sink in opened:
         sink.close()

@@ -71,7 +71,7 @@ class Server:
         self.http.server_close()
 
 
-def item(status: int, kind: str = "x", reason: str = "because", **more: Any) -> dict[str, Any]:
+def item(status: int, kind: str = "x", reason: str = "because", **fields: Any) -> dict[str, Any]:
     """Return the answer for one document."""
-    error = {"error": {"type": kind, "reason": reason, **more}}
+    error = {"error": {"type": kind, "reason": reason, **fields}}
     return {"index": {"status": status, **(error if status >= 300 else {})}}

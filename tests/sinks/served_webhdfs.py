@@ -52,8 +52,8 @@ class ServedWebHdfs:
         """Execute one call, and return HTTP status and body."""
         with self._lock:
             self.calls.append((op, path, options))
-            if why := self.refuse(op, path, options):
-                return error(403, "IOException", why)
+            if reason := self.refuse(op, path, options):
+                return error(403, "IOException", reason)
             return self.tree.execute(op, path, options, data)
 
 

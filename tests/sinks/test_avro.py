@@ -17,7 +17,7 @@ from tests.sources.calling import Running
 EVENTS = [Event(b"line %d" % i, {"host": f"web-{i % 3}", "ü": "é"} if i % 2 else {}) for i in range(1050)]
 
 
-def made(port, **properties):
+def open_sink(port, **properties):
     config, problems = AvroSinkConfig.parse({"hostname": "127.0.0.1", "port": str(port)} | properties)
     assert not problems
     sink = AvroSink(config)
@@ -37,14 +37,14 @@ def tls(tmp_path_factory):
 @pytest.mark.parametrize("deflate", [False, True])
 @pytest.mark.parametrize("encrypted", [False, True])
 def test_everything_arrives_in_order(deflate, encrypted, tls):
-    both = {"compression-type": "deflate"} if deflate else {}
+    compression = {"compression-type": "deflate"} if deflate else {}
     server = (
         {"ssl": "true", "keystore": str(tls / "server.p12"), "keystore-password": "changeit"} if encrypted else {}
     )
     client = {"ssl": "true", "truststore": str(tls / "server.crt")} if encrypted else {}
     with (
-        Running(**both, **server) as running,
-        contextlib.closing(made(running.source.port, **both, **client)) as sink,
+        Running(**compression, **server) as running,
+        contextlib.closing(open_sink(running.source.port, **compression, **client)) as sink,
     ):
         sink.write(batch(EVENTS[:1000]))
         sink.write(batch(EVENTS[1000:]))
@@ -55,7 +55,7 @@ def test_everything_arrives_in_order(deflate, encrypted, tls):
 
 
 def test_reset_events_are_not_sent():
-    with Running() as running, contextlib.closing(made(running.source.port)) as sink:
+    with Running() as running, contextlib.closing(open_sink(running.source.port)) as sink:
         sink.write(batch(EVENTS[:10]))
         sink.reset()
         sink.write(batch(EVENTS[10:20]))
@@ -65,7 +65,7 @@ def test_reset_events_are_not_sent():
 
 def test_a_source_whose_channel_is_unavailable():
     with Running(store=False, **{"request-timeout": "100"}) as running:
-        sink = made(running.source.port)
+        sink = open_sink(running.source.port)
         sink.write(batch(EVENTS))
         with pytest.raises(Retry, match="answers FAILED: its channel may be full or unavailable"):
             sink.flush()
@@ -74,7 +74,7 @@ def test_a_source_whose_channel_is_unavailable():
 
 def test_connecting_anew():
     with Running() as running:
-        sink = made(running.source.port, **{"reset-connection-interval": "1"})
+        sink = open_sink(running.source.port, **{"reset-connection-interval": "1"})
         for _ in range(2):
             sink.write(batch(EVENTS[:1]))
             sink.flush()
@@ -117,7 +117,7 @@ def impostor(reply):
 )
 def test_an_answer_of_another_server_is_reported(reply, message):
     with impostor(reply) as port:
-        sink = made(port, **{"connect-timeout": "1000"})
+        sink = open_sink(port, **{"connect-timeout": "1000"})
         sink.write(batch(EVENTS[:1]))
         with pytest.raises(Retry, match=message):
             sink.flush()
@@ -127,7 +127,7 @@ def test_an_answer_of_another_server_is_reported(reply, message):
 def test_a_silent_source():
     """`request-timeout` applies to each request after the first, and too short a time is Flume's default."""
     with Running(store=False) as running:
-        sink = made(running.source.port, **{"request-timeout": "1000"})
+        sink = open_sink(running.source.port, **{"request-timeout": "1000"})
         running.store = True
         sink.write(batch(EVENTS[:1]))
         sink.flush()
@@ -155,7 +155,7 @@ def test_a_silent_source():
 def test_nobody_listens():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]
-    sink = made(port)
+    sink = open_sink(port)
     sink.write(batch(EVENTS[:1]))
     with pytest.raises(Retry, match=f"127.0.0.1:{port}: Connection refused"):
         sink.flush()
@@ -164,7 +164,7 @@ def test_nobody_listens():
 
 def test_deflate_on_one_side_only():
     with Running() as running:
-        sink = made(running.source.port, **{"compression-type": "deflate"})
+        sink = open_sink(running.source.port, **{"compression-type": "deflate"})
         sink.write(batch(EVENTS[:1]))
         with pytest.raises(Retry, match="closed the connection"):
             sink.flush()
@@ -176,10 +176,10 @@ def test_certificates(tls, tmp_path):
     server = {"ssl": "true", "keystore": str(tls / "server.p12"), "keystore-password": "changeit"}
     with Running(**server) as running:
         port = running.source.port
-        assert list(made(port, ssl="true", truststore=str(tls / "server.crt")).check_connectivity()) == []
-        assert list(made(port, ssl="true", **{"trust-all-certs": "true"}).check_connectivity()) == []
+        assert list(open_sink(port, ssl="true", truststore=str(tls / "server.crt")).check_connectivity()) == []
+        assert list(open_sink(port, ssl="true", **{"trust-all-certs": "true"}).check_connectivity()) == []
         for client in ({"truststore": str(stranger / "server.crt")}, {}):
-            (problem,) = made(port, ssl="true", **client).check_connectivity()
+            (problem,) = open_sink(port, ssl="true", **client).check_connectivity()
             assert "its certificate is not accepted" in problem
     wrong = {"ssl": "true", "keystore-password": "changeit"}
     for keystore, reason in ((tls / "server.crt", "no private key"), (tls / "none", "No such file")):
@@ -194,9 +194,11 @@ def test_the_name_in_the_certificate(tmp_path):
     server = {"ssl": "true", "keystore": str(elsewhere / "server.pem")}
     client = {"ssl": "true", "truststore": str(elsewhere / "server.crt")}
     with Running(**server) as running:
-        (problem,) = made(running.source.port, **client).check_connectivity()
+        (problem,) = open_sink(running.source.port, **client).check_connectivity()
         assert "check-hostname" in problem
-        assert list(made(running.source.port, **client, **{"check-hostname": "false"}).check_connectivity()) == []
+        assert (
+            list(open_sink(running.source.port, **client, **{"check-hostname": "false"}).check_connectivity()) == []
+        )
 
 
 def test_contexts_speak_no_old_versions():

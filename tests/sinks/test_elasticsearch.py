@@ -36,9 +36,9 @@ def problems(properties: dict[str, str]) -> list[str]:
     return [f"{problem.option}: {problem.message}" for problem in ElasticsearchConfig.parse(properties)[1]]
 
 
-def made(**options: str) -> ElasticsearchSink:
-    config, found = ElasticsearchConfig.parse({"hostNames": "h", **options})
-    assert config is not None, found
+def make_sink(**options: str) -> ElasticsearchSink:
+    config, problems = ElasticsearchConfig.parse({"hostNames": "h", **options})
+    assert config is not None, problems
     return ElasticsearchSink(config)
 
 
@@ -50,7 +50,7 @@ def batch(*events: Event) -> Batch:
 
 
 def test_a_file_of_flumes_runs_as_it_is() -> None:
-    config, found = ElasticsearchConfig.parse(
+    config, problems = ElasticsearchConfig.parse(
         {
             "hostNames": "es-1:9300, es-2 ,[::1]:9243",
             "indexName": "logs-%{host}",
@@ -64,7 +64,7 @@ def test_a_file_of_flumes_runs_as_it_is() -> None:
             "serializer": PACKAGE + "ElasticSearchDynamicSerializer",
         }
     )
-    assert (config is not None, found) == (True, [])
+    assert (config is not None, problems) == (True, [])
     assert config is not None
     assert [(host["host"], host["port"]) for host in config.hosts()] == [
         ("es-1", 9200),
@@ -77,11 +77,11 @@ def test_a_file_of_flumes_runs_as_it_is() -> None:
     assert (ttl.option, ttl.replacement) == ("ttl", {})
     sink = ElasticsearchSink(config)
     assert (config.batch_size, sink.uses_headers()) == (500, {"indexName": {"host"}})
-    assert not list(made(hostNames="es:9200").config.warnings())
+    assert not list(make_sink(hostNames="es:9200").config.warnings())
 
 
 def test_an_address_with_https_needs_no_other_option() -> None:
-    assert made(hostNames="https://es:9243").config.tls
+    assert make_sink(hostNames="https://es:9243").config.tls
     assert problems({"hostNames": "https://es,http://es"}) == [
         "hostNames: must be all https:// with ssl = true, and all http:// without"
     ]
@@ -120,7 +120,7 @@ def test_names_with_escapes_are_no_names_yet() -> None:
 
 
 def test_it_travels_to_an_executor_and_keeps_its_secret() -> None:
-    config = made(username="u", password="hunter2").config
+    config = make_sink(username="u", password="hunter2").config
     assert "hunter2" not in repr(config)
     assert pickle.loads(pickle.dumps(config)) == config
 
@@ -167,18 +167,20 @@ def test_documents_and_indexes_agree_with_flume(serializer: str, builder: str) -
         "time": "TimeBasedIndexNameBuilder",
         "simple": "SimpleIndexNameBuilder",
     }
-    met = set()
+    differing_bodies = set()
     for line in FLUME.read_text().splitlines():
         case = json.loads(line)
         body = base64.b64decode(case["body"])
-        sink = made(indexName=case["index"], serializer=names[serializer], indexNameBuilder=PACKAGE + names[builder])
+        sink = make_sink(
+            indexName=case["index"], serializer=names[serializer], indexNameBuilder=PACKAGE + names[builder]
+        )
         expected, index = case[serializer] and json.loads(case[serializer]), case[builder]
         if body in OURS:
-            met.add(body)
+            differing_bodies.add(body)
             text = {"logstash": "@message", "dynamic": "body"}[serializer]
             assert expected is None or expected[text] != OURS[body], "no longer a difference"
-            rest = {"logstash": {"@fields": case["headers"]}, "dynamic": case["headers"]}[serializer]
-            expected = {text: OURS[body], **rest}
+            fields = {"logstash": {"@fields": case["headers"]}, "dynamic": case["headers"]}[serializer]
+            expected = {text: OURS[body], **fields}
         if expected is None or index is None:
             (reason,) = sink._make_items(batch(Event(body, case["headers"]))).values()
             assert reason.startswith(("its header 'timestamp' is", "it has no header 'timestamp'"))
@@ -186,15 +188,15 @@ def test_documents_and_indexes_agree_with_flume(serializer: str, builder: str) -
             continue
         sink._make_items(batch(Event(body, case["headers"])))
         (document,) = sink._items
-        action, found, end = document.lines.split(b"\n")
+        action, source, end = document.lines.split(b"\n")
         assert end == b""
         assert json.loads(action) == {"index": {"_index": index, "_id": "t-0-7-0"}}, case
-        assert json.loads(found) == expected, case
-    assert met == OURS.keys()
+        assert json.loads(source) == expected, case
+    assert differing_bodies == OURS.keys()
 
 
 def test_json_is_stored_as_deep_as_it_can_be_read() -> None:
-    sink = made()
+    sink = make_sink()
     deep = b"[" * 10 + b'{"a":' * 100_000
     sink._make_items(batch(Event(deep)))
     (document,) = sink._items
@@ -206,13 +208,13 @@ def test_json_is_stored_as_deep_as_it_can_be_read() -> None:
 
 @pytest.fixture
 def server() -> Iterator[Server]:
-    with contextlib.closing(Server()) as found:
-        yield found
+    with contextlib.closing(Server()) as running:
+        yield running
 
 
 @contextlib.contextmanager
 def opened(server: Server, **options: str) -> Iterator[ElasticsearchSink]:
-    sink = made(hostNames=server.address, **options)
+    sink = make_sink(hostNames=server.address, **options)
     sink.open()
     try:
         yield sink
@@ -314,13 +316,14 @@ def test_large_events_are_sent_in_requests_of_a_bounded_size(server: Server) -> 
 )
 def test_probe_names_each_mistake(server: Server, info: tuple[int, Any], trouble: str) -> None:
     server.info = info
-    found = [
-        str(sentence) for sentence in made(hostNames=server.address, username="u", password="p").check_connectivity()
+    sentences = [
+        str(sentence)
+        for sentence in make_sink(hostNames=server.address, username="u", password="p").check_connectivity()
     ]
     if not trouble:
-        assert found == []
+        assert sentences == []
     else:
-        (sentence,) = found
+        (sentence,) = sentences
         assert trouble.format(server.address) in sentence
     assert server.requests[0][2]["authorization"] == "Basic " + base64.b64encode(b"u:p").decode()
 
@@ -328,8 +331,8 @@ def test_probe_names_each_mistake(server: Server, info: tuple[int, Any], trouble
 def test_an_answer_of_something_else_is_no_success(server: Server) -> None:
     answers: list[Any] = [{"items": []}, {}, [], "<html>login"]
     with opened(server) as sink:
-        for given in answers:
-            server.answer = lambda _, given=given: (200, given)
+        for answer in answers:
+            server.answer = lambda _, answer=answer: (200, answer)
             sink.write(batch(Event(b"a")))
             with pytest.raises(Retry, match="is no Elasticsearch"):
                 sink.flush()
@@ -337,14 +340,14 @@ def test_an_answer_of_something_else_is_no_success(server: Server) -> None:
 
 
 def test_one_of_two_servers_is_enough(server: Server) -> None:
-    sink = made(hostNames=f"127.0.0.1:1,{server.address}")
+    sink = make_sink(hostNames=f"127.0.0.1:1,{server.address}")
     sink.open()
     for _ in range(4):
         sink.write(batch(Event(b"a")))
         sink.flush()
     sink.close()
     assert len(server.stored) == 1
-    assert list(made(hostNames="127.0.0.1:1,127.0.0.1:2").check_connectivity()) == [
+    assert list(make_sink(hostNames="127.0.0.1:1,127.0.0.1:2").check_connectivity()) == [
         "Elasticsearch is away: no answer from 127.0.0.1:1,127.0.0.1:2"
     ]
 
@@ -370,20 +373,20 @@ def test_tls_with_a_private_authority(tmp_path: Path) -> None:
     context.load_cert_chain(folder / "server.pem")
     with contextlib.closing(Server(context)) as server:
         address = f"https://{server.address}"
-        (trouble,) = made(hostNames=address).check_connectivity()
+        (trouble,) = make_sink(hostNames=address).check_connectivity()
         assert trouble == f"the certificate of {address} is not accepted: set truststore to a file with its authority"
-        assert list(made(hostNames=address, truststore=str(folder / "server.crt")).check_connectivity()) == []
-        assert list(made(hostNames=address, **{"trust-all-certs": "true"}).check_connectivity()) == []
-        (trouble,) = made(hostNames=server.address).check_connectivity()
+        assert list(make_sink(hostNames=address, truststore=str(folder / "server.crt")).check_connectivity()) == []
+        assert list(make_sink(hostNames=address, **{"trust-all-certs": "true"}).check_connectivity()) == []
+        (trouble,) = make_sink(hostNames=server.address).check_connectivity()
         assert trouble.startswith("Elasticsearch is away: no answer from 127.0.0.1:")
     with contextlib.closing(Server()) as server:
-        (trouble,) = made(hostNames=f"https://{server.address}").check_connectivity()
+        (trouble,) = make_sink(hostNames=f"https://{server.address}").check_connectivity()
         assert "the TLS handshake with" in trouble, trouble
 
 
 def test_a_missing_library_for_truststores_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    config, found = ElasticsearchConfig.parse({"hostNames": "h", "ssl": "true", "truststore": "/ca.jks"})
-    assert config is not None, found
-    messages = {one.option: one.message for one in config.warnings()}
+    config, problems = ElasticsearchConfig.parse({"hostNames": "h", "ssl": "true", "truststore": "/ca.jks"})
+    assert config is not None, problems
+    messages = {problem.option: problem.message for problem in config.warnings()}
     assert messages["truststore"] == "needs cryptography, which is not installed: pip install 'flafka[tls]'"

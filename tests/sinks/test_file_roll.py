@@ -140,11 +140,11 @@ def test_a_full_disk_is_named_and_recovered_from(tmp_path: Path, monkeypatch: py
             raise OSError(errno.ENOSPC, "No space left on device")
 
     assert sink._file is not None
-    whole, sink._file = sink._file, Full(os.dup(sink._file.fileno()), "ab")
+    original, sink._file = sink._file, Full(os.dup(sink._file.fileno()), "ab")
     with pytest.raises(Retry, match="the disk is full"):
         sink.write(batch(b"two"))
     sink._file.close()
-    sink._file = whole
+    sink._file = original
     sink.reset()
     sink.write(batch(b"two"))
     sink.flush()
@@ -190,10 +190,10 @@ def test_flushed_events_survive_a_loss_of_power_by_each_sync(memory: Path, site:
                     disk.record_note(b"%d %d" % (life, number))
     assert disk.sites.keys() > {site} if site else len(disk.sites) == 3
     missing = 0
-    for count, (tree, done) in enumerate(losses(disk, chances)):
+    for count, (tree, changes) in enumerate(losses(disk, chances)):
         tree.write(memory / str(count))
-        found = {line for path in (memory / str(count)).glob("out/*") for line in path.read_bytes().split(b"\n")}
-        missing += len({one.what for one in done if isinstance(one, Note)} - found)
+        lines = {line for path in (memory / str(count)).glob("out/*") for line in path.read_bytes().split(b"\n")}
+        missing += len({note.what for note in changes if isinstance(note, Note)} - lines)
     assert bool(missing) == bool(site)
 
 

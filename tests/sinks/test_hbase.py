@@ -38,8 +38,8 @@ def test_the_default_thrift_server_is_on_the_hosts_of_zookeeper(
 ) -> None:
     for variable in ("FLUME_CONF_DIR", "HBASE_CONF_DIR"):
         monkeypatch.delenv(variable, raising=False)
-    config, found = HBaseConfig.parse({"table": "t", "columnFamily": "f", **quorum})
-    assert config is not None, found
+    config, problems = HBaseConfig.parse({"table": "t", "columnFamily": "f", **quorum})
+    assert config is not None, problems
     assert config.hosts[0] == (host, 9090)
     (caution,) = config.warnings()
     assert caution.option == ("zookeeperQuorum" if "zookeeperQuorum" in quorum else "thrift")
@@ -126,7 +126,7 @@ def test_an_event_whose_pattern_times_out_is_rejected(monkeypatch: pytest.Monkey
     properties = {"serializer.regex": "((?:a|aa)+(?!a)|k)", "serializer.colNames": "v"}
     config, _ = HBaseConfig.parse({**NEEDED, "serializer": "regex", **properties})
     assert config is not None
-    assert [(one.option, one.is_note) for one in config.warnings()][-1] == ("serializer.regex", True)
+    assert [(problem.option, problem.is_note) for problem in config.warnings()][-1] == ("serializer.regex", True)
     sink = HBaseSink(config)
     events = Batch.of([Event(b"k"), Event(b"a" * 60 + b"!"), Event(b"aa")])
     rejected = sink._make_items(Batch(events.records, Origin.of_record("t", 0, 7, 5, 3)))
@@ -153,8 +153,8 @@ class Table:
 
 
 def opened(table: Table, monkeypatch: pytest.MonkeyPatch, **properties: str) -> HBaseSink:
-    config, found = HBaseConfig.parse({**NEEDED, **properties})
-    assert config is not None, found
+    config, problems = HBaseConfig.parse({**NEEDED, **properties})
+    assert config is not None, problems
     monkeypatch.setattr(HBaseSink, "_connect", lambda sink: table)
     sink = HBaseSink(config)
     sink.open()
@@ -237,11 +237,11 @@ def test_after_a_failure_no_call_is_in_flight(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(Retry, match="away"):
         sink.flush()
     sink.reset()
-    done = len(ended)
+    calls = len(ended)
     sink.flush()
     sink.close()
-    assert len(ended) == done
-    assert done < 4, "what had not begun never does"
+    assert len(ended) == calls
+    assert calls < 4, "what had not begun never does"
 
 
 class Dropped(Table):

@@ -270,14 +270,14 @@ def test_a_directory_that_is_moved_away_within_a_commit_takes_nothing_with_it(
     write_and_commit(sink, 0, 5, host="a")
     sink.write(records(5, 7))
     receipt = sink.stage(OWN, OffsetRange(5, 7))
-    seen = 0
+    count = 0
 
     def move(number: int, op: str) -> None:
-        nonlocal seen
+        nonlocal count
         if op == "RENAME":
-            if seen == renames:
+            if count == renames:
                 fake.tree.rename("/logs", "/moved")
-            seen += 1
+            count += 1
 
     fake.before = move
     with pytest.raises((Conflict, Retry)):
@@ -436,9 +436,9 @@ def test_a_log_of_another_process_can_be_read(sinks: Any, fake: FakeWebHdfs) -> 
     )
     fake.files[f"{LOG}/0/3/{0:020d}"] = SECOND
     fake.files["/logs/.flafka/tmp/x/0"] = b"0\n1\n"
-    found = sinks().resume(ASSIGNMENT.with_offset(0))
-    assert (found.generation, found.next_offset) == (OWN.generation, 2)
-    assert found.last_record == LastRecord(1_790_000_000_000, 4)
+    resumed = sinks().resume(ASSIGNMENT.with_offset(0))
+    assert (resumed.generation, resumed.next_offset) == (OWN.generation, 2)
+    assert resumed.last_record == LastRecord(1_790_000_000_000, 4)
     assert delivered(fake) == Counter(range(2)), "what a crash left of the commit is finished"
 
 

@@ -55,14 +55,14 @@ def test_an_owner_suspended_during_a_group_reset_commits_no_more(sinks: Any, fak
         write_and_commit(sleeper, 0, 3)
     sleeper.write(records(3, 5))
     receipt = sleeper.stage(OWN, OffsetRange(3, 5))
-    found = awake.resume(OWN.replace(epoch=LATER).with_offset(1))
-    assert (found.generation, found.next_offset) == (OWN.replace(epoch=LATER).generation, 1)
+    resumed = awake.resume(OWN.replace(epoch=LATER).with_offset(1))
+    assert (resumed.generation, resumed.next_offset) == (OWN.replace(epoch=LATER).generation, 1)
     with pytest.raises(Conflict):
         sleeper.commit(receipt)
     awake.write(records(1, 4))
-    awake.commit(awake.stage(found, OffsetRange(1, 4)))
-    again = sleeper.resume(OWN.with_offset(3))
-    assert (again.generation, again.next_offset) == (found.generation, 4)
+    awake.commit(awake.stage(resumed, OffsetRange(1, 4)))
+    overtaken = sleeper.resume(OWN.with_offset(3))
+    assert (overtaken.generation, overtaken.next_offset) == (resumed.generation, 4)
     assert delivered(fake) == Counter(range(3) if before == "committed" else ()) + Counter(range(1, 4))
 
 
@@ -75,29 +75,29 @@ def open_two_epochs(directory: Path, index: int) -> tuple[FakeWebHdfs, int, bool
         sleeper, awake = open_sink(directory), open_sink(directory)
         sleeper.resume(ASSIGNMENT.with_offset(0))
         write_and_commit(sleeper, 0, 3)
-        begun = len(fake.calls)
+        calls_before = len(fake.calls)
 
         def overtake(number: int, _: str) -> None:
-            if number == begun + index:
+            if number == calls_before + index:
                 fake.heal()
-                found = awake.resume(OWN.replace(epoch=LATER + 1).with_offset(1))
+                resumed = awake.resume(OWN.replace(epoch=LATER + 1).with_offset(1))
                 awake.write(records(1, 3))
-                awake.commit(awake.stage(found, OffsetRange(1, 3)))
+                awake.commit(awake.stage(resumed, OffsetRange(1, 3)))
 
         fake.before = overtake
         refused = False
         try:
-            found = sleeper.resume(OWN.replace(epoch=LATER).with_offset(1))
-            calls = len(fake.calls) - begun
-            if found.generation.epoch == LATER:
+            resumed = sleeper.resume(OWN.replace(epoch=LATER).with_offset(1))
+            calls = len(fake.calls) - calls_before
+            if resumed.generation.epoch == LATER:
                 if index >= calls:
-                    overtake(begun + index, "")
+                    overtake(calls_before + index, "")
                 sleeper.write(records(1, 3))
-                receipt = sleeper.stage(found, OffsetRange(1, 3))
+                receipt = sleeper.stage(resumed, OffsetRange(1, 3))
                 with pytest.raises(Conflict):
                     sleeper.commit(receipt)
             else:
-                assert found.next_offset == 3
+                assert resumed.next_offset == 3
         except Retry:
             refused, calls = True, 0
         finally:
@@ -106,6 +106,7 @@ def open_two_epochs(directory: Path, index: int) -> tuple[FakeWebHdfs, int, bool
         return fake, calls, refused
 
 
+@pytest.mark.usefixtures("lengthy")
 def test_of_two_owners_that_open_epochs_at_once_only_the_later_commits(tmp_path: Path) -> None:
     _, calls, _ = open_two_epochs(tmp_path, 1 << 30)
     outcomes = [open_two_epochs(tmp_path, index) for index in range(calls)]
@@ -118,11 +119,11 @@ def test_a_deleted_group_resumes_by_the_commit_log_of_its_latest_epoch(sinks: An
     sink = sinks()
     sink.resume(ASSIGNMENT.with_offset(0))
     write_and_commit(sink, 0, 3)
-    found = sink.resume(OWN.replace(epoch=LATER).with_offset(1))
+    resumed = sink.resume(OWN.replace(epoch=LATER).with_offset(1))
     sink.write(records(1, 2))
-    sink.commit(sink.stage(found, OffsetRange(1, 2)))
-    found = sinks().resume(ASSIGNMENT)
-    assert (found.generation.epoch, found.next_offset) == (LATER, 2)
+    sink.commit(sink.stage(resumed, OffsetRange(1, 2)))
+    resumed = sinks().resume(ASSIGNMENT)
+    assert (resumed.generation.epoch, resumed.next_offset) == (LATER, 2)
 
 
 def started(sink: HdfsSink, committed: Assignment) -> Assignment:
@@ -137,19 +138,19 @@ def test_the_commit_log_moves_with_the_path(sinks: Any, fake: FakeWebHdfs) -> No
     old.write(records(3, 5))
     receipt = old.stage(OWN, OffsetRange(3, 5))
     new = sinks(**{"hdfs.path": "/other"})
-    found = started(new, OWN.with_offset(2))
-    assert (found.generation.commit_log, found.next_offset) == ("hdfs:/other/.flafka", 3)
-    assert found.generation.epoch > ASSIGNMENT.generation.epoch
+    resumed = started(new, OWN.with_offset(2))
+    assert (resumed.generation.commit_log, resumed.next_offset) == ("hdfs:/other/.flafka", 3)
+    assert resumed.generation.epoch > ASSIGNMENT.generation.epoch
     with pytest.raises(Conflict):
         old.commit(receipt)
     new.write(records(3, 6))
-    new.commit(new.stage(found, OffsetRange(3, 6)))
+    new.commit(new.stage(resumed, OffsetRange(3, 6)))
     # A crash before the group's commit: the next owner follows the old commit log.
-    again = started(sinks(**{"hdfs.path": "/other"}), OWN.with_offset(3))
-    assert (again.generation, again.next_offset) == (found.generation, 6)
-    back = started(sinks(), found.with_offset(6))
-    assert (back.generation.commit_log, back.next_offset) == (OWN.generation.commit_log, 6)
-    assert back.generation.epoch > found.generation.epoch
+    next_assignment = started(sinks(**{"hdfs.path": "/other"}), OWN.with_offset(3))
+    assert (next_assignment.generation, next_assignment.next_offset) == (resumed.generation, 6)
+    returned = started(sinks(), resumed.with_offset(6))
+    assert (returned.generation.commit_log, returned.next_offset) == (OWN.generation.commit_log, 6)
+    assert returned.generation.epoch > resumed.generation.epoch
     assert delivered(fake) == Counter(range(6))
 
 
@@ -159,12 +160,12 @@ def move(directory: Path) -> Assignment:
         sink: HdfsSink | None = None
         try:
             sink = open_sink(directory, **{"hdfs.path": "/other"})
-            found = started(sink, OWN.with_offset(2))
-            assert found.next_offset in (3, 5)
-            if found.next_offset == 5:
-                return found
+            resumed = started(sink, OWN.with_offset(2))
+            assert resumed.next_offset in (3, 5)
+            if resumed.next_offset == 5:
+                return resumed
             sink.write(records(3, 5))
-            sink.commit(sink.stage(found, OffsetRange(3, 5)))
+            sink.commit(sink.stage(resumed, OffsetRange(3, 5)))
         except (Crash, Retry):
             pass
         finally:
@@ -184,14 +185,14 @@ def test_calls_of_a_move_may_fail(tmp_path: Path, error: type[BaseException], co
             before = len(fake.calls)
             fake.lose(before + index, count, "after", error)
             try:
-                found = move(tmp_path)
+                resumed = move(tmp_path)
                 fake.heal()
                 calls = len(fake.calls) - before
-                assert found.generation.commit_log == "hdfs:/other/.flafka"
+                assert resumed.generation.commit_log == "hdfs:/other/.flafka"
                 with pytest.raises(Conflict):
                     sink.commit(sleeping)
                 next_owner = open_sink(tmp_path, **{"hdfs.path": "/other"})
-                assert next_owner.resume(found.with_offset(3)).next_offset == 5
+                assert next_owner.resume(resumed.with_offset(3)).next_offset == 5
                 next_owner.close()
             finally:
                 sink.close()
@@ -204,6 +205,7 @@ def test_calls_of_a_move_may_fail(tmp_path: Path, error: type[BaseException], co
         assert delivered(fake) == Counter(range(5)), f"call {index}"
 
 
+@pytest.mark.usefixtures("lengthy")
 def test_the_groups_offset_has_the_location_of_a_log_whose_move_was_killed(tmp_path: Path) -> None:
     def moved(index: int) -> int:
         with FakeWebHdfs.installed() as fake:
@@ -226,6 +228,7 @@ def test_the_groups_offset_has_the_location_of_a_log_whose_move_was_killed(tmp_p
         moved(index)
 
 
+@pytest.mark.usefixtures("lengthy")
 def test_a_log_is_found_after_two_killed_moves(tmp_path: Path, seed: int) -> None:
     def moved(first: int, second: int) -> int:
         with FakeWebHdfs.installed() as fake:
@@ -236,11 +239,11 @@ def test_a_log_is_found_after_two_killed_moves(tmp_path: Path, seed: int) -> Non
             position, calls = None, 0
             for root, call in (("/other", first), ("/third", second), ("/other", 1 << 30)):
                 sink = open_sink(tmp_path, **{"hdfs.path": root})
-                begun = len(fake.calls)
-                fake.lose(begun + call, 1, "after", Crash)
+                calls_before = len(fake.calls)
+                fake.lose(calls_before + call, 1, "after", Crash)
                 with contextlib.suppress(Crash):
                     position = started(sink, OWN.with_offset(0)).next_offset
-                calls = len(fake.calls) - begun
+                calls = len(fake.calls) - calls_before
                 sink.close()
                 fake.heal()
             assert position == 3, f"calls {first} and {second}"
@@ -261,15 +264,15 @@ def move_twice(directory: Path, index: int) -> tuple[FakeWebHdfs, int, bool]:
         old.resume(ASSIGNMENT.with_offset(0))
         write_and_commit(old, 0, 3)
         sleeper, awake = (open_sink(directory, **{"hdfs.path": "/other"}) for _ in range(2))
-        begun, group = len(fake.calls), [OWN]
+        calls_before, group = len(fake.calls), [OWN]
 
         def overtake(number: int, _: str) -> None:
-            if number == begun + index:
+            if number == calls_before + index:
                 fake.heal()
-                found = started(awake, OWN.with_offset(3))
+                resumed = started(awake, OWN.with_offset(3))
                 awake.write(records(3, 5))
-                awake.commit(awake.stage(found, OffsetRange(3, 5)))
-                group.append(found)
+                awake.commit(awake.stage(resumed, OffsetRange(3, 5)))
+                group.append(resumed)
 
         fake.before = overtake
         refused = False
@@ -277,9 +280,9 @@ def move_twice(directory: Path, index: int) -> tuple[FakeWebHdfs, int, bool]:
             started(sleeper, OWN.with_offset(3))
         except Retry:
             refused = True
-        calls = len(fake.calls) - begun
+        calls = len(fake.calls) - calls_before
         if index >= calls:
-            overtake(begun + index, "")
+            overtake(calls_before + index, "")
         # As the group's offset names it, or named it before.
         for committed in (group[-1].with_offset(5), group[0].with_offset(3)):
             assert started(sleeper, committed).next_offset == 5, f"call {index}"
@@ -288,6 +291,7 @@ def move_twice(directory: Path, index: int) -> tuple[FakeWebHdfs, int, bool]:
         return fake, calls, refused
 
 
+@pytest.mark.usefixtures("lengthy")
 def test_of_two_owners_that_move_the_log_at_once_neither_goes_back(tmp_path: Path) -> None:
     _, calls, _ = move_twice(tmp_path, 1 << 30)
     outcomes = [move_twice(tmp_path, index) for index in range(calls)]
@@ -327,13 +331,13 @@ def test_a_reset_frees_a_commit_that_cannot_be_finished(sinks: Any, fake: FakeWe
             sinks(**{"hdfs.path": "/other"}).resume(OWN.with_offset(0))
         with pytest.raises(Retry, match=r"--to 0$"):
             sinks(**path).resume(OWN.replace(epoch=LATER - 1).with_offset(2))  # that would omit record 0
-        found = sinks(**path).resume(OWN.replace(epoch=LATER).with_offset(0))
-        assert (found.generation.epoch, found.next_offset) == (LATER, 0)
+        resumed = sinks(**path).resume(OWN.replace(epoch=LATER).with_offset(0))
+        assert (resumed.generation.epoch, resumed.next_offset) == (LATER, 0)
         assert "records 0 to 2, committed before the reset, stay in /logs/.flafka/tmp/" in caplog.text
-    after = sinks(**path)
-    after.resume(found.with_offset(0))
-    after.write(records(0, 3, host="h0"))
-    after.commit(after.stage(found, OffsetRange(0, 3)))
+    successor = sinks(**path)
+    successor.resume(resumed.with_offset(0))
+    successor.write(records(0, 3, host="h0"))
+    successor.commit(successor.stage(resumed, OffsetRange(0, 3)))
     assert delivered(fake) == Counter(range(3))
 
 
@@ -368,16 +372,16 @@ def test_removed_files_that_were_never_renamed_are_redelivered(sinks: Any, fake:
     fake.tree.remove("/logs/.flafka/tmp")
     with pytest.raises(Conflict, match="files that were committed are gone"):
         sink.commit(receipt)
-    found = sinks(**path).resume(OWN.with_offset(0))
-    assert found.next_offset == 0
+    rewound = sinks(**path).resume(OWN.with_offset(0))
+    assert rewound.next_offset == 0
     assert "records 0 to 2 are delivered again: /logs/h0/FlumeData" in caplog.text
-    after = sinks(**path)
-    assert after.resume(found.with_offset(0)).next_offset == 0
-    after.write(records(0, 3, host="h0"))
-    after.commit(after.stage(found, OffsetRange(0, 3)))
+    successor = sinks(**path)
+    assert successor.resume(rewound.with_offset(0)).next_offset == 0
+    successor.write(records(0, 3, host="h0"))
+    successor.commit(successor.stage(rewound, OffsetRange(0, 3)))
     assert delivered(fake) == Counter(range(3))
     fake.tree.remove("/logs/h0")
-    resumed = sinks(**path).resume(found.with_offset(None))
+    resumed = sinks(**path).resume(rewound.with_offset(None))
     assert resumed.next_offset == 3, "these were there, and somebody has moved them"
 
 
@@ -396,10 +400,10 @@ def test_files_removed_between_a_commit_and_their_renames_are_redelivered(sinks:
     with pytest.raises(Conflict, match="files that were committed are gone"):
         sink.commit(receipt)
     fake.heal()
-    found = sink.resume(ASSIGNMENT.with_offset(0))
-    assert found.next_offset == 0
+    resumed = sink.resume(ASSIGNMENT.with_offset(0))
+    assert resumed.next_offset == 0
     sink.write(records(0, 3))
-    sink.commit(sink.stage(found, OffsetRange(0, 3)))
+    sink.commit(sink.stage(resumed, OffsetRange(0, 3)))
     assert delivered(fake) == Counter(range(3))
 
 
@@ -420,6 +424,6 @@ def test_a_new_path_is_tested_before_the_old_log_names_it(sinks: Any, fake: Fake
     write_and_commit(old, 0, 3)
     with refusing_renames(fake, "/other/"), pytest.raises(Retry, match="quota"):
         started(sinks(**{"hdfs.path": "/other"}), OWN.with_offset(3))
-    again = sinks()
-    found = again.resume(OWN.with_offset(3))
-    assert (found.generation, found.next_offset) == (OWN.generation, 3)
+    successor = sinks()
+    resumed = successor.resume(OWN.with_offset(3))
+    assert (resumed.generation, resumed.next_offset) == (OWN.generation, 3)

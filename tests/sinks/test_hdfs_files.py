@@ -50,12 +50,12 @@ def test_complete_files_appear_at_the_commit_and_not_before(sinks: Any, fake: Fa
     assert receipt.events == 4
     assert not fake.visible()
     commit(sink, receipt)
-    found = fake.visible()
-    assert sorted(re.sub("[0-9a-f]{8}[.]log", "#", path) for path in found) == [
+    files = fake.visible()
+    assert sorted(re.sub("[0-9a-f]{8}[.]log", "#", path) for path in files) == [
         "/logs/h0/web.app.logs-3-0000000040-0000000043-#",
         "/logs/h1/web.app.logs-3-0000000040-0000000043-#",
     ]
-    assert sorted(found.values()) == [b"40\n42\n", b"41\n43\n"]
+    assert sorted(files.values()) == [b"40\n42\n", b"41\n43\n"]
     assert not [path for path in fake.files if "/tmp/" in path]
 
 
@@ -91,13 +91,13 @@ def test_a_range_of_dropped_events_is_committed_without_files(sinks: Any, fake: 
 
 
 def test_two_groups_and_a_recreated_topic_keep_apart(sinks: Any, fake: FakeWebHdfs) -> None:
-    others = ASSIGNMENT.replace(group="other"), ASSIGNMENT.replace(topic_id="new"), ASSIGNMENT.replace(epoch=1)
-    for committed in (ASSIGNMENT, *others):
+    assignments = ASSIGNMENT.replace(group="other"), ASSIGNMENT.replace(topic_id="new"), ASSIGNMENT.replace(epoch=1)
+    for committed in (ASSIGNMENT, *assignments):
         sink = sinks()
-        found = sink.resume(committed)
-        assert found == committed.replace(commit_log=OWN.generation.commit_log)
+        resumed = sink.resume(committed)
+        assert resumed == committed.replace(commit_log=OWN.generation.commit_log)
         sink.write(records(0, 3))
-        commit(sink, sink.stage(found, OffsetRange(0, 3)))
+        commit(sink, sink.stage(resumed, OffsetRange(0, 3)))
     assert delivered(fake) == Counter({0: 4, 1: 4, 2: 4})
     assert len(fake.visible()) == 4
 

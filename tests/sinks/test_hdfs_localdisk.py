@@ -36,15 +36,15 @@ def _quick() -> Iterator[None]:
 
 @pytest.fixture
 def disk() -> Iterator[LocalDisk]:
-    made = LocalDisk(2)
-    yield made
-    made.close()
+    opened = LocalDisk(2)
+    yield opened
+    opened.close()
 
 
 def sink_of(directory: Path, **options: str) -> HdfsSink:
     staging = {"hdfs.stagingDir": str(directory / "staging"), "hdfs.threadsPoolSize": "1"}
-    given = {"hdfs.path": f"file://{directory}/out/%{{app}}", "hdfs.fileType": "DataStream", **NEVER, **staging}
-    config, problems = HdfsConfig.parse({**given, **options})
+    defaults = {"hdfs.path": f"file://{directory}/out/%{{app}}", "hdfs.fileType": "DataStream", **NEVER, **staging}
+    config, problems = HdfsConfig.parse({**defaults, **options})
     assert config is not None, problems
     sink = HdfsSink(config, "k1")
     sink.open()
@@ -81,9 +81,9 @@ def killed_at(number: int) -> Iterator[Iterator[int]]:
             raise Killed
 
     def watched(real: Callable[..., Any]) -> Callable[..., Any]:
-        def call(*given: Any, **options: Any) -> Any:
+        def call(*arguments: Any, **options: Any) -> Any:
             pass_moment()
-            answer = real(*given, **options)
+            answer = real(*arguments, **options)
             pass_moment()
             return answer
 
@@ -134,19 +134,20 @@ def _acl(path: Path) -> bytes:
 
 
 def test_of_two_owners_one_commits(tmp_path: Path) -> None:
-    one, other = sink_of(tmp_path), sink_of(tmp_path)
-    owned = [sink.resume(ASSIGNMENT) for sink in (one, other)]
-    for sink in (one, other):
+    first, second = sink_of(tmp_path), sink_of(tmp_path)
+    owned = [sink.resume(ASSIGNMENT) for sink in (first, second)]
+    for sink in (first, second):
         sink.write(records(0, 5, app="a"))
-    one.commit(one.stage(owned[0], OffsetRange(0, 5)))
+    first.commit(first.stage(owned[0], OffsetRange(0, 5)))
     with pytest.raises(Conflict):
-        other.commit(other.stage(owned[1], OffsetRange(0, 5)))
-    assert other.resume(ASSIGNMENT).next_offset == 5
+        second.commit(second.stage(owned[1], OffsetRange(0, 5)))
+    assert second.resume(ASSIGNMENT).next_offset == 5
     assert delivered(tmp_path) == Counter(range(5))
-    one.close()
-    other.close()
+    first.close()
+    second.close()
 
 
+@pytest.mark.usefixtures("lengthy")
 def test_a_kill_at_any_moment_loses_and_repeats_nothing(memory: Path) -> None:
     with killed_at(0) as moments:
         deliver(sink_of(memory / "alive"), 2)
@@ -163,17 +164,17 @@ def test_a_kill_at_any_moment_loses_and_repeats_nothing(memory: Path) -> None:
 
 
 def test_a_rename_overwrites_nothing(tmp_path: Path, disk: LocalDisk) -> None:
-    one, other, target = (str(tmp_path / name) for name in ("one", "other", "target"))
-    disk.upload(one, b"1")
-    disk.upload(other, b"2")
+    source, other_source, target = (str(tmp_path / name) for name in ("one", "other", "target"))
+    disk.upload(source, b"1")
+    disk.upload(other_source, b"2")
     assert not disk.rename(str(tmp_path / "none"), target)
-    assert not disk.rename(one, str(tmp_path / "missing/target"))
-    assert disk.rename(one, target)
-    assert not disk.rename(other, target)
-    assert (disk.read(target), disk.read(other), disk.status(one)) == (b"1", b"2", None)
+    assert not disk.rename(source, str(tmp_path / "missing/target"))
+    assert disk.rename(source, target)
+    assert not disk.rename(other_source, target)
+    assert (disk.read(target), disk.read(other_source), disk.status(source)) == (b"1", b"2", None)
     disk.mkdirs(str(tmp_path / "directory"))
-    assert disk.rename(other, str(tmp_path / "directory"))
-    assert [(found.name, found.is_file, found.length) for found in disk.list(str(tmp_path / "directory"))] == [
+    assert disk.rename(other_source, str(tmp_path / "directory"))
+    assert [(status.name, status.is_file, status.length) for status in disk.list(str(tmp_path / "directory"))] == [
         ("other", True, 1)
     ]
 
@@ -192,17 +193,17 @@ def test_missing_files_are_none_and_failures_are_messages(tmp_path: Path, disk: 
 
 
 @pytest.mark.parametrize(
-    ("properties", "option", "says"),
+    ("properties", "option", "message"),
     [
         ({"hdfs.path": "file://logs/app"}, "hdfs.path", "write file:///logs/app"),
         ({"hdfs.path": "file:logs"}, "hdfs.path", "write file:///logs"),
         ({"hdfs.path": "file:///logs", "hdfs.webhdfs": "nn:9870"}, "hdfs.webhdfs", "remove it"),
     ],
 )
-def test_a_wrong_path_is_reported(properties: dict[str, str], option: str, says: str) -> None:
+def test_a_wrong_path_is_reported(properties: dict[str, str], option: str, message: str) -> None:
     _, problems = HdfsConfig.parse(properties)
     assert [problem.option for problem in problems] == [option]
-    assert says in problems[0].message
+    assert message in problems[0].message
 
 
 def test_a_probe_names_an_unwritable_directory(tmp_path: Path) -> None:
@@ -228,9 +229,9 @@ def test_executors_on_other_hosts_have_other_disks(tmp_path: Path, master: str, 
         a1.sinks.k1.runner = spark
         a1.sinks.k1.hdfs.path = file:///out
     """)
-    spec, found = load(file, components=Components())
+    spec, diagnostics = load(file, components=Components())
     assert (spec is not None) == runs
-    assert runs or "its own disk" in str(found[0])
+    assert runs or "its own disk" in str(diagnostics[0])
 
 
 def test_a_file_that_is_renamed_to_itself_stays(disk: LocalDisk, tmp_path: Path) -> None:

@@ -18,11 +18,11 @@ def id_at(offset: int) -> EventId:
     return EventId(ASSIGNMENT.id_prefix, ASSIGNMENT.partition, offset, 0)
 
 
-def told(directory: Path, offset: int, *, known: bool = True, **options: str) -> list[dict[str, Any]]:
-    """Return the answer of a sink that is not open about that record; `known` with the event."""
+def trace_record(directory: Path, offset: int, *, with_event: bool = True, **options: str) -> list[dict[str, Any]]:
+    """Return the answer of a sink that is not open about that record; `with_event` includes the event."""
     sink = open_sink(directory, **{**PATH, **options})
     sink.close()
-    batch = records(offset, offset + 1, host="h{}") if known else None
+    batch = records(offset, offset + 1, host="h{}") if with_event else None
     return sink.trace(ASSIGNMENT, id_at(offset), batch)
 
 
@@ -39,33 +39,33 @@ def two_commits(fake: FakeWebHdfs, tmp_path: Path) -> FakeWebHdfs:
 
 def test_the_commit_log_names_the_file(two_commits: FakeWebHdfs, tmp_path: Path) -> None:
     for offset, first, last in ((0, 0, 3), (3, 0, 3), (4, 4, 9), (9, 4, 9)):
-        (place,) = told(tmp_path, offset)
-        assert (place["first"], place["last"]) == (first, last)
-        assert (place["group"], place["replay"]) == (ASSIGNMENT.group, False)
-        assert str(offset).encode() in two_commits.files[place["path"]].split()
-    files = told(tmp_path, 5, known=False)  # its path is unknown without the event
-    assert sorted(place["path"].split("/")[2] for place in files) == ["h0", "h1"]
+        (location,) = trace_record(tmp_path, offset)
+        assert (location["first"], location["last"]) == (first, last)
+        assert (location["group"], location["replay"]) == (ASSIGNMENT.group, False)
+        assert str(offset).encode() in two_commits.files[location["path"]].split()
+    files = trace_record(tmp_path, 5, with_event=False)  # its path is unknown without the event
+    assert sorted(location["path"].split("/")[2] for location in files) == ["h0", "h1"]
 
 
 def test_a_name_locates_a_record_before_the_commit_log(two_commits: FakeWebHdfs, tmp_path: Path) -> None:
     first = next(path for path in two_commits.files if "/.flafka/chain/" in path and path.endswith("0" * 20))
     del two_commits.files[first]
-    (place,) = told(tmp_path, 2)
-    assert b"2" in two_commits.files[place["path"]].split()
-    assert (place["first"], place["last"]) == (0, 3)
-    (nothing,) = told(tmp_path, 2, known=False)
-    assert "reaches back a day" in nothing["unknown"]
-    (nothing,) = told(tmp_path, 2, **{"hdfs.useLocalTimeStamp": "true"})  # nor is it known then
-    assert "unknown" in nothing
+    (location,) = trace_record(tmp_path, 2)
+    assert b"2" in two_commits.files[location["path"]].split()
+    assert (location["first"], location["last"]) == (0, 3)
+    (answer,) = trace_record(tmp_path, 2, with_event=False)
+    assert "reaches back a day" in answer["unknown"]
+    (answer,) = trace_record(tmp_path, 2, **{"hdfs.useLocalTimeStamp": "true"})  # nor is it known then
+    assert "unknown" in answer
 
 
 def test_a_removed_file_and_an_undelivered_record_are_reported(two_commits: FakeWebHdfs, tmp_path: Path) -> None:
-    (place,) = told(tmp_path, 6)
-    del two_commits.files[place["path"]]
-    (gone,) = told(tmp_path, 6)
-    assert gone["missing"] == f"{place['path']} was delivered, and was moved or deleted since"
-    (nothing,) = told(tmp_path, 10)
-    assert nothing["missing"] == "no file of /logs/h0 has record 10"
+    (location,) = trace_record(tmp_path, 6)
+    del two_commits.files[location["path"]]
+    (answer,) = trace_record(tmp_path, 6)
+    assert answer["missing"] == f"{location['path']} was delivered, and was moved or deleted since"
+    (answer,) = trace_record(tmp_path, 10)
+    assert answer["missing"] == "no file of /logs/h0 has record 10"
 
 
 @pytest.mark.parametrize("moves", [False, True])
@@ -84,27 +84,27 @@ def test_a_file_below_a_former_path_is_not_missing(two_commits: FakeWebHdfs, tmp
     def trace(offset: int) -> list[dict[str, Any]]:
         return sink.trace(committed, id_at(offset), records(offset, offset + 1, host="h0"))
 
-    found = trace(4)
+    locations = trace(4)
     if not moves:
-        assert sorted(place["path"].split("/")[2] for place in found) == ["h0", "h1"]
-        for file in (place["path"] for place in found):
+        assert sorted(location["path"].split("/")[2] for location in locations) == ["h0", "h1"]
+        for file in (location["path"] for location in locations):
             del two_commits.files[file]
         assert "was delivered, and was moved or deleted since" in trace(4)[0]["missing"]
         return
-    assert found == [
+    assert locations == [
         {
             "unknown": "no file of /logs/new/h0 has record 4, and the commit log begins with record 10 below "
             "/logs/new/.flafka: it is below a former hdfs.path, or was skipped"
         }
     ]
-    (place,) = trace(10)
-    assert place["path"].startswith("/logs/new/h0")
+    (location,) = trace(10)
+    assert location["path"].startswith("/logs/new/h0")
     assert trace(12) == [{"missing": "no file of /logs/new/h0 has record 12"}]
 
 
 def test_without_a_commit_log_nothing_is_known(two_commits: FakeWebHdfs, tmp_path: Path) -> None:
-    (nothing,) = told(tmp_path, 4, **{"hdfs.path": "/elsewhere/%{host}"})
-    assert nothing["unknown"].startswith("no file of /elsewhere/h0 has record 4, and there is no commit log below ")
+    (answer,) = trace_record(tmp_path, 4, **{"hdfs.path": "/elsewhere/%{host}"})
+    assert answer["unknown"].startswith("no file of /elsewhere/h0 has record 4, and there is no commit log below ")
 
 
 def test_a_damaged_commit_log_is_reported(two_commits: FakeWebHdfs, tmp_path: Path) -> None:
@@ -112,15 +112,15 @@ def test_a_damaged_commit_log_is_reported(two_commits: FakeWebHdfs, tmp_path: Pa
     for damage in (b"", b"{", b"\xff"):
         two_commits.files[first] = damage
         with pytest.raises(FlafkaError, match=f"{first} is no manifest of this sink"):
-            told(tmp_path, 2)
+            trace_record(tmp_path, 2)
 
 
 def test_an_event_that_has_no_path_is_in_no_file(fake: FakeWebHdfs, tmp_path: Path) -> None:
     for hostile in ("..", ".flafka"):
         sink = open_sink(tmp_path, **PATH)
         sink.close()
-        (nothing,) = sink.trace(ASSIGNMENT, id_at(0), records(0, 1, host=hostile))
-        assert nothing["missing"].startswith("it has no file: ")
+        (answer,) = sink.trace(ASSIGNMENT, id_at(0), records(0, 1, host=hostile))
+        assert answer["missing"].startswith("it has no file: ")
 
 
 def test_a_replay_has_its_own_files_and_commit_log(two_commits: FakeWebHdfs, tmp_path: Path) -> None:
@@ -140,4 +140,4 @@ def test_a_replay_has_its_own_files_and_commit_log(two_commits: FakeWebHdfs, tmp
     replayed = {path: content for path, content in visible.items() if "-replay" in path}
     assert replayed.keys() == visible.keys() - before.keys()
     assert sorted(b"".join(replayed.values()).split()) == [b"2", b"3", b"4", b"5"]
-    assert [place["replay"] for place in told(tmp_path, 5)] == [False, True]
+    assert [location["replay"] for location in trace_record(tmp_path, 5)] == [False, True]

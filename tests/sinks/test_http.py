@@ -70,7 +70,7 @@ class Server:
         self._server.server_close()
 
 
-def made(endpoint: str, **options: str) -> HttpSink:
+def open_sink(endpoint: str, **options: str) -> HttpSink:
     config, problems = HttpSinkConfig.parse({"endpoint": endpoint, **options})
     assert config is not None, problems
     sink = HttpSink(config)
@@ -124,7 +124,7 @@ def test_wrong_options_are_refused(wrong: dict[str, str], message: str) -> None:
 
 def test_bodies_are_posted_on_one_connection() -> None:
     with Server() as server:
-        sink = made(server.url + "?of=us", contentTypeHeader="application/json")
+        sink = open_sink(server.url + "?of=us", contentTypeHeader="application/json")
         sink.write(batch(b'{"a":1}', b"", b"\xff\x00"))
         assert server.requests == []
         sink.flush()
@@ -139,7 +139,7 @@ def test_bodies_are_posted_on_one_connection() -> None:
 def test_a_connection_that_the_server_has_closed_is_replaced(keeps: bool) -> None:
     with Server() as server:
         server.keeps = keeps
-        sink = made(server.url)
+        sink = open_sink(server.url)
         for body in (b"one", b"two"):
             sink.write(batch(body))
             sink.flush()
@@ -152,7 +152,7 @@ def test_a_connection_that_the_server_has_closed_is_replaced(keeps: bool) -> Non
 
 def test_answered_requests_are_not_repeated() -> None:
     with Server() as server:
-        sink = made(server.url)
+        sink = open_sink(server.url)
         events = batch(b"one", b"two", b"three")
         server.answer = lambda body: 503 if body == b"two" else 200
         sink.write(events)
@@ -171,7 +171,7 @@ def test_answered_requests_are_not_repeated() -> None:
 def test_statuses_without_retry_are_rejected() -> None:
     with Server() as server:
         server.answer = lambda body: 400 if body == b"bad" else 200
-        sink = made(server.url, **{"rollback.4xx": "FALSE"})
+        sink = open_sink(server.url, **{"rollback.4xx": "FALSE"})
         events = batch(b"one", b"bad", b"two")
         sink.write(events)
         with pytest.raises(Rejected) as rejected:
@@ -184,7 +184,7 @@ def test_statuses_without_retry_are_rejected() -> None:
 
 def test_a_success_is_repeated_only_if_so_configured() -> None:
     with Server() as server:
-        sink = made(server.url, **{"rollback.200": "true"})
+        sink = open_sink(server.url, **{"rollback.200": "true"})
         sink.write(batch(b"one"))
         with pytest.raises(Retry, match="answers 200 OK"):
             sink.flush()
@@ -193,19 +193,19 @@ def test_a_success_is_repeated_only_if_so_configured() -> None:
 
 def test_an_unavailable_server() -> None:
     port = free_port()
-    sink = made(f"http://user:secret@127.0.0.1:{port}/x")
+    sink = open_sink(f"http://user:secret@127.0.0.1:{port}/x")
     assert [*sink.check_connectivity()] == [f"http://127.0.0.1:{port}: Connection refused"]
     sink.write(batch(b"one"))
     with pytest.raises(Retry, match=rf"^http://127.0.0.1:{port}: Connection refused$"):
         sink.flush()
     sink.close()
     with Server() as server:
-        assert not [*made(server.url).check_connectivity()]
+        assert not [*open_sink(server.url).check_connectivity()]
 
 
 def test_a_server_without_an_answer() -> None:
     with Server() as server:
-        sink = made(server.url)
+        sink = open_sink(server.url)
         server.answer = lambda _: 0  # it closes
         sink.write(batch(b"one"))
         with pytest.raises(Retry, match=f"^http://127.0.0.1:{server.port}: "):
@@ -213,7 +213,7 @@ def test_a_server_without_an_answer() -> None:
         sink.close()
         hold = threading.Event()
         server.answer = lambda _: 200 if hold.wait(60) else 500
-        sink = made(server.url, requestTimeout="50")
+        sink = open_sink(server.url, requestTimeout="50")
         sink.write(batch(b"one"))
         try:
             with pytest.raises(Retry, match="no answer in time"):
@@ -228,7 +228,7 @@ def test_a_server_without_http(monkeypatch: pytest.MonkeyPatch) -> None:
         raise http.client.BadStatusLine("SSH-2.0")
 
     with Server() as server:
-        sink = made(server.url)
+        sink = open_sink(server.url)
         monkeypatch.setattr(sink, "_exchange", garbage)
         sink.write(batch(b"one"))
         with pytest.raises(Retry, match="its answer is not HTTP"):
@@ -241,12 +241,12 @@ def test_tls(tmp_path: Path) -> None:
     certificate(tmp_path)
     context.load_cert_chain(tmp_path / "server.pem")
     with Server(context) as server:
-        sink = made(server.url, truststore=str(tmp_path / "server.crt"))
+        sink = open_sink(server.url, truststore=str(tmp_path / "server.crt"))
         sink.write(batch(b"one"))
         sink.flush()
         sink.close()
         assert server.bodies == [b"one"]
-        stranger = made(server.url)
+        stranger = open_sink(server.url)
         stranger.write(batch(b"two"))
         with pytest.raises(Retry, match="its certificate is refused"):
             stranger.flush()

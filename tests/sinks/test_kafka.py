@@ -27,14 +27,14 @@ class Admin:
     """Admin client with topics: their partitions, or the error for them, and their settings."""
 
     def __init__(self, **topics):
-        self.topics, self.asked = topics, []
+        self.topics, self.requested = topics, []
 
     def list_topics(self, name, timeout):
-        self.asked.append(name)
+        self.requested.append(name)
         partitions, _ = self.topics.get(name, (KafkaError.UNKNOWN_TOPIC_OR_PART, {}))
-        there = isinstance(partitions, range)
-        error = None if there else KafkaError(partitions)
-        return SimpleNamespace(topics={name: SimpleNamespace(partitions=partitions if there else (), error=error)})
+        exists = isinstance(partitions, range)
+        error = None if exists else KafkaError(partitions)
+        return SimpleNamespace(topics={name: SimpleNamespace(partitions=partitions if exists else (), error=error)})
 
     def describe_topics(self, topics, **_):
         answers = {name: Future() for name in topics.topic_names}
@@ -72,18 +72,18 @@ def sink(admin, **properties):
         {"kafka.bootstrap.servers": "h:1", "kafka.topic": "out", "topicHeader": "to"} | properties
     )
     assert not problems
-    made = KafkaSink(config)
-    made._topics = TopicCache(config, admin)
-    made._producers[0] = Gathered()
-    return made
+    kafka_sink = KafkaSink(config)
+    kafka_sink._topics = TopicCache(config, admin)
+    kafka_sink._producers[0] = Gathered()
+    return kafka_sink
 
 
 def batch(*events):
-    one = Batch.of(events)
-    return Batch(one.records, Origin.of_record("channel", 0, 7, NOW, len(events)))
+    without_origin = Batch.of(events)
+    return Batch(without_origin.records, Origin.of_record("channel", 0, 7, NOW, len(events)))
 
 
-def written(kafka_sink, *events):
+def write_events(kafka_sink, *events):
     """Return the topics and bodies that were produced, and the reasons of the others."""
     rejected = {}
     try:
@@ -103,7 +103,7 @@ def test_a_record_for_which_brokers_would_refuse_its_whole_batch_is_rejected_alo
     compacted = {"max.message.bytes": "1000000", "cleanup.policy": "delete,compact"}
     admin = Admin(out=(range(3), settings), latest=(range(1), compacted), arrival=(range(1), None))
     ahead, behind = str(NOW + 2 * HOUR), str(NOW - 3 * HOUR)
-    records, rejected = written(
+    records, rejected = write_events(
         sink(admin, **{"timestampHeader": "t", "header.h": "H", "partitionIdHeader": "p"}),
         Event(b"right", {"t": str(NOW), "p": "2"}),
         Event(b"ahead", {"t": ahead}),
@@ -131,24 +131,24 @@ def test_a_missing_topic_is_looked_up_once_a_batch():
     admin = Admin(out=(range(1), {}))
     kafka_sink = sink(admin)
     events = [Event(b"%d" % n, {"to": ("gone", "out", "no topic")[n % 3]}) for n in range(300)]
-    records, rejected = written(kafka_sink, *events)
+    records, rejected = write_events(kafka_sink, *events)
     assert len(records) == 100
     assert len(rejected) == 200
-    assert sorted(admin.asked) == ["gone", "out"]
+    assert sorted(admin.requested) == ["gone", "out"]
     admin.topics["gone"] = (range(1), {})
-    assert written(kafka_sink, Event(b"x", {"to": "gone"}))[1] == {}
+    assert write_events(kafka_sink, Event(b"x", {"to": "gone"}))[1] == {}
 
 
 @pytest.mark.parametrize("error", [KafkaError.LEADER_NOT_AVAILABLE, KafkaError.REQUEST_TIMED_OUT])
 def test_a_topic_in_creation_rejects_nothing(error):
     with pytest.raises(Retry, match="topic new: "):
-        written(sink(Admin(new=(error, {}))), Event(b"x", {"to": "new"}))
+        write_events(sink(Admin(new=(error, {}))), Event(b"x", {"to": "new"}))
 
 
 def test_a_mistake_in_the_configuration_rejects_nothing():
     kafka_sink = sink(Admin(out=(range(3), {})), defaultPartitionId="3")
     with pytest.raises(Retry, match="defaultPartitionId = 3, and topic out has partitions 0 to 2"):
-        written(kafka_sink, Event(b"x"))
+        write_events(kafka_sink, Event(b"x"))
 
 
 def test_a_topic_of_the_brokers_is_refused_in_the_configuration():
@@ -182,7 +182,7 @@ def test_the_client_sends_no_more_at_once_than_a_topic_takes(brokers):
     kafka_sink = sink(Admin(out=(range(1), {"max.message.bytes": "20000"})), **{"kafka.bootstrap.servers": brokers})
     writer = RecordProducer(kafka_sink._properties())
     assert kafka_sink._properties()["batch.size"] == BATCH_BYTES
-    written(kafka_sink, Event(b"x"))
+    write_events(kafka_sink, Event(b"x"))
     assert kafka_sink._properties()["batch.size"] == 20_000
     writer._on_delivery(None, KafkaError(KafkaError.MSG_SIZE_TOO_LARGE), SimpleNamespace(topic=lambda: "out"))
     with pytest.raises(Retry):
@@ -250,8 +250,8 @@ def test_an_empty_transaction_of_rejected_events_is_no_obstacle(brokers):
         assert kafka_sink._producers[0].events == 0
         assert kafka_sink._open_commit_log("channel").read(owned) == (0, 9)
         # These brokers keep no offsets of transactions: as if they were lost.
-        again = kafka_sink.resume(owned.with_offset(7))
-        assert (again.generation, again.next_offset) == (owned.generation, 9)
+        resumed = kafka_sink.resume(owned.with_offset(7))
+        assert (resumed.generation, resumed.next_offset) == (owned.generation, 9)
     finally:
         kafka_sink.close()
 
@@ -273,15 +273,15 @@ def test_the_plain_form_writes_event_ids_and_continues_after_a_reset(brokers):
     finally:
         plain.close()
     settings = {"bootstrap.servers": brokers, "group.id": "plain", "auto.offset.reset": "earliest", "log_level": 0}
-    consumer, found = Consumer(settings), {}
+    consumer, headers = Consumer(settings), {}
     consumer.subscribe(["plain"])
-    while len(found) < 4:
+    while len(headers) < 4:
         message = consumer.poll(60)
-        assert message is not None, found
+        assert message is not None, headers
         if not message.error():
-            found[message.value()] = dict(message.headers() or ())
+            headers[message.value()] = dict(message.headers() or ())
     consumer.close()
-    assert found == {
+    assert headers == {
         b"makes the topic": {},
         b"one": {"flafka.id": b"channel-0-7-0"},
         b"two": {"flafka.id": b"channel-0-7-1"},
@@ -289,8 +289,8 @@ def test_the_plain_form_writes_event_ids_and_continues_after_a_reset(brokers):
     }
 
 
-@pytest.mark.parametrize(("cluster", "topic_id", "own"), [("c", "i", True), ("d", "i", False), ("c", "j", False)])
-def test_the_plain_form_writes_no_event_back_into_its_channel(cluster, topic_id, own):
+@pytest.mark.parametrize(("cluster", "topic_id", "is_own"), [("c", "i", True), ("d", "i", False), ("c", "j", False)])
+def test_the_plain_form_writes_no_event_back_into_its_channel(cluster, topic_id, is_own):
     class Described(Admin):
         def describe_topics(self, topics, **_):
             answers = super().describe_topics(topics)
@@ -302,13 +302,13 @@ def test_the_plain_form_writes_no_event_back_into_its_channel(cluster, topic_id,
     plain._topics = TopicCache(plain.config, Described(out=(range(1), {}), channel=(range(1), {})))
     plain._producer, plain._cluster_id = Gathered(), "c"
     prefix = assignment(cluster, "channel", topic_id, "g", 0, 0).id_prefix
-    one = Batch.of([Event(b"back", {"to": "channel"}), Event(b"out")])
+    events = Batch.of([Event(b"back", {"to": "channel"}), Event(b"out")])
     try:
-        plain.write(Batch(one.records, Origin.of_record("channel", 0, 7, NOW, 2, prefix)))
+        plain.write(Batch(events.records, Origin.of_record("channel", 0, 7, NOW, 2, prefix)))
     except Rejected as e:
-        (why,) = e.reasons.values()
-        assert "topic channel is that of the sink's own channel" in why
-    assert [body for _, body in plain._producer.records] == ([b"out"] if own else [b"back", b"out"])
+        (reason,) = e.reasons.values()
+        assert "topic channel is that of the sink's own channel" in reason
+    assert [body for _, body in plain._producer.records] == ([b"out"] if is_own else [b"back", b"out"])
 
 
 def test_a_fenced_producer_of_the_plain_form_is_replaced():

@@ -45,7 +45,7 @@ MANY = Batch.of(Event(b"%d" % n, {f"h{n}": "v", "all": str(n)}) for n in range(3
 """Batch with more headers than columns."""
 
 
-def written(serializer: Serializer, batch: Batch, cuts: int = 3) -> bytes:
+def serialize(serializer: Serializer, batch: Batch, cuts: int = 3) -> bytes:
     """Return one file of these events, written in some parts."""
     writer, records = serializer.writer(""), serializer.records(batch)
     out = [bytes(writer.header)]
@@ -63,7 +63,7 @@ def text_of(event: Event, headed: bool, newline: bool) -> bytes:
 @given(BATCHES, st.booleans(), st.booleans())
 def test_text(batch: Batch, headed: bool, newline: bool) -> None:
     serializer = HeaderAndText(newline) if headed else Text(newline)
-    assert written(serializer, batch) == b"".join(text_of(event, headed, newline) for event in batch)
+    assert serialize(serializer, batch) == b"".join(text_of(event, headed, newline) for event in batch)
     ends = np.cumsum([len(text_of(event, headed, newline)) for event in batch])
     assert serializer.records(batch).ends.tolist() == ends.tolist()
 
@@ -77,20 +77,20 @@ def json_of(event: Event) -> dict[str, Any]:
 
 @given(BATCHES)
 def test_json(batch: Batch) -> None:
-    lines = written(Json(), batch).split(b"\n")
+    lines = serialize(Json(), batch).split(b"\n")
     assert lines.pop() == b""
     assert [json.loads(line) for line in lines] == [json_of(event) for event in batch]
 
 
 def _solr(batch: Batch) -> None:
-    config, found = SolrConfig.parse({"url": "http://127.0.0.1:1/solr/c"})
-    assert config is not None, found
+    config, problems = SolrConfig.parse({"url": "http://127.0.0.1:1/solr/c"})
+    assert config is not None, problems
     SolrSink(config)._make_items(batch)
 
 
 def _remove_header(batch: Batch) -> None:
-    config, found = RemoveHeaderConfig.parse({"matching": "h.*"})
-    assert config is not None, found
+    config, problems = RemoveHeaderConfig.parse({"matching": "h.*"})
+    assert config is not None, problems
     assert RemoveHeaderInterceptor(config).intercept(batch).header_names == []
 
 
@@ -123,14 +123,14 @@ def test_senders_with_ever_new_header_names_slow_nothing_down(use: Callable[[Bat
 
 @given(BATCHES, st.sampled_from(["null", "deflate", "snappy", "bzip2", "xz"]), st.sampled_from([32, 1 << 20]))
 def test_avro(batch: Batch, codec: str, interval: int) -> None:
-    file = fastavro.reader(io.BytesIO(written(AvroEvent(codec, interval), batch)))
-    assert [Event(found["body"], found["headers"]) for found in file] == list(batch)
+    file = fastavro.reader(io.BytesIO(serialize(AvroEvent(codec, interval), batch)))
+    assert [Event(record["body"], record["headers"]) for record in file] == list(batch)
     assert file.codec == codec
 
 
 @given(BATCHES)
 def test_parquet(batch: Batch) -> None:
-    rows = pq.read_table(io.BytesIO(written(Parquet("snappy"), batch))).to_pylist()
+    rows = pq.read_table(io.BytesIO(serialize(Parquet("snappy"), batch))).to_pylist()
     assert [Event(row["body"], dict(row["headers"])) for row in rows] == list(batch)
 
 
@@ -156,11 +156,11 @@ def test_parquet_has_typed_columns_of_headers(more: list[Event]) -> None:
         Event(b"3"),
         *more,
     ]
-    table = pq.read_table(io.BytesIO(written(Parquet("snappy", TYPED), Batch.of(events))))
+    table = pq.read_table(io.BytesIO(serialize(Parquet("snappy", TYPED), Batch.of(events))))
     assert [str(table.schema.field(name).type) for name in TYPED] == [
         *("string", "bool", "int32", "int64", "float", "double", "date32[day]", "timestamp[us, tz=UTC]")
     ]
-    first, second, third, *rest = table.to_pylist()
+    first, second, third, *other_rows = table.to_pylist()
     assert {name: first[name] for name in TYPED} == {
         "s": "x",
         "b": True,
@@ -172,7 +172,7 @@ def test_parquet_has_typed_columns_of_headers(more: list[Event]) -> None:
         "at": NOON,
     }
     assert (second["i"], [third[name] for name in TYPED]) == (12, [None] * len(TYPED))
-    assert [(row["s"], {row[name] for name in TYPED if name != "s"}) for row in rest] == [
+    assert [(row["s"], {row[name] for name in TYPED if name != "s"}) for row in other_rows] == [
         ("no such value", {None}) for _ in more
     ]
     assert [Event(row["body"], dict(row["headers"])) for row in table.to_pylist()] == events, "texts are all there"
@@ -205,11 +205,11 @@ def test_parquet_keeps_no_batch_for_a_few_of_its_events() -> None:
 
 
 def test_headers_past_the_columns_of_a_batch() -> None:
-    assert written(HeaderAndText(True), MANY).count(b"=v") == len(MANY)
-    assert [json.loads(line) for line in written(Json(), MANY).splitlines()] == [json_of(event) for event in MANY]
-    avro = fastavro.reader(io.BytesIO(written(AvroEvent("null", 1 << 20), MANY)))
-    assert [found["headers"] for found in avro] == [event.headers for event in MANY]
-    rows = pq.read_table(io.BytesIO(written(Parquet("null"), MANY))).to_pylist()
+    assert serialize(HeaderAndText(True), MANY).count(b"=v") == len(MANY)
+    assert [json.loads(line) for line in serialize(Json(), MANY).splitlines()] == [json_of(event) for event in MANY]
+    avro = fastavro.reader(io.BytesIO(serialize(AvroEvent("null", 1 << 20), MANY)))
+    assert [record["headers"] for record in avro] == [event.headers for event in MANY]
+    rows = pq.read_table(io.BytesIO(serialize(Parquet("null"), MANY))).to_pylist()
     assert [dict(row["headers"]) for row in rows] == [event.headers for event in MANY]
 
 
@@ -234,21 +234,21 @@ def test_an_empty_compressed_file_is_one() -> None:
 def test_sync_marks_of_a_sequence_file_stand_between_records(size: int) -> None:
     origin = Origin.of_record("t", 0, 0, 7, 12)
     batch = Batch.of((Event(bytes([n]) * size, {"timestamp": "x" if n % 2 else "9"}) for n in range(12)), origin)
-    data = written(SequenceFile("Writable", None), batch, cuts=5)
+    data = serialize(SequenceFile("Writable", None), batch, cuts=5)
     header = data.index(b"BytesWritable") + len(b"BytesWritable") + 6
-    sync, at, found, since = data[header : header + 16], header + 16, [], 0
-    while at < len(data):
-        length = int.from_bytes(data[at : at + 4], "big", signed=True)
+    sync, offset, records, since = data[header : header + 16], header + 16, [], 0
+    while offset < len(data):
+        length = int.from_bytes(data[offset : offset + 4], "big", signed=True)
         if length == -1:
-            assert data[at + 4 : at + 20] == sync
-            at, since = at + 20, 0
+            assert data[offset + 4 : offset + 20] == sync
+            offset, since = offset + 20, 0
             continue
-        assert data[at + 4 : at + 8] == bytes([0, 0, 0, 8])
-        key, value = data[at + 8 : at + 16], data[at + 16 : at + 8 + length]
-        found.append((int.from_bytes(key, "big"), value))
-        at, since = at + 8 + length, since + 8 + length
+        assert data[offset + 4 : offset + 8] == bytes([0, 0, 0, 8])
+        key, value = data[offset + 8 : offset + 16], data[offset + 16 : offset + 8 + length]
+        records.append((int.from_bytes(key, "big"), value))
+        offset, since = offset + 8 + length, since + 8 + length
         assert since < 2 * 102_400 + size
-    assert found == [(7 if n % 2 else 9, size.to_bytes(4, "big") + bytes([n]) * size) for n in range(12)]
+    assert records == [(7 if n % 2 else 9, size.to_bytes(4, "big") + bytes([n]) * size) for n in range(12)]
 
 
 def flumes(events: int) -> Batch:
@@ -267,19 +267,19 @@ def test_a_sequence_file_equals_flumes() -> None:
         + b"\xff\xff\xff\xff"
         + sync
     )
-    ours = written(SequenceFile("Writable", None), flumes(7))
-    assert ours.replace(ours[-16:], sync) == flume
+    data = serialize(SequenceFile("Writable", None), flumes(7))
+    assert data.replace(data[-16:], sync) == flume
 
 
 def test_a_block_equals_flumes_except_zlibs_version() -> None:
-    ours = written(SequenceFile("Text", CODECS["deflate"]), flumes(7), cuts=1)
-    head, sync, block = ours[:113], ours[113:129], ours[129:]
+    data = serialize(SequenceFile("Text", CODECS["deflate"]), flumes(7), cuts=1)
+    head, sync, block = data[:113], data[113:129], data[129:]
     assert head[64:] == b"\x01\x01*org.apache.hadoop.io.compress.DeflateCodec\0\0\0\0"
     assert block[:21] == b"\xff\xff\xff\xff" + sync + b"\x07"
-    rest, columns = block[21:], []
-    while rest:
-        columns.append(zlib.decompress(rest[1 : 1 + rest[0]]))
-        rest = rest[1 + rest[0] :]
+    unread, columns = block[21:], []
+    while unread:
+        columns.append(zlib.decompress(unread[1 : 1 + unread[0]]))
+        unread = unread[1 + unread[0] :]
     key = bytes.fromhex("0000018cc7b2fb8e")
     assert columns == [b"\x08" * 7, key * 7, b"\x02" * 7, b"".join(b"\x01%d" % n for n in range(7))]
 

@@ -24,8 +24,8 @@ def problems(properties: dict[str, str]) -> list[str]:
 
 
 def test_options_of_a_morphline_sink_are_accepted() -> None:
-    config, found = SolrConfig.parse({"url": URL + "/", "batchSize": "500", "batchDurationMillis": "2000"})
-    assert found == []
+    config, errors = SolrConfig.parse({"url": URL + "/", "batchSize": "500", "batchDurationMillis": "2000"})
+    assert errors == []
     assert config is not None
     assert config.url == URL
     sink = SolrSink(config)
@@ -56,15 +56,15 @@ morphlines : [
 )
 
 
-def written(directory: Path, text: str = MORPHLINE) -> dict[str, str]:
+def write_morphline(directory: Path, text: str = MORPHLINE) -> dict[str, str]:
     file = directory / "morphline.conf"
     file.write_text(text)
     return {"morphlineFile": str(file), "morphlineId": "m1"}
 
 
 def with_morphline(properties: dict[str, str]) -> SolrSink:
-    config, found = SolrConfig.parse(properties)
-    assert config is not None, found
+    config, errors = SolrConfig.parse(properties)
+    assert config is not None, errors
     sink = SolrSink(config)
     schema = {"uniqueKey": "id", "fields": [{"name": "id"}], "dynamicFields": [{"name": "*_i"}]}
     sink._maker.attach(config.open_morphline(lambda record: True, sink), schema)
@@ -77,12 +77,15 @@ def batch_of(*bodies: bytes) -> Batch:
 
 
 def test_a_morphline_needs_no_other_address_than_its_own(tmp_path: Path) -> None:
-    flumes = written(tmp_path) | {"isProductionMode": "true", "recoverableExceptionClasses": "java.io.IOException"}
+    flumes = write_morphline(tmp_path) | {
+        "isProductionMode": "true",
+        "recoverableExceptionClasses": "java.io.IOException",
+    }
     assert problems(flumes) == []
     assert problems({"morphlineFile": "/etc/m.conf"}) == []
     config, _ = SolrConfig.parse({"morphlineFile": "/etc/m.conf"})
     assert config is not None
-    assert [str(one.message) for one in config.warnings()] == [
+    assert [str(problem.message) for problem in config.warnings()] == [
         "/etc/m.conf does not exist: the component starts once it does"
     ]
     with pytest.raises(Retry, match=r"the morphline cannot run: .*No such file"):
@@ -113,32 +116,32 @@ def test_mistakes_of_a_morphline_are_reported_with_their_line(
     tmp_path: Path, old: str, new: str, message: str
 ) -> None:
     assert old in MORPHLINE
-    (problem,) = problems(written(tmp_path, MORPHLINE.replace(old, new)))
+    (problem,) = problems(write_morphline(tmp_path, MORPHLINE.replace(old, new)))
     assert problem.startswith("morphlineFile: ")
     assert message in problem
 
 
 def test_all_unsupported_commands_are_reported_at_once(tmp_path: Path) -> None:
     text = MORPHLINE.replace("{ readLine {", "{ geoIP {").replace("{ generateUUID {", "{ solrCell {")
-    (problem,) = problems(written(tmp_path, text))
+    (problem,) = problems(write_morphline(tmp_path, text))
     assert ":8: the command `geoIP`" in problem
     assert ":11: the command `solrCell`" in problem
 
 
 def test_a_redelivered_event_gives_the_same_documents(tmp_path: Path) -> None:
-    made = []
+    deliveries = []
     for _ in range(2):
-        sink = with_morphline(written(tmp_path))
+        sink = with_morphline(write_morphline(tmp_path))
         assert not sink._make_items(batch_of(b"INFO 1\nWARN 2", b"ERROR 3"))
-        made.append([document.fields for document in sink._items])
-    assert made[0] == made[1]
-    assert [document.pop("n_i") for document in made[0]] == ["1", "2", "3"]
-    assert len({document["id"] for document in made[0]}) == 3
-    assert all(document.keys() == {"id"} for document in made[0])
+        deliveries.append([document.fields for document in sink._items])
+    assert deliveries[0] == deliveries[1]
+    assert [document.pop("n_i") for document in deliveries[0]] == ["1", "2", "3"]
+    assert len({document["id"] for document in deliveries[0]}) == 3
+    assert all(document.keys() == {"id"} for document in deliveries[0])
 
 
 def test_an_event_with_which_a_morphline_fails_is_rejected(tmp_path: Path) -> None:
-    sink = with_morphline(written(tmp_path))
+    sink = with_morphline(write_morphline(tmp_path))
     rejected = sink._make_items(batch_of(b"INFO 1", b"INFO one", b"", b"INFO 2\nno"))
     assert {id.offset for id in rejected} == {1, 2, 3}
     assert [document.fields["n_i"] for document in sink._items] == ["1", "2"]
@@ -146,12 +149,12 @@ def test_an_event_with_which_a_morphline_fails_is_rejected(tmp_path: Path) -> No
 
 
 def test_variables_come_before_the_files_own_values(tmp_path: Path) -> None:
-    properties = written(tmp_path) | {
+    properties = write_morphline(tmp_path) | {
         "morphlineVariable.SOLR_LOCATOR.solrUrl": "http://h:8983/solr/other",
         "morphlineVariable.SOLR_LOCATOR.zkHost": "",
     }
-    config, found = SolrConfig.parse(properties)
-    assert config is not None, found
+    config, errors = SolrConfig.parse(properties)
+    assert config is not None, errors
     sink = SolrSink(config)
     assert sink._address(config.open_morphline(lambda record: True, sink)) == "http://h:8983/solr/other"
 
@@ -170,8 +173,8 @@ def test_solr_is_found_by_zookeeper(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         def close(self) -> None: ...
 
     monkeypatch.setattr("kazoo.client.KazooClient", ZooKeeper)
-    config, found = SolrConfig.parse(written(tmp_path))
-    assert config is not None, found
+    config, errors = SolrConfig.parse(write_morphline(tmp_path))
+    assert config is not None, errors
     sink = SolrSink(config)
     assert sink._address(config.open_morphline(lambda record: True, sink)) == "http://a:7574/solr/logs"
 

@@ -105,8 +105,8 @@ def test_a_module_that_needs_a_session_for_its_import_gets_a_note(
     head = f"import pandas as pd\nfrom pyspark.sql import functions as F\n\n{EARLY[kind]}\n"
     (tmp_path / f"{module}.py").write_text(f"{head}def f(events, options):\n    return events\n")
     texts = {"processor": f"{module}:f", "processor.path": str(tmp_path), "output.a.type": "console"}
-    config, found = SparkSinkConfig.parse(texts)
-    assert found == []
+    config, problems = SparkSinkConfig.parse(texts)
+    assert problems == []
     assert config is not None
     (note,) = pickle.loads(pickle.dumps(config)).warnings()
     assert note == Problem(
@@ -137,11 +137,11 @@ def test_a_module_with_a_udf_of_a_text_type_is_imported_within_a_session(tmp_pat
 
 
 def test_two_modules_of_one_name(tmp_path: Path) -> None:
-    for place in ("a", "b"):
-        (tmp_path / place).mkdir()
-        (tmp_path / place / "namesake.py").write_text(f"def where(events, options):\n    return {place!r}\n")
-    for place in ("a", "b", "a", "a"):
-        assert load_processor("namesake:where", str(tmp_path / place))(None, {}) == place
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "namesake.py").write_text(f"def where(events, options):\n    return {folder!r}\n")
+    for folder in ("a", "b", "a", "a"):
+        assert load_processor("namesake:where", str(tmp_path / folder))(None, {}) == folder
     assert load_processor("namesake:where", str(tmp_path / "a")) is load_processor(
         "namesake:where", str(tmp_path / "a")
     )
@@ -149,17 +149,17 @@ def test_two_modules_of_one_name(tmp_path: Path) -> None:
 
 
 def test_spark_s_workers_import_the_modules_of_a_test(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    given: list[Any] = []
+    arguments: list[Any] = []
     monkeypatch.syspath_prepend(str(tmp_path))
-    monkeypatch.setattr(testing, "start_session", lambda *words: given.extend(words) or (MagicMock(), None))
+    monkeypatch.setattr(testing, "start_session", lambda *words: arguments.extend(words) or (MagicMock(), None))
     monkeypatch.setattr(testing, "atexit", MagicMock())
     session.__wrapped__()
-    assert str(tmp_path) in given[3]
-    assert not [path for path in given[3] if path.startswith(sys.prefix)]
+    assert str(tmp_path) in arguments[3]
+    assert not [path for path in arguments[3] if path.startswith(sys.prefix)]
 
 
-def login(user: str, at: str, outcome: str = "failed") -> Event:
-    return Event(json.dumps({"user": user, "outcome": outcome, "at": f"2024-01-01T{at}"}).encode())
+def login(user: str, clock: str, outcome: str = "failed") -> Event:
+    return Event(json.dumps({"user": user, "outcome": outcome, "at": f"2024-01-01T{clock}"}).encode())
 
 
 @pytest.mark.usefixtures("spark_session")
@@ -186,8 +186,8 @@ def test_the_example_of_the_documentation() -> None:
 
 @pytest.mark.usefixtures("spark_session")
 def test_streams_are_joined() -> None:
-    def event(kind: str, id: str, at: int) -> Event:
-        return Event(f"{kind} {id}".encode(), {"kind": kind, "id": id, "timestamp": str(at * 1000)})
+    def event(kind: str, id: str, seconds: int) -> Event:
+        return Event(f"{kind} {id}".encode(), {"kind": kind, "id": id, "timestamp": str(seconds * 1000)})
 
     rows = run_processor(
         logins.joined,
@@ -208,13 +208,13 @@ def test_avro_bodies() -> None:
 
 @pytest.mark.usefixtures("spark_session")
 def test_logical_types_of_avro_that_spark_lacks_become_their_base_types() -> None:
-    id, at = uuid.uuid4(), datetime(2024, 1, 1, 10, 0, 1)
-    made = {"id": id, "time": time(0, 0, 2), "local": at, "day": at.date()}
+    id, moment = uuid.uuid4(), datetime(2024, 1, 1, 10, 0, 1)
+    visit = {"id": id, "time": time(0, 0, 2), "local": moment, "day": moment.date()}
     body = io.BytesIO()
-    fastavro.schemaless_writer(body, fastavro.parse_schema(logins.VISIT), made)
+    fastavro.schemaless_writer(body, fastavro.parse_schema(logins.VISIT), visit)
     (row,) = run_processor(logins.visits, [Event(body.getvalue())])
     assert row.visit
-    assert row.visit.asDict() == {"id": str(id), "time": 2000, "local": at, "day": at.date()}
+    assert row.visit.asDict() == {"id": str(id), "time": 2000, "local": moment, "day": moment.date()}
 
 
 def test_an_avro_schema_that_spark_has_no_type_for() -> None:
@@ -224,16 +224,16 @@ def test_an_avro_schema_that_spark_has_no_type_for() -> None:
 
 @pytest.mark.usefixtures("spark_session")
 def test_several_outputs_with_ids_headers_and_bytes() -> None:
-    made = run_processor(
+    outputs = run_processor(
         logins.both, [Event(b"a\xff", {"host": "w", "x": "1"}), Event(b"b")], [Event(b"c", {"x": ""})]
     )
-    rows = [(r.topic, r.offset, r["index"], r.headers, bytes(r.body)) for r in made["rows"]]
+    rows = [(r.topic, r.offset, r["index"], r.headers, bytes(r.body)) for r in outputs["rows"]]
     assert rows == [
         ("test", 0, 0, {"host": "w", "x": "1"}, b"a\xff"),
         ("test", 1, 0, {}, b"b"),
         ("test", 1_000_000, 0, {"x": ""}, b"c"),
     ]
-    assert [row.key for row in made["capitals"]] == ["w", None, None]
+    assert [row.key for row in outputs["capitals"]] == ["w", None, None]
 
 
 @pytest.mark.usefixtures("spark_session")
@@ -291,12 +291,12 @@ def test_rows_become_records_that_a_channel_knows() -> None:
         [("b1", 5, {"h": "v"}), ("b2", None, None)], "body string, key int, headers map<string,string>"
     )
     mark = ("flafka.format", b"raw/1")
-    found = [
+    records = [
         (bytes(r.value), r.key, [(h.key, bytes(h.value)) for h in r.headers])
         for r in as_kafka_records(frame).collect()
     ]
-    assert [(value, headers) for value, _, headers in found] == [(b"b1", [("h", b"v"), mark]), (b"b2", [mark])]
-    assert found[0][1] == b"5"
-    assert found[1][1] is None
+    assert [(value, headers) for value, _, headers in records] == [(b"b1", [("h", b"v"), mark]), (b"b2", [mark])]
+    assert records[0][1] == b"5"
+    assert records[1][1] is None
     (row,) = as_kafka_records(session().sql("SELECT 'eve' AS user, 3 AS count")).collect()
     assert json.loads(row.value) == {"user": "eve", "count": 3}

@@ -55,15 +55,15 @@ def _deliver(sink: Any, batch: Batch) -> Mapping[Any, str]:
     if hasattr(sink, "clock"):
         sink.clock = lambda: NOW_MS / 1000
     sink.open()
-    own = sink.resume(assignment("cluster", "t", "id", "group", 0, 0)) if isinstance(sink, CommittingSink) else None
+    owned = sink.resume(assignment("cluster", "t", "id", "group", 0, 0)) if isinstance(sink, CommittingSink) else None
     try:
         sink.write(batch)
     except Rejected as e:
         rejected = e.reasons
-    if own is None:
+    if owned is None:
         sink.flush()
     else:
-        sink.commit(sink.stage(own, OffsetRange(7, 8)))
+        sink.commit(sink.stage(owned, OffsetRange(7, 8)))
     return rejected
 
 

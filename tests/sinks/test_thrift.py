@@ -9,10 +9,10 @@ from flafka.plugins.wire.thriftrpc import PROTOCOLS, ThriftStatus, encode_frame
 from flafka.sinks.thrift import ThriftSink
 from tests.plugins.certificates import certificate
 from tests.sinks.test_avro import EVENTS, batch, impostor
-from tests.sources.test_thrift import Running, both
+from tests.sources.test_thrift import Running, each_protocol
 
 
-def made(port, **properties):
+def open_sink(port, **properties):
     config, problems = ThriftSink.config_class.parse({"hostname": "127.0.0.1", "port": str(port)} | properties)
     assert not problems
     sink = ThriftSink(config)
@@ -20,9 +20,9 @@ def made(port, **properties):
     return sink
 
 
-@both
+@each_protocol
 def test_everything_arrives_in_order(name):
-    with Running(protocol=name) as running, contextlib.closing(made(running.source.port, protocol=name)) as sink:
+    with Running(protocol=name) as running, contextlib.closing(open_sink(running.source.port, protocol=name)) as sink:
         sink.write(batch(EVENTS[:1000]))
         sink.write(batch(EVENTS[1000:]))
         sink.flush()
@@ -39,7 +39,7 @@ def test_tls(tmp_path):
     files = certificate(tmp_path)
     server = {"ssl": "true", "keystore": str(files / "server.pem")}
     client = {"ssl": "true", "truststore": str(files / "server.crt")}
-    with Running(**server) as running, contextlib.closing(made(running.source.port, **client)) as sink:
+    with Running(**server) as running, contextlib.closing(open_sink(running.source.port, **client)) as sink:
         assert list(sink.check_connectivity()) == []
         sink.write(batch(EVENTS))
         sink.flush()
@@ -48,7 +48,7 @@ def test_tls(tmp_path):
 
 def test_a_source_whose_channel_is_unavailable():
     with Running(store=False, **{"request-timeout": "100"}) as running:
-        sink = made(running.source.port)
+        sink = open_sink(running.source.port)
         sink.write(batch(EVENTS))
         with pytest.raises(Retry, match="answers FAILED: its channel may be full or unavailable"):
             sink.flush()
@@ -58,7 +58,7 @@ def test_a_source_whose_channel_is_unavailable():
 COMPACT = PROTOCOLS["compact"]
 
 
-@both
+@each_protocol
 @pytest.mark.parametrize(
     ("reply", "message"),
     [
@@ -86,7 +86,7 @@ COMPACT = PROTOCOLS["compact"]
 )
 def test_an_answer_of_another_protocol_is_reported(name, reply, message):
     with impostor(reply(PROTOCOLS[name])) as port:
-        sink = made(port, protocol=name, **{"connect-timeout": "1000"})
+        sink = open_sink(port, protocol=name, **{"connect-timeout": "1000"})
         sink.write(batch(EVENTS[:1]))
         with pytest.raises(Retry, match=message):
             sink.flush()
@@ -95,7 +95,7 @@ def test_an_answer_of_another_protocol_is_reported(name, reply, message):
 
 def test_protocols_that_differ():
     with Running(protocol="binary") as running:
-        sink = made(running.source.port)
+        sink = open_sink(running.source.port)
         sink.write(batch(EVENTS[:1]))
         with pytest.raises(Retry, match="closed the connection"):
             sink.flush()

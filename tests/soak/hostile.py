@@ -72,7 +72,7 @@ class Frames:
             texts = re.findall(r'"data": ("(?:[^"\\]|\\.)*")', suite.read_text())
             self._seeds += [json.loads(text).encode("utf-8", "surrogatepass") for text in texts]
 
-    def one(self) -> bytes:
+    def frame(self) -> bytes:
         """Return a frame without its end."""
         choose = self._random.choice
         if self._random.random() < 0.3:
@@ -86,7 +86,7 @@ class Frames:
 
     def stream(self, count: int) -> bytes:
         """Return the bytes of a connection with these frames: by lines, or by octet counts, some of them wrong."""
-        frames = [self.one() for _ in range(count)]
+        frames = [self.frame() for _ in range(count)]
         if self._random.random() < 0.5:
             return b"\n".join(frames) + b"\n"
         lie = self._random.randrange(20 * count)
@@ -95,18 +95,18 @@ class Frames:
     def _mutated(self, frame: bytes) -> bytes:
         data, choose, below = bytearray(frame), self._random.choice, self._random.randrange
         for _ in range(1 + below(3)):
-            at = below(len(data) + 1)
+            index = below(len(data) + 1)
             match below(5):
                 case 0:
-                    data[at:at] = choose(SPECIAL)
+                    data[index:index] = choose(SPECIAL)
                 case 1:
-                    data[at : at + 1 + below(8)] = b""
+                    data[index : index + 1 + below(8)] = b""
                 case 2:
-                    data[at : at + 1] = bytes([below(256)])
+                    data[index : index + 1] = bytes([below(256)])
                 case 3:
-                    data[at:at] = data[at : at + below(20)]
+                    data[index:index] = data[index : index + below(20)]
                 case 4:
-                    del data[at + below(40) :]
+                    del data[index + below(40) :]
         return bytes(data)
 
 
@@ -156,14 +156,14 @@ class Watch:
                 file.seek(position)
                 new = file.read()
             if new:
-                now, (text, _, rest) = time.monotonic(), (held + new).rpartition(b"\n")
-                self._read[path] = position + len(new), rest if _ else held + new
+                now, (text, _, tail) = time.monotonic(), (held + new).rpartition(b"\n")
+                self._read[path] = position + len(new), tail if _ else held + new
                 for identity in self._IDENTITY.findall(text + b"\n"):
                     if self.seen.setdefault(identity, now) != now:
                         self.repeated.append(identity)
 
 
-def mutated(ports: list[int], frames: Frames, connections: int, each: int, choose: random.Random) -> int:
+def mutated(ports: list[int], frames: Frames, connections: int, count: int, choose: random.Random) -> int:
     """Open all these connections, send mutated frames over them in pieces, and end them in every way; return the
     frames."""
     sockets: list[socket.socket] = []
@@ -171,14 +171,14 @@ def mutated(ports: list[int], frames: Frames, connections: int, each: int, choos
     for n in range(connections):
         sockets.append(socket.create_connection(("127.0.0.1", ports[n % len(ports)]), timeout=60))
     for connection in sockets:
-        stream = frames.stream(each)
-        place = 0
+        stream = frames.stream(count)
+        offset = 0
         with contextlib.suppress(ConnectionError):  # a wrong octet count ends it
-            while place < len(stream):
+            while offset < len(stream):
                 piece = choose.choice((1, 7, 300, 5000, 70_000, 70_000))
-                connection.sendall(stream[place : place + piece])
-                place += piece
-        sent += each
+                connection.sendall(stream[offset : offset + piece])
+                offset += piece
+        sent += count
     for connection in sockets:
         if choose.random() < 0.3:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))  # a reset

@@ -31,8 +31,8 @@ def test_a_source_that_waits_for_a_minute(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr("flafka.agent.runner.agent.DRAIN_SECONDS", 1.0)
     file = tmp_path / "agent.conf"
     file.write_text(CONFIGURATION)
-    spec, found = load(file, components=Components())
-    assert spec is not None, found
+    spec, diagnostics = load(file, components=Components())
+    assert spec is not None, diagnostics
     agent = Agent(spec)
     before = scraped(agent.registry)
     (source,) = agent.sources

@@ -21,6 +21,6 @@ def flumes(servers: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_every_difference_is_known(flumes: Flumes, name: str, seed: int, figures: list[str]) -> None:
-    found = search(flumes, OPERATIONS[name], seed, INPUTS)
-    figures.append(str(found))
-    assert not found.differ, str(found)
+    result = search(flumes, OPERATIONS[name], seed, INPUTS)
+    figures.append(str(result))
+    assert not result.differ, str(result)

@@ -30,9 +30,9 @@ def load() -> Iterator[None]:
         yield
 
 
-def figure(what: str, found: Reading, expected: int, missing: int, seconds: float) -> str:
-    twice = sum(count - 1 for count in found.lines.values())
-    return f"{what}: {expected} lines in {seconds:.0f} s, {missing} lost, {twice} twice"
+def figure(title: str, reader: Reading, expected: int, missing: int, seconds: float) -> str:
+    twice = sum(count - 1 for count in reader.lines.values())
+    return f"{title}: {expected} lines in {seconds:.0f} s, {missing} lost, {twice} twice"
 
 
 @pytest.mark.parametrize(
@@ -43,42 +43,42 @@ def test_pythons_rotating_handler(
     load: None, pattern: str, size: int, backups: int, lines: int, rate: int, tmp_path: Path, figures: list[str]
 ) -> None:
     began = time.monotonic()
-    with reading(tmp_path, pattern) as found:
+    with reading(tmp_path, pattern) as reader:
         with writing(ROTATING, tmp_path / "logs" / "app.log", size, backups, lines, rate) as writer:
             assert writer.wait(3000) == 0
-        found.await_lines(lines)
-    missing = lost(found.lines, lines)
-    what = f"RotatingFileHandler {size // 1000} KB × {backups}, {lines * 100 // size} rotations, {pattern}"
-    figures.append(figure(what, found, lines, len(missing), time.monotonic() - began))
+        reader.await_lines(lines)
+    missing = lost(reader.lines, lines)
+    title = f"RotatingFileHandler {size // 1000} KB × {backups}, {lines * 100 // size} rotations, {pattern}"
+    figures.append(figure(title, reader, lines, len(missing), time.monotonic() - began))
     assert missing == []
-    assert max(found.lines.values()) == 1
+    assert max(reader.lines.values()) == 1
 
 
 def test_files_that_live_for_a_moment_beside_busy_ones(load: None, tmp_path: Path, figures: list[str]) -> None:
     (tmp_path / "logs").mkdir()
     began = time.monotonic()
-    with reading(tmp_path, ".*") as found:
+    with reading(tmp_path, ".*") as reader:
         with writing(BUSY, tmp_path / "logs", 60) as busy, writing(SHORT, tmp_path / "logs", 600, 0.6) as short:
             assert short.wait(3000) == 0
             assert busy.wait(3000) == 0
             assert busy.stdout is not None
-            each = int(busy.stdout.read())
+            per_file = int(busy.stdout.read())
         expected = {b"short.%d %08d" % (i, line) for i in range(600) for line in range(100)}
-        expected |= {b"busy.%d %08d" % (i, line) for i in range(4) for line in range(each)}
-        found.await_lines(len(expected))
-    missing = len(expected - set(found.lines))
+        expected |= {b"busy.%d %08d" % (i, line) for i in range(4) for line in range(per_file)}
+        reader.await_lines(len(expected))
+    missing = len(expected - set(reader.lines))
     figures.append(
-        figure("600 files of 0.6 s beside 4 busy ones", found, len(expected), missing, time.monotonic() - began)
+        figure("600 files of 0.6 s beside 4 busy ones", reader, len(expected), missing, time.monotonic() - began)
     )
     assert missing == 0
-    assert max(found.lines.values()) == 1
+    assert max(reader.lines.values()) == 1
 
 
 @pytest.mark.parametrize("pattern", ["app[.]log", "app[.]log.*"])
 def test_rotation_with_compress_every_second(load: None, pattern: str, tmp_path: Path, figures: list[str]) -> None:
     log, lines, rotations = tmp_path / "logs" / "app.log", 150_000, 0
     began = time.monotonic()
-    with reading(tmp_path, pattern) as found:
+    with reading(tmp_path, pattern) as reader:
         due = time.monotonic() + 1
         for number in range(0, lines, 50):
             append(log, b"".join(b"%08d\n" % n for n in range(number, number + 50)))
@@ -87,10 +87,10 @@ def test_rotation_with_compress_every_second(load: None, pattern: str, tmp_path:
                 rotate(log, 3)
                 rotations += 1
                 due = time.monotonic() + 1
-        found.await_lines(lines)
-    missing = len(lost(found.lines, lines))
+        reader.await_lines(lines)
+    missing = len(lost(reader.lines, lines))
     figures.append(
-        figure(f"{rotations} rotations with compress, {pattern}", found, lines, missing, time.monotonic() - began)
+        figure(f"{rotations} rotations with compress, {pattern}", reader, lines, missing, time.monotonic() - began)
     )
     assert missing == 0
-    assert max(found.lines.values()) == 1
+    assert max(reader.lines.values()) == 1

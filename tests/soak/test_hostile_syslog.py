@@ -67,21 +67,23 @@ def campaign(plan: Plan, home: Path, seed: int) -> tuple[str, float]:
     """Run the campaign and check all but the latency; return a line of figures, and the healthy senders' p99 in
     seconds."""
     certificate(home)
-    one, two, tls = free_ports(3)
+    plain_port, counted_port, tls = free_ports(3)
     context = ssl.create_default_context(cafile=str(home / "server.crt"))
 
     def plain(port: int) -> socket.socket:
         return socket.create_connection(("127.0.0.1", port), timeout=60)
 
     healthy = [
-        Healthy("lines", lambda: plain(one), False, plan.rate),
-        Healthy("counted", lambda: plain(two), True, plan.rate),
+        Healthy("lines", lambda: plain(plain_port), False, plan.rate),
+        Healthy("counted", lambda: plain(counted_port), True, plan.rate),
         Healthy("tls", lambda: context.wrap_socket(plain(tls), server_hostname="localhost"), False, plan.rate),
     ]
     watch, over, seen = Watch(home / "out"), threading.Event(), threading.Event()
     choose = random.Random(seed)
     memory = []
-    with RunningAgent(home / "a", CONFIGURATION.format(one=one, two=two, tls=tls, home=home)) as agent:
+    with RunningAgent(
+        home / "a", CONFIGURATION.format(one=plain_port, two=counted_port, tls=tls, home=home)
+    ) as agent:
         agent.port("multi")
         agent.port("tls")
 
@@ -104,19 +106,19 @@ def campaign(plan: Plan, home: Path, seed: int) -> tuple[str, float]:
             return thread
 
         watching = guarded(watch.run, seen)
-        others = [
+        threads = [
             *(guarded(sender.run, over) for sender in healthy),
-            guarded(slow, [one, two], plan.slow, over),
+            guarded(slow, [plain_port, counted_port], plan.slow, over),
             guarded(measure),
         ]
         attack = guarded(broken_handshakes, tls, plan.handshakes, random.Random(seed + 1))
         began = time.monotonic()
-        each = plan.frames // plan.connections
-        sent = mutated([one, two], Frames(seed), plan.connections, each, choose)
-        took = time.monotonic() - began
+        per_connection = plan.frames // plan.connections
+        sent = mutated([plain_port, counted_port], Frames(seed), plan.connections, per_connection, choose)
+        seconds = time.monotonic() - began
         attack.join(120)
         over.set()
-        for thread in others:
+        for thread in threads:
             thread.join(60)
             assert not thread.is_alive()
         assert not failures, failures
@@ -137,10 +139,10 @@ def campaign(plan: Plan, home: Path, seed: int) -> tuple[str, float]:
     assert watch.seen.keys() == expected
     assert refused >= plan.handshakes * 9 // 10  # the count of cut or changed hellos varies
     assert max(memory) < MAX_MEMORY_MIB
-    delays = sorted(watch.seen[identity] - at for sender in healthy for identity, at in sender.sent.items())
+    delays = sorted(watch.seen[identity] - begin for sender in healthy for identity, begin in sender.sent.items())
     p99 = delays[len(delays) * 99 // 100]
     line = (
-        f"hostile syslog: {sent:,} mutated frames over {plan.connections:,} connections in {took:.0f} s, "
+        f"hostile syslog: {sent:,} mutated frames over {plan.connections:,} connections in {seconds:.0f} s, "
         f"{events:,} events, beside "
         f"{plan.slow} slow ones and {plan.handshakes} broken handshakes ({refused} refused); {len(delays):,} healthy "
         f"messages: median {delays[len(delays) // 2] * 1000:.0f} ms, p99 {p99 * 1000:.0f} ms, slowest "
@@ -158,9 +160,11 @@ def test_healthy_senders_among_hostile_ones(tmp_path: Path, seed: int, figures: 
 @pytest.mark.usefixtures("servers")
 def test_few_file_descriptors_only_limit_connections(tmp_path: Path) -> None:
     certificate(tmp_path)
-    one, two, tls = free_ports(3)
+    plain_port, counted_port, tls = free_ports(3)
     command = ("sh", "-c", 'ulimit -n 64; exec "$@"', "sh", sys.executable, "-m", "flafka", "start")
-    configuration = CONFIGURATION.format(one=one, two=two, tls=tls, home=tmp_path).replace("multi tls", "multi")
+    configuration = CONFIGURATION.format(one=plain_port, two=counted_port, tls=tls, home=tmp_path).replace(
+        "multi tls", "multi"
+    )
     configuration = "\n".join(line for line in configuration.splitlines() if ".tls." not in line)
     with RunningAgent(tmp_path / "a", configuration, command=command) as agent:
         agent.port("multi")
@@ -169,7 +173,7 @@ def test_few_file_descriptors_only_limit_connections(tmp_path: Path) -> None:
             sent = 0
             for number in range(100):
                 with contextlib.suppress(ConnectionError):  # the connection may be reset immediately
-                    connection = stack.enter_context(socket.create_connection(("127.0.0.1", one), timeout=60))
+                    connection = stack.enter_context(socket.create_connection(("127.0.0.1", plain_port), timeout=60))
                     connection.sendall(b"<13>- h %d\n" % number)
                     sent += 1
             agent.until(
@@ -180,20 +184,20 @@ def test_few_file_descriptors_only_limit_connections(tmp_path: Path) -> None:
                 ),
                 "each to be taken or refused",
             )
-            taken = agent.count("SOURCE.multi", "OpenConnectionCount")
-            assert 10 < taken <= min(32, sent)
+            accepted = agent.count("SOURCE.multi", "OpenConnectionCount")
+            assert 10 < accepted <= min(32, sent)
             assert "this process's limit of 64 files" in agent.degraded()["SOURCE.multi"]
-            agent.until(lambda: agent.count("SINK.out", "EventDrainSuccessCount") == taken, "those that fit")
+            agent.until(lambda: agent.count("SINK.out", "EventDrainSuccessCount") == accepted, "those that fit")
         agent.until(lambda: not agent.count("SOURCE.multi", "OpenConnectionCount"), "all ends to be seen")
         agent.wait_until_healthy()
-        with socket.create_connection(("127.0.0.1", one), timeout=60) as again:
-            again.sendall(b"<13>- h 100\n")
-            agent.until(lambda: agent.count("SINK.out", "EventDrainSuccessCount") == taken + 1, "another")
+        with socket.create_connection(("127.0.0.1", plain_port), timeout=60) as client:
+            client.sendall(b"<13>- h 100\n")
+            agent.until(lambda: agent.count("SINK.out", "EventDrainSuccessCount") == accepted + 1, "another")
         assert agent.stop() == 0
         assert "ERROR" not in agent.log
         assert "Traceback" not in agent.log
     lines = [line for file in (tmp_path / "out").iterdir() for line in file.read_bytes().split()]
-    assert len(set(lines)) == len(lines) == taken + 1
+    assert len(set(lines)) == len(lines) == accepted + 1
 
 
 @pytest.mark.soak

@@ -22,7 +22,8 @@ PARTS = 10
 def test_real_flume_delivers_the_same(
     servers: None, shared: Shared, piece: int, tmp_path: Path, figures: list[str]
 ) -> None:
-    told = differences_of_both(in_both()[piece::PARTS], tmp_path, shared, at_once=AT_ONCE)
-    figures += [f"{name}: {difference[:600]}" for name, each in told.items() for difference in each[:4]]
-    figures.append(f"{len(told)} agents of real files beside Flume; {sum(not each for each in told.values())} alike")
-    assert not {name: each for name, each in told.items() if each}
+    differences = differences_of_both(in_both()[piece::PARTS], tmp_path, shared, at_once=AT_ONCE)
+    figures += [f"{name}: {difference[:600]}" for name, lines in differences.items() for difference in lines[:4]]
+    alike = sum(not lines for lines in differences.values())
+    figures.append(f"{len(differences)} agents of real files beside Flume; {alike} alike")
+    assert not {name: lines for name, lines in differences.items() if lines}

@@ -35,7 +35,7 @@ def test_the_demo_outside_a_checkout(wheel: Path, tmp_path: Path, figures: list[
     home = {name: str(tmp_path / name) for name in ("home", "tmp", "x")}
     for directory in home.values():
         Path(directory).mkdir()
-    done = subprocess.run(
+    result = subprocess.run(
         [str(environment / "bin" / "agent"), "demo", "--exit", "--runner", "local", "--json"],
         cwd=home["x"],
         env={**user_environment(tmp_path), **fetched(), "TMPDIR": home["tmp"]},
@@ -43,12 +43,12 @@ def test_the_demo_outside_a_checkout(wheel: Path, tmp_path: Path, figures: list[
         text=True,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
-    found = json.loads(done.stdout)
-    assert found["balanced"], found["wrong"]
-    assert {found["channel"], *(found["stores"][name] for name in ("HDFS", "HBase", "Solr"))} == {found["channel"]}
+    assert result.returncode == 0, result.stdout + result.stderr
+    report = json.loads(result.stdout)
+    assert report["balanced"], report["wrong"]
+    assert {report["channel"], *(report["stores"][name] for name in ("HDFS", "HBase", "Solr"))} == {report["channel"]}
     assert not list(Path(home["tmp"]).iterdir())
-    figures.append(f"Python {version}: {found['channel']:,} events in each store, after {found['seconds']} s")
+    figures.append(f"Python {version}: {report['channel']:,} events in each store, after {report['seconds']} s")
 
 
 @pytest.mark.soak

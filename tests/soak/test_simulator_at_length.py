@@ -31,10 +31,10 @@ def test_a_million_schedules_lose_nothing_and_deliver_nothing_twice(
         with (tmp_path / f"{share}.txt").open("w") as output:
             running.append(subprocess.Popen([*command, "--keep-going"], stdout=output, stderr=subprocess.STDOUT))
     codes = [process.wait() for process in running]
-    told = "".join((tmp_path / f"{share}.txt").read_text() for share in range(shares))
-    passed = sum(map(int, re.findall(r"^(\d+) passed", told, re.MULTILINE)))
+    outputs = "".join((tmp_path / f"{share}.txt").read_text() for share in range(shares))
+    passed = sum(map(int, re.findall(r"^(\d+) passed", outputs, re.MULTILINE)))
     figures.append(f"{passed:,} of {SCHEDULES:,} schedules passed, from seed {seed} on")
-    assert codes == [0] * shares, told
+    assert codes == [0] * shares, outputs
     assert passed == SCHEDULES
 
 
@@ -42,6 +42,6 @@ def test_a_million_schedules_lose_nothing_and_deliver_nothing_twice(
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_each_missing_guard_is_detected(mutant: Mutant, seed: int, figures: list[str]) -> None:
-    what = found(mutant, first=seed, attempts=ATTEMPTS)
-    figures.append(f"without {mutant.name}: {what or f'{ATTEMPTS} schedules passed'}")
-    assert what is not None, mutant.guard
+    finding = found(mutant, first=seed, attempts=ATTEMPTS)
+    figures.append(f"without {mutant.name}: {finding or f'{ATTEMPTS} schedules passed'}")
+    assert finding is not None, mutant.guard

@@ -279,16 +279,16 @@ def strike(*processes: int, asleep: bool) -> None:
 
 def leaders(kafka: KafkaCluster, topic: str) -> set[int]:
     """Return the brokers that lead a partition of that topic."""
-    found: set[int] = set()
+    brokers: set[int] = set()
     with KafkaAdminClient(bootstrap_servers=kafka.bootstrap_servers) as admin:
 
         def led() -> bool:
             (described,) = admin.describe_topics([topic])  # a restarted broker may not know it yet
-            found.update(p["leader_id"] for p in described["partitions"] if p["leader_id"] > 0)
-            return bool(found)
+            brokers.update(p["leader_id"] for p in described["partitions"] if p["leader_id"] > 0)
+            return bool(brokers)
 
         until(led, "leaders of the topic", TIMEOUT_SECONDS)
-    return found
+    return brokers
 
 
 def workers(driver: int) -> list[int]:
@@ -304,6 +304,6 @@ def workers(driver: int) -> list[int]:
         except OSError:
             continue
     family = {driver}
-    while more := {pid for pid, parent in parents.items() if parent in family} - family:
-        family |= more
+    while children := {pid for pid, parent in parents.items() if parent in family} - family:
+        family |= children
     return [pid for pid in daemons & family if parents[pid] in daemons]

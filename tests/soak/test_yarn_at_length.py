@@ -79,7 +79,7 @@ a1.sinks = k1
 {hdfs_sink(self._hdfs.webhdfs, self.root)}
 """
 
-    def more(self) -> None:
+    def put_events(self) -> None:
         """Put 200 events into the channel."""
         for form in ("arrow", "raw"):
             put(self._kafka, self.topic, form, [b"event %d" % (self._written + n) for n in range(100)])
@@ -87,15 +87,15 @@ a1.sinks = k1
 
     def delivered_by(self, agent: RunningAgent) -> None:
         """Put more events; each is delivered by this agent."""
-        self.more()
+        self.put_events()
         agent.until(lambda: len(in_hdfs(self._hdfs, self.root)) == self._written, "all events", TIMEOUT_SECONDS)
         agent.wait_until_healthy()
 
     def reconcile(self) -> None:
         """Check that each event is in HDFS once."""
-        found = reconciliation(self._kafka, self.topic, self._hdfs, self.root)
-        assert found.differences == []
-        assert found.channel_events == found.delivered_events == self._written
+        audited = reconciliation(self._kafka, self.topic, self._hdfs, self.root)
+        assert audited.differences == []
+        assert audited.channel_events == audited.delivered_events == self._written
 
 
 @pytest.fixture
@@ -146,25 +146,27 @@ def test_a_second_attempt_no_room_a_killed_node_and_a_stopped_resource_manager_a
             (executor,) = processes(yarn_cluster, "YarnCoarseGrainedExecutorBackend")
             other = submit(yarn_cluster, "sleep 1000", memory=MEMORY_MB - 768 - 896)
             until(lambda: running(yarn_cluster, other), "the other application to run")
-            more = submit(yarn_cluster, "sleep 1000", memory=896)  # it waits for the resources of the executor
+            waiting = submit(yarn_cluster, "sleep 1000", memory=896)  # it waits for the resources of the executor
             os.kill(executor, signal.SIGKILL)
-            until(lambda: running(yarn_cluster, more), "it to come first", TIMEOUT_SECONDS)
+            until(lambda: running(yarn_cluster, waiting), "it to come first", TIMEOUT_SECONDS)
             lacking = (
                 f"YARN gives {first} no executor: queue root.default is full to 97 %, and a container with 512m "
             )
             agent.until(
                 lambda: agent.failing().get("SINK.k1", "").startswith(lacking), "it to be reported", TIMEOUT_SECONDS
             )
-            for id in (other, more):
+            for id in (other, waiting):
                 kill(yarn_cluster, id)
             events.delivered_by(agent)
 
             yarn_cluster.kill(NODEMANAGER)
-            events.more()
+            events.put_events()
             yarn_cluster.start()
-            ended = f"the YARN application {first} has ended as FAILED: Application {first} failed 2 times"
+            message = f"the YARN application {first} has ended as FAILED: Application {first} failed 2 times"
             agent.until(
-                lambda: agent.failing().get("SINK.k1", "").startswith(ended), "the report of its end", TIMEOUT_SECONDS
+                lambda: agent.failing().get("SINK.k1", "").startswith(message),
+                "the report of its end",
+                TIMEOUT_SECONDS,
             )
             events.delivered_by(agent)
             assert agent.count("SINK.k1", "DriverRestartCount") == 1
@@ -197,21 +199,21 @@ def test_a_queue_refuses_and_another_one_preempts(
         environment = {"HADOOP_CONF_DIR": str(queues.conf), "PYTHONPATH": str(ROOT), "HADOOP_USER_NAME": "ann"}
         return RunningAgent(tmp_path, configuration, environment=environment, command=command)
 
-    def told(agent: RunningAgent, *words: str) -> None:
+    def await_report(agent: RunningAgent, *words: str) -> None:
         agent.until(
             lambda: all(word in agent.failing().get("SINK.k1", "") for word in words), f"{words}", TIMEOUT_SECONDS
         )
 
     with started("no") as agent:
-        told(agent, "unknown queue")
+        await_report(agent, "unknown queue")
     with started("closed") as agent:
-        told(agent, "AccessControlException: User ann does not have permission to submit", " to queue closed")
+        await_report(agent, "AccessControlException: User ann does not have permission to submit", " to queue closed")
     with started("guest") as agent:
         events.delivered_by(agent)
         (first,) = live(queues)
-        events.more()
+        events.put_events()
         other = submit(queues, "sleep 1000", memory=MEMORY_MB - 128)
-        told(agent, "waits (ACCEPTED): ")
+        await_report(agent, "waits (ACCEPTED): ")
         assert f"the YARN application {first} has ended as FAILED: " in agent.log
         assert "Container preempted by scheduler" in agent.log
         kill(queues, other)

@@ -7,12 +7,12 @@ from pathlib import Path
 
 def open_files(directory: Path) -> list[str]:
     """Return the open files of this process under that directory, deleted ones included."""
-    found = []
+    targets = []
     for fd in Path("/proc/self/fd").iterdir():
         try:
             target = str(fd.readlink())
         except OSError:
             continue
         if target.startswith(str(directory)) or "inotify" in target:
-            found.append(target)
-    return found
+            targets.append(target)
+    return targets

@@ -45,11 +45,11 @@ def start(spool: Path, **options: str) -> SpooldirSource:
 
 def read(source: SpooldirSource) -> list[bytes]:
     """Read everything now, as stored."""
-    found: list[bytes] = []
+    bodies: list[bytes] = []
     for batch in source.poll():
-        found += batch.bodies.to_pylist()
+        bodies += batch.bodies.to_pylist()
         source.stored(batch)
-    return found
+    return bodies
 
 
 def read_anew(spool: Path, **options: str) -> list[bytes]:

@@ -90,8 +90,8 @@ LINES = [
 def mutated(draw, lines=None):
     line = bytearray(draw(st.sampled_from(lines or LINES)))
     for _ in range(draw(st.integers(0, 3))):
-        place = draw(st.integers(0, len(line)))
-        line[place : place + draw(st.integers(0, 2))] = draw(
+        position = draw(st.integers(0, len(line)))
+        line[position : position + draw(st.integers(0, 2))] = draw(
             st.sampled_from(
                 [b"", b" ", b"-", b":", b"<", b">", b"0", b"9", b"\n", b"\x00", b"\xff", b"Z", b".", b"A"]
             )
@@ -107,6 +107,6 @@ def by_columns(frames, now, options, marks=None):
 
 def events(frames, now=NOW, options=UTC_OPTIONS, marks=None):
     array = pa.array(frames, pa.binary())
-    found = list(parse(array, now, options, marks))
-    assert found == list(by_columns(array, now, options, marks))
-    return found
+    parsed = list(parse(array, now, options, marks))
+    assert parsed == list(by_columns(array, now, options, marks))
+    return parsed

@@ -85,13 +85,13 @@ def reference_time(stamp, now, zone):
     month, day, clock = re.split(r"\s+", text)
     if month not in calendar.month_abbr[1:]:
         return None
-    here = datetime.fromtimestamp(now, zone).replace(tzinfo=None)
+    local = datetime.fromtimestamp(now, zone).replace(tzinfo=None)
     fields = list(calendar.month_abbr).index(month), int(day), *map(int, clock.split(":"))
-    seconds = lenient(here.year, *fields)
-    if seconds > (month_later(here, 1) - EPOCH).total_seconds():
-        seconds = lenient(here.year - 1, *fields)
-    elif seconds < (month_later(here, -11) - EPOCH).total_seconds():
-        seconds = lenient(here.year + 1, *fields)
+    seconds = lenient(local.year, *fields)
+    if seconds > (month_later(local, 1) - EPOCH).total_seconds():
+        seconds = lenient(local.year - 1, *fields)
+    elif seconds < (month_later(local, -11) - EPOCH).total_seconds():
+        seconds = lenient(local.year + 1, *fields)
     return to_utc(seconds, zone) * 1000
 
 
@@ -124,14 +124,14 @@ def reference(frame, mark, now, options):
         headers["timestamp"] = str(time)
     if host:
         headers["host"] = host.decode()
-    kept = b""
+    prefix = b""
     if "priority" in options.keep:
-        kept += b"<%s>" % priority[1]
+        prefix += b"<%s>" % priority[1]
     if "version" in options.keep and version:
-        kept += version + b" "
+        prefix += version + b" "
     if "timestamp" in options.keep:
-        kept += (stamp or b"-") + b" "
+        prefix += (stamp or b"-") + b" "
     if "hostname" in options.keep:
-        kept += (host or b"-") + b" "
-    whole = options.keep_all or not kept + body
-    return Event(frame if whole else kept + body, headers)
+        prefix += (host or b"-") + b" "
+    is_unchanged = options.keep_all or not prefix + body
+    return Event(frame if is_unchanged else prefix + body, headers)

@@ -39,18 +39,18 @@ def start(directory: Path, pattern: str = "log.*", **options: str) -> TaildirSou
 
 def process(source: TaildirSource) -> Lines:
     """Read everything now, as stored."""
-    found: Lines = []
+    lines: Lines = []
     quiet = 0
     while quiet < 3:
         quiet += 1
         for batch in source.poll():
-            found += [(event.body, event.headers) for event in batch]
+            lines += [(event.body, event.headers) for event in batch]
             source.stored(batch)
             quiet = 0
         if source._postponed:
             quiet = 0  # a new file waits for events about its predecessors
         time.sleep(0.0015)  # past the time of the next full scan
-    return found
+    return lines
 
 
 def bodies(source: TaildirSource) -> list[bytes]:

@@ -84,8 +84,8 @@ def test_waiting_events_are_bounded(monkeypatch):
         for client in clients:
             threading.Thread(target=client.request, args=[big], daemon=True).start()
         until(lambda: running.source._server.is_full)
-        held = running.source._server._pending_bytes
-        assert held < 3 << 20
+        pending = running.source._server._pending_bytes
+        assert pending < 3 << 20
         running.store = True
         for batch in list(running.batches):
             running.source.stored(batch)
@@ -124,8 +124,8 @@ def java_strings(protocol):
 
 def greeting(text, client_hash=None, server_hash=PROTOCOL_HASH):
     client_hash = client_hash or hashlib.md5(text or b"unknown").digest()
-    known = b"\2" + encode_long(len(text)) + text if text else b"\0"
-    return client_hash + known + server_hash + b"\0"
+    encoded_text = b"\2" + encode_long(len(text)) + text if text else b"\0"
+    return client_hash + encoded_text + server_hash + b"\0"
 
 
 CALL = b"\0\x16appendBatch"
@@ -295,9 +295,9 @@ def test_a_silent_client_is_closed_if_so_configured():
 
 def test_a_connection_counts_once_during_its_handshake():
     async def lingers(*arguments, **options):
-        made = await connect(*arguments, **options)
+        connection = await connect(*arguments, **options)
         await asyncio.sleep(0.5)
-        return made
+        return connection
 
     with Running(maxConnections="2") as running:
         loop = running.source._server._loop

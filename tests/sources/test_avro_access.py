@@ -102,13 +102,13 @@ def test_only_clients_with_a_certificate_of_the_authority_are_admitted(server_ce
     stranger = certificate(tmp_path_factory.mktemp("stranger"), whose="stranger")
     properties = {"ssl": "true", "keystore": str(server_certificate / "server.pem")}
     with Running(**properties, truststore=str(server_certificate / "server.crt")) as running:
-        for shows, why in ((None, "showed no certificate"), (stranger, "certificate is refused")):
+        for client_certificate, reason in ((None, "showed no certificate"), (stranger, "certificate is refused")):
             context = ssl.create_default_context(cafile=server_certificate / "server.crt")
-            if shows is not None:
-                context.load_cert_chain(shows / "server.pem")
+            if client_certificate is not None:
+                context.load_cert_chain(client_certificate / "server.pem")
             with pytest.raises((OSError, AssertionError)), Client(running, tls=context) as client:
                 client.append(HELLO)
-            until(lambda why=why: why in caplog.text)
+            until(lambda reason=reason: reason in caplog.text)
             running.source._warned.clear()
         assert running.events == []
         context.load_cert_chain(server_certificate / "server.pem")

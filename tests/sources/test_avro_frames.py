@@ -21,25 +21,25 @@ from tests.sources.calling import EVENTS, encoded
 @given(EVENTS, EVENTS)
 def test_events_come_back_as_they_were(first, second):
     events = RpcBatchBuilder(scan)
-    for some in (first, second):
-        events.add(encode_array(encoded(Batch.of(some))), 0, is_batch=True)
+    for group in (first, second):
+        events.add(encode_array(encoded(Batch.of(group))), 0, is_batch=True)
     assert list(events.batch()) == first + second
     assert len(events.batch()) == len(first + second)
 
 
 @given(st.binary(max_size=200), st.booleans())
-def test_garbage_is_a_value_error(data, many):
+def test_garbage_is_a_value_error(data, is_batch):
     with contextlib.suppress(ValueError):
-        RpcBatchBuilder(scan).add(data, 0, is_batch=many)
+        RpcBatchBuilder(scan).add(data, 0, is_batch=is_batch)
 
 
 @given(EVENTS, st.data())
 def test_damage_is_reported_and_adds_nothing(events, data):
-    whole = encode_array(encoded(Batch.of(events)))
-    cut = data.draw(st.integers(0, len(whole) - 1))
+    content = encode_array(encoded(Batch.of(events)))
+    cut = data.draw(st.integers(0, len(content) - 1))
     gathered = RpcBatchBuilder(scan)
     with pytest.raises(ValueError):
-        gathered.add(whole[:cut], 0, is_batch=True)
+        gathered.add(content[:cut], 0, is_batch=True)
     assert len(gathered.batch()) == 0
 
 
@@ -100,10 +100,10 @@ def test_frames_however_they_are_cut(wanted, data):
     stream = b"".join(encode_frame(serial, buffers) for serial, buffers in wanted)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=20)))
     frames = AvroFrameDecoder(10_000)
-    got = []
+    decoded = []
     for start, stop in zip([0, *cuts], [*cuts, len(stream)], strict=True):
-        got += frames.feed(stream[start:stop])
-    assert got == [(serial, b"".join(buffers)) for serial, buffers in wanted]
+        decoded += frames.feed(stream[start:stop])
+    assert decoded == [(serial, b"".join(buffers)) for serial, buffers in wanted]
     assert frames.buffered_bytes == 0
 
 

@@ -124,10 +124,10 @@ def test_connections_are_read_once_with_all_data_of_the_meantime(
     monkeypatch.setattr(source._listener, "read_into", lambda *args: reads.append(None) or read(*args))
     with contextlib.ExitStack() as stack:
         running = stack.enter_context(Running(source))
-        one, other = (stack.enter_context(socket.create_connection(("127.0.0.1", source.port))) for _ in range(2))
-        one.sendall(b"<13>Oct 11 22:14:15 web-1 first\n")
+        first, second = (stack.enter_context(socket.create_connection(("127.0.0.1", source.port))) for _ in range(2))
+        first.sendall(b"<13>Oct 11 22:14:15 web-1 first\n")
         running.wait_for(1)
-        late = {one: b"<13>Oct 11 22:14:15 web-1 third\n", other: b"<13>Oct 11 22:14:15 web-1 fourth\n"}
+        late = {first: b"<13>Oct 11 22:14:15 web-1 third\n", second: b"<13>Oct 11 22:14:15 web-1 fourth\n"}
 
         def sleep(seconds: float) -> None:
             clock.tick(seconds)
@@ -136,7 +136,7 @@ def test_connections_are_read_once_with_all_data_of_the_meantime(
                 sender.sendall(line)
 
         monkeypatch.setattr(clock, "sleep", sleep)
-        one.sendall(b"<13>Oct 11 22:14:15 web-1 second\n")
+        first.sendall(b"<13>Oct 11 22:14:15 web-1 second\n")
         running.wait_for(4)
         read_so_far = len(reads)
     assert sorted(event.body for event in running.batches[1]) == [b"fourth", b"second", b"third"]
@@ -170,12 +170,12 @@ def test_delayed_data_of_a_sender_joins_the_batch_before_it(clock: Clock, monkey
 def test_a_command_s_first_line_leaves_at_once_and_the_next_ones_together(
     clock: Clock, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen = bytearray()
+    received = bytearray()
     read = os.read
 
     def watched(fd: int, size: int) -> bytes:
         data = read(fd, size)
-        seen.extend(data)
+        received.extend(data)
         return data
 
     monkeypatch.setattr("flafka.sources.exec.os.read", watched)
@@ -187,7 +187,7 @@ def test_a_command_s_first_line_leaves_at_once_and_the_next_ones_together(
         assert [event.body for event in running.wait_for(1)] == [b"one"]
         for text in b"two\n", b"three\n":
             fifo.write(text)
-            until(lambda text=text: text in seen, "it to be read")
+            until(lambda text=text: text in received, "it to be read")
         assert running.count == 1, "the clock stands"
         clock.now += 2 * LINGER_SECONDS
         assert [event.body for event in running.wait_for(3)] == [b"one", b"two", b"three"]

@@ -180,8 +180,8 @@ def test_at_the_limit_of_connections_with_data_a_new_one_is_reset(kind: str, cap
             assert still_open(first)
             assert still_open(second)
         until(lambda: not taking.degraded)
-        with taking.connect() as again:
-            taking.send(again, "again")
+        with taking.connect() as new:
+            taking.send(new, "again")
     assert not taking.degraded
     (warning,) = [record for record in caplog.records if "maxConnections = 2" in record.getMessage()]
     assert warning.levelname == "WARNING"
@@ -191,9 +191,9 @@ def test_at_the_limit_of_connections_with_data_a_new_one_is_reset(kind: str, cap
 def test_at_the_limit_a_pending_handshake_is_closed(kind: str, tmp_path: Path) -> None:
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
-    here = certificate(tmp_path)
-    context = ssl.create_default_context(cafile=str(here / "server.crt"))
-    keystore = str(here / "server.pem")
+    certificates = certificate(tmp_path)
+    context = ssl.create_default_context(cafile=str(certificates / "server.crt"))
+    keystore = str(certificates / "server.pem")
     with Taking(kind, maxConnections="1", ssl="true", keystore=keystore) as taking, taking.connect() as stuck:
         stuck.sendall(b"\x16\x03\x01\x02")  # the first bytes of a handshake
         taking.until_open(1)
@@ -237,16 +237,16 @@ def without_files(kind: str) -> None:
         clients = [stack.enter_context(socket.socket()) for _ in range(3)]  # they are files of this process, too
         files: list[int] = []
 
-        def told() -> bool:
+        def is_limit_reported() -> bool:
             """With no file left, also where something was closed meanwhile that nobody needed any more."""
             with contextlib.suppress(OSError):
                 while True:
                     files.append(os.open(os.devnull, os.O_RDONLY))
             # The last report depends on the speed of the two.
-            why = taking.degraded.get("SOURCE.s1", "")
-            return f"limit of {few} files" in why or os.strerror(errno.EMFILE) in why
+            reason = taking.degraded.get("SOURCE.s1", "")
+            return f"limit of {few} files" in reason or os.strerror(errno.EMFILE) in reason
 
-        told()
+        is_limit_reported()
         assert max(files) == few - 1
         try:
             for client in clients:
@@ -254,7 +254,7 @@ def without_files(kind: str) -> None:
                 with contextlib.suppress(ConnectionResetError):
                     client.connect(("127.0.0.1", taking.source.port))
                     assert was_reset(client)
-            until(told, "the limit to be reported")
+            until(is_limit_reported, "the limit to be reported")
             taking.send(used, "goes on")
         finally:
             for file in files:
@@ -280,8 +280,8 @@ def test_connections_accepted_by_the_kernel_are_read_before_the_end(kind: str) -
         taking.hold.set()
         taking.stop()
     assert taking.bodies.count(b"x" * 400) == padding
-    taken = [body.decode() for body in taking.bodies if not body.startswith(b"x")]
-    assert sorted(taken) == sorted(expected)
+    received = [body.decode() for body in taking.bodies if not body.startswith(b"x")]
+    assert sorted(received) == sorted(expected)
 
 
 @pytest.mark.skipif(shutil.which("logger") is None, reason="logger of util-linux is not installed")

@@ -13,7 +13,7 @@ from flafka.sources.exec import MAX_LINE_BYTES, ExecConfig, ExecSource
 from tests.sources.syslog_running import Running
 
 
-def made(command: str, **properties: str) -> ExecSource:
+def make(command: str, **properties: str) -> ExecSource:
     config, problems = ExecConfig.parse({"command": command} | properties)
     assert config is not None, problems
     return ExecSource(config)
@@ -21,7 +21,7 @@ def made(command: str, **properties: str) -> ExecSource:
 
 def printed(command: str, **properties: str) -> list[bytes]:
     """Return all events of a command that ends by itself."""
-    source = made(command, **properties)
+    source = make(command, **properties)
     source.open()
     try:
         return [event.body for batch in source.batches() for event in batch]
@@ -41,13 +41,13 @@ def test_an_endless_line_is_cut() -> None:
 def test_a_command_is_restarted_if_so_configured(tmp_path: Path) -> None:
     count = tmp_path / "count"
     command = f"echo run >> {count}; cat {count} | wc -l; exit 3"
-    with Running(made(command, shell="/bin/sh -c", restart="true", restartThrottle="1")) as running:
+    with Running(make(command, shell="/bin/sh -c", restart="true", restartThrottle="1")) as running:
         until(lambda: running.count >= 3)
     assert [event.body.strip() for event in running.events[:3]] == [b"1", b"2", b"3"]
 
 
 def test_no_process_of_a_command_outlives_it() -> None:
-    source = made("trap '' TERM; sleep 1000 & echo $!; wait", shell="/bin/sh -c")
+    source = make("trap '' TERM; sleep 1000 & echo $!; wait", shell="/bin/sh -c")
     with Running(source) as running:
         child = int(running.wait_for(1)[0].body)
         os.kill(child, 0)
@@ -58,8 +58,8 @@ def test_no_process_of_a_command_outlives_it() -> None:
 def test_shell_syntax_without_a_shell_is_warned_of(command: str, sign: str) -> None:
     config, _ = ExecConfig.parse({"command": command})
     assert config is not None
-    (found,) = config.warnings()
-    assert found.message.startswith(f"{sign} means nothing without a shell")
+    (warning,) = config.warnings()
+    assert warning.message.startswith(f"{sign} means nothing without a shell")
     shell, _ = ExecConfig.parse({"command": command, "shell": "/bin/sh -c"})
     assert shell is not None
     assert [*shell.warnings()] == []
@@ -72,4 +72,4 @@ def test_standard_error_is_logged(caplog: pytest.LogCaptureFixture) -> None:
 
 def test_a_command_that_cannot_run_is_reported() -> None:
     with pytest.raises(Retry, match="'/no/such/program' cannot be run: No such file or directory"):
-        made("/no/such/program x").open()
+        make("/no/such/program x").open()

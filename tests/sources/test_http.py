@@ -204,10 +204,10 @@ text = st.text(st.characters(exclude_categories=["Cs"]))
 @given(st.lists(st.tuples(st.dictionaries(text, text, max_size=4), text)), st.sampled_from(CHARSETS))
 def test_json_in_any_charset(events, charset):
     content = json.dumps([{"headers": headers, "body": body} for headers, body in events])
-    got = read_json(content.encode(charset), charset)
+    parsed = read_json(content.encode(charset), charset)
     bom = {"utf-16": b"\xfe\xff"}.get(charset, b"")
     java = charset if charset == "utf-8" else charset + "-be"
-    assert got == [Event((bom if body else b"") + body.encode(java), headers) for headers, body in events]
+    assert parsed == [Event((bom if body else b"") + body.encode(java), headers) for headers, body in events]
 
 
 @given(st.binary() | st.text(alphabet="[]{}\"'\\:,;=/*# \nuabnull01").map(str.encode))

@@ -62,6 +62,7 @@ def keystore(tmp_path: Path) -> Path:
     return certificate(tmp_path)
 
 
+@pytest.mark.usefixtures("lengthy")
 def test_connections_of_every_port_are_accepted_and_read_before_the_end() -> None:
     with listening(Holder(HandshakeConfig()), 0, 0) as listener:
         assert len(set(listener.endpoint.ports)) == 2

@@ -43,11 +43,11 @@ def send(source, *pieces):
             client.sendall(piece)
 
 
-@pytest.mark.parametrize("at", [1, 2, 3, 10])
-def test_a_byte_order_mark_is_no_part_of_the_first_event(at):
+@pytest.mark.parametrize("cut", [1, 2, 3, 10])
+def test_a_byte_order_mark_is_no_part_of_the_first_event(cut):
     data = b'\xef\xbb\xbf{"message":"one"}\n{"message":"two"}\n'
     with running() as (source, events):
-        send(source, data[:at], data[at:])
+        send(source, data[:cut], data[cut:])
         until(lambda: len(events) == 2)
     assert events == [Event(b"one"), Event(b"two")]
 
@@ -69,65 +69,68 @@ def test_java_objects_are_refused_with_advice(caplog):
 
 
 @pytest.fixture(scope="module")
-def here(tmp_path_factory):
+def certificates(tmp_path_factory):
     if shutil.which("openssl") is None:
         pytest.skip("openssl is not installed")
     return certificate(tmp_path_factory.mktemp("here"))
 
 
 @pytest.fixture(scope="module")
-def stranger(here, tmp_path_factory):
+def stranger(certificates, tmp_path_factory):
     return certificate(tmp_path_factory.mktemp("stranger"), whose="stranger")
 
 
-def encrypted(here, **properties):
-    return running(ssl="true", keystore=str(here / "server.pem"), **properties)
+def encrypted(certificates, **properties):
+    return running(ssl="true", keystore=str(certificates / "server.pem"), **properties)
 
 
-def connect(source, here, shows=None, version=None):
-    context = ssl.create_default_context(cafile=str(here / "server.crt"))
+def connect(source, certificates, client_certificate=None, version=None):
+    context = ssl.create_default_context(cafile=str(certificates / "server.crt"))
     if version is not None:
         context.minimum_version = context.maximum_version = version
-    if shows is not None:
-        context.load_cert_chain(str(shows / "server.pem"))
+    if client_certificate is not None:
+        context.load_cert_chain(str(client_certificate / "server.pem"))
     return context.wrap_socket(socket.create_connection(("127.0.0.1", source.port), 10), server_hostname="localhost")
 
 
-def try_to_send(source, here, shows):
-    with connect(source, here, shows) as client:
+def try_to_send(source, certificates, client_certificate):
+    with connect(source, certificates, client_certificate) as client:
         client.sendall(b'{"message":"not let in"}\n')
         client.recv(1)  # with TLS 1.3 a client learns only now that it is refused
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_many_lines_through_tls(here, version):
+def test_many_lines_through_tls(certificates, version):
     count = examples(30_000)
-    with encrypted(here) as (source, events):
-        with connect(source, here, version=version) as client:
+    with encrypted(certificates) as (source, events):
+        with connect(source, certificates, version=version) as client:
             client.sendall(b"".join(b'{"message":"%d"}\n' % number for number in range(count)))
         until(lambda: len(events) == count)
         assert [int(event.body) for event in events] == list(range(count))
 
 
-def test_only_applications_with_a_certificate_of_the_authority_are_admitted(here, stranger, caplog):
-    with encrypted(here, truststore=str(here / "server.crt")) as (source, events):
-        for shows, why in ((None, "showed no certificate"), (stranger, "certificate is refused")):
+def test_only_applications_with_a_certificate_of_the_authority_are_admitted(certificates, stranger, caplog):
+    with encrypted(certificates, truststore=str(certificates / "server.crt")) as (source, events):
+        for client_certificate, reason in ((None, "showed no certificate"), (stranger, "certificate is refused")):
             with pytest.raises((ssl.SSLError, ConnectionError)):
-                try_to_send(source, here, shows)
-            until(lambda why=why: why in caplog.text)
+                try_to_send(source, certificates, client_certificate)
+            until(lambda reason=reason: reason in caplog.text)
             source._warned.clear()
         assert source.metrics.get("TlsHandshakeFail") == 2
-        with connect(source, here, shows=here) as client:
+        with connect(source, certificates, client_certificate=certificates) as client:
             client.sendall(b'{"message":"let in"}\n')
             until(lambda: events)
         assert [event.body for event in events] == [b"let in"]
 
 
-def test_failed_handshakes_are_closed_and_block_no_one(here, caplog):
-    with encrypted(here, handshakeTimeout="0.5") as (source, events):
+def test_failed_handshakes_are_closed_and_block_no_one(certificates, caplog):
+    with encrypted(certificates, handshakeTimeout="0.5") as (source, events):
         slow = [socket.create_connection(("127.0.0.1", source.port), 10) for _ in range(20)]
         slow[0].sendall(b"\x16\x03\x01")  # the beginning of a hello
-        with connect(source, here) as client, socket.create_connection(("127.0.0.1", source.port), 10) as plain:
+        with (
+            connect(source, certificates) as client,
+            socket.create_connection(("127.0.0.1", source.port), 10) as plain,
+        ):
             client.sendall(b'{"message":"meanwhile"}\n')
             until(lambda: len(events) == 1)
             plain.sendall(b'{"message":"in the open"}\n')
@@ -141,7 +144,7 @@ def test_failed_handshakes_are_closed_and_block_no_one(here, caplog):
     assert [event.body for event in events] == [b"meanwhile", b"still there"]
 
 
-def test_an_unusable_keystore(here, tmp_path):
+def test_an_unusable_keystore(certificates, tmp_path):
     properties = {"bind": "127.0.0.1", "port": "0", "ssl": "true", "keystore": str(tmp_path / "absent.p12")}
     config, problems = Log4jConfig.parse(properties)
     assert not problems

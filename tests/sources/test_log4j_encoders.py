@@ -105,10 +105,10 @@ def test_every_encoder_gives_the_same_events(name):
 @pytest.mark.parametrize("name", sorted({*LOG4J2, *LOGBACK} - {"json-plain"}))
 def test_the_thread_context_neither_overwrites_nor_vanishes(name):
     greeting, clash, *_, arguments = recorded(name)
-    known = {"level", "logger", "thread", "timestamp"}
-    shown = {header for header in greeting.headers.keys() - known - OWN if "googleapis" not in header}
+    standard = {"level", "logger", "thread", "timestamp"}
+    context = {header for header in greeting.headers.keys() - standard - OWN if "googleapis" not in header}
     prefix = {"template-structured": "mdc.", "gelf-null": "ctx."}.get(name, "")
-    assert shown == {f"{prefix}user"}
+    assert context == {f"{prefix}user"}
     wanted = {"user": "jane"} if name == "composite-pattern" else CLASHING
     wanted = {prefix + header.removeprefix("mdc.") if prefix else header: value for header, value in wanted.items()}
     assert {header: clash.headers.get(header) for header in wanted} == wanted
@@ -147,8 +147,8 @@ def test_numbers_keep_their_digits(number):
     text = '{"message":#,"x":#,"y":[1,{"a":#}],"half":["\\ud83d",#],"mdc":{"z":#}}'.replace("#", number)
     headers = {"x": number, "y": f'[1,{{"a":{number}}}]', "half": f'["?",{number}]', "z": number}
     assert LogEventParser().event(text.encode()) == Event(number.encode(), headers)
-    (same,) = handlers.log4j(text.encode(), LogEventParser())
-    assert same.headers == headers
+    (event,) = handlers.log4j(text.encode(), LogEventParser())
+    assert event.headers == headers
 
 
 def test_a_time_without_zone():
@@ -222,7 +222,7 @@ def test_endless_braces_take_little_time(beginning):
 @pytest.mark.parametrize("repeated", [b'{"a":{},', b"{} , ", b'{"message":"text'])
 def test_small_pieces_of_a_long_line_take_time_in_proportion(repeated):
     data, start = repeated * 150_000, time.process_time()
-    pieces = [data[at : at + 64] for at in range(0, len(data), 64)]
+    pieces = [data[offset : offset + 64] for offset in range(0, len(data), 64)]
     assert len(b"".join(frames(*pieces, limit=16 << 20))) >= len(data) - 6
     assert time.process_time() - start < 5
 
@@ -270,5 +270,5 @@ def test_a_line_without_json_stays_unchanged(lines):
 @given(st.binary(max_size=200), st.integers(1, 20))
 def test_no_byte_outside_of_json_is_dropped(data, step):
     pieces = [data[start : start + step] for start in range(0, len(data), step)]
-    kept = b"".join(frames(*pieces, limit=1 << 20))
-    assert re.sub(rb"[\s\0,\[\]]", b"", kept) == re.sub(rb"[\s\0,\[\]]", b"", data)
+    joined = b"".join(frames(*pieces, limit=1 << 20))
+    assert re.sub(rb"[\s\0,\[\]]", b"", joined) == re.sub(rb"[\s\0,\[\]]", b"", data)

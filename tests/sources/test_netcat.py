@@ -13,7 +13,7 @@ from flafka.sources.netcat import NetcatConfig, NetcatSource
 from tests.sources.syslog_running import Running
 
 
-def made(**properties: str) -> NetcatSource:
+def make(**properties: str) -> NetcatSource:
     config, problems = NetcatConfig.parse({"bind": "127.0.0.1", "port": "0"} | properties)
     assert config is not None, problems
     return NetcatSource(config)
@@ -27,7 +27,7 @@ def connected(source: NetcatSource) -> Iterator[socket.socket]:
 
 def test_nothing_is_answered_before_it_is_stored() -> None:
     hold = threading.Event()
-    with Running(made(), hold=hold) as running, connected(running.source) as sender:
+    with Running(make(), hold=hold) as running, connected(running.source) as sender:
         sender.sendall(b"a\n")
         running.wait_for(1)
         sender.settimeout(0.2)
@@ -39,7 +39,7 @@ def test_nothing_is_answered_before_it_is_stored() -> None:
 
 
 def test_other_encodings_become_utf_8() -> None:
-    with Running(made(encoding="UTF-16LE")) as running, connected(running.source) as sender:
+    with Running(make(encoding="UTF-16LE")) as running, connected(running.source) as sender:
         data = "é\nü\n".encode("utf-16le")
         for byte in data:
             sender.sendall(bytes([byte]))
@@ -47,7 +47,7 @@ def test_other_encodings_become_utf_8() -> None:
 
 
 def test_a_client_that_reads_no_answers_blocks_no_other() -> None:
-    with Running(made()) as running, connected(running.source) as deaf, connected(running.source) as sender:
+    with Running(make()) as running, connected(running.source) as deaf, connected(running.source) as sender:
         stop = threading.Event()
 
         def shout() -> None:

@@ -24,8 +24,8 @@ def test_no_datagram_makes_it_raise_or_buffer_more_than_a_batch() -> None:
             sender.sendto(data, ("127.0.0.1", source.port))
             batches += source.batches()
     source.close()
-    got = [event.body for batch in batches for event in batch]
-    assert got == [line for data in datagrams for line in data.removesuffix(b"\n").split(b"\n")]
+    bodies = [event.body for batch in batches for event in batch]
+    assert bodies == [line for data in datagrams for line in data.removesuffix(b"\n").split(b"\n")]
     assert max(map(len, batches)) < MAX_BATCH_EVENTS + largest + 1
 
 

@@ -38,37 +38,37 @@ def test_files_of_one_time_and_name_are_read_in_the_order_of_their_paths(spool: 
     for file in spool.rglob("a"):
         os.utime(file, ns=(when, when))
     source = start(spool, recursiveDirectorySearch="true")
-    found = [line for batch in source.poll() for line in (batch.bodies.to_pylist(), source.stored(batch))[0]]
+    bodies = [line for batch in source.poll() for line in (batch.bodies.to_pylist(), source.stored(batch))[0]]
     source.close()
-    assert found == [b"a", b"b/a", b"b/d/a", b"c/a"]
+    assert bodies == [b"a", b"b/a", b"b/d/a", b"c/a"]
 
 
 def test_the_youngest_file_goes_first_also_if_it_comes_while_others_are_read(spool: Path) -> None:
     for number in range(4):
         put(spool / f"old{number}", b"%d\n" % number, age=10 + number)
     source = start(spool, consumeOrder="youngest", batchSize="1", pollDelay="0")
-    found = []
+    bodies = []
     for batch in source.poll():
-        if not found:
+        if not bodies:
             put(spool / "new", b"new\n", age=1)
-        found += batch.bodies.to_pylist()
+        bodies += batch.bodies.to_pylist()
         source.stored(batch)
         source._next_listing = 0
     source.close()
-    assert found == [b"0", b"new", b"1", b"2", b"3"]
+    assert bodies == [b"0", b"new", b"1", b"2", b"3"]
 
 
 def test_files_that_come_while_others_are_read_are_read_without_a_pause(spool: Path) -> None:
     put(spool / "a", b"1\n")
     source = start(spool)
-    found = []
+    bodies = []
     for batch in source.poll():
-        if len(found) < 5:
-            put(spool / f"b{len(found)}", b"more\n")
-        found += batch.bodies.to_pylist()
+        if len(bodies) < 5:
+            put(spool / f"b{len(bodies)}", b"more\n")
+        bodies += batch.bodies.to_pylist()
         source.stored(batch)
     source.close()
-    assert found == [b"1"] + [b"more"] * 5
+    assert bodies == [b"1"] + [b"more"] * 5
 
 
 def test_patterns_sub_directories_and_what_is_hidden(spool: Path) -> None:
@@ -200,10 +200,12 @@ def test_many_files_share_batches_and_are_listed_once(spool: Path, monkeypatch: 
     for number in range(300):
         put(spool / f"f{number:03}", b"%d\n" % number, age=1000 - number)
     source = start(spool)
-    looks: list[str] = []
+    scans: list[str] = []
     real = directory_module.SpoolDirectory._scan
     monkeypatch.setattr(
-        directory_module.SpoolDirectory, "_scan", lambda self, *rest: (looks.append(rest[0]), real(self, *rest))[1]
+        directory_module.SpoolDirectory,
+        "_scan",
+        lambda self, *arguments: (scans.append(arguments[0]), real(self, *arguments))[1],
     )
     batches = []
     for batch in source.poll():
@@ -211,7 +213,7 @@ def test_many_files_share_batches_and_are_listed_once(spool: Path, monkeypatch: 
         source.stored(batch)
     source.close()
     assert batches == [300]
-    assert len(looks) <= 4, "with every file"
+    assert len(scans) <= 4, "with every file"
 
 
 def test_an_idle_directory_is_not_listed_again(spool: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -275,8 +277,8 @@ def test_options_of_flumes_past() -> None:
 def test_a_shells_pattern_is_warned_of(option: str, pattern: str) -> None:
     config, _ = SpooldirConfig.parse({"spoolDir": "/in", option: pattern})
     assert config is not None
-    (found,) = config.warnings()
-    assert (found.option, repr(pattern) in found.message, found.is_note) == (option, True, False)
+    (warning,) = config.warnings()
+    assert (warning.option, repr(pattern) in warning.message, warning.is_note) == (option, True, False)
 
 
 def test_check_reports_directories(spool: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -306,13 +308,13 @@ def test_the_offset_of_each_file_is_reported(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(b"12345\n" * lines)
         os.utime(tmp_path / name, (1000, 1000))
     source.open()
-    told = []
+    reports = []
     for batch in source.poll():
-        told.append([(Path(file.path).name, file.position) for file in source.tailed_files()])
+        reports.append([(Path(file.path).name, file.position) for file in source.tailed_files()])
         source.stored(batch)
-        told.append([(Path(file.path).name, file.position) for file in source.tailed_files()])
+        reports.append([(Path(file.path).name, file.position) for file in source.tailed_files()])
     # At first three lines of a are in flight, then stored; the rest of a and one of b; the last one of b.
-    assert told == [
+    assert reports == [
         *([("a", 0), ("b", 0)], [("a", 18), ("b", 0)]),
         *([("b", 0)], [("b", 6)]),
         *([], []),

@@ -25,33 +25,33 @@ def lines_of(data: bytes, directory: Path, **options: Any) -> list[bytes]:
     content = FileContent(str(path), decompress=False)
     settings = {"charset": "utf-8", "policy": "FAIL", "output": "utf-8", "max_length": 2048} | options
     reader = _TextLines(content, 0, **settings)
-    found: list[bytes] = []
+    lines: list[bytes] = []
     try:
         while (piece := reader.read(3, 16)) is not None:
-            found += piece.bodies.to_pylist()
+            lines += piece.bodies.to_pylist()
     finally:
         content.close()
-    return found
+    return lines
 
 
 def as_flume(text: str, max_length: int) -> list[str]:
     """Return lines like LineDeserializer.readLine, a character at a time; surrogate pairs count as two and stay
     whole."""
-    found, at = [], 0
-    while at < len(text):
-        line, units, taken = "", 0, 0
-        while at < len(text):
-            width = 2 if text[at] > "\uffff" else 1
+    lines, position = [], 0
+    while position < len(text):
+        line, units, count = "", 0, 0
+        while position < len(text):
+            width = 2 if text[position] > "\uffff" else 1
             if units and units + width > max_length:
                 break
-            character, at, units, taken = text[at], at + 1, units + width, taken + 1
+            character, position, units, count = text[position], position + 1, units + width, count + 1
             if character == "\n":
                 break
             line += character
             if units >= max_length:
                 break
-        found.append(line)
-    return found
+        lines.append(line)
+    return lines
 
 
 @given(st.text(st.sampled_from("ab\n\ré€\U0001f600\ufeff"), max_size=40), st.integers(1, 6))
@@ -62,16 +62,16 @@ def test_lines_are_cut_as_flume_cuts_them(
     expected = as_flume(text, max_length)
     assert [line.decode() for line in lines_of(text.encode(), directory, max_length=max_length)] == expected
     for charset in ("utf-16", "utf-16-be", "utf-32"):
-        found = lines_of(text.encode(charset), directory, max_length=max_length, charset=charset)
+        lines = lines_of(text.encode(charset), directory, max_length=max_length, charset=charset)
         if text[:1] != "\ufeff" or charset != "utf-16-be":
-            assert [line.decode() for line in found] == expected
+            assert [line.decode() for line in lines] == expected
 
 
 def test_a_line_of_many_megabytes_is_cut_within_no_character(tmp_path: Path) -> None:
     text = "€" * (3 * MIN_LINE_READ_BYTES // 3 + 5) + "\nend"
-    found = lines_of(text.encode(), tmp_path, max_length=2047)
-    assert b"".join(found) == text.replace("\n", "").encode()
-    assert max(len(line.decode()) for line in found) == 2047
+    lines = lines_of(text.encode(), tmp_path, max_length=2047)
+    assert b"".join(lines) == text.replace("\n", "").encode()
+    assert max(len(line.decode()) for line in lines) == 2047
 
 
 def test_a_surrogate_pair_is_never_divided() -> None:
@@ -102,27 +102,27 @@ def test_records_of_avro_and_their_schema(spool: Path, codec: str) -> None:
 def test_avro_resumes_at_the_block_that_was_not_stored(spool: Path) -> None:
     put(spool / "a", avro(100))
     source = start(spool, deserializer="AVRO", batchSize="20")
-    look = source.poll()
+    batches = source.poll()
     stored = []
     for _ in range(2):
-        batch = next(look)
+        batch = next(batches)
         stored += batch.bodies.to_pylist()
         source.stored(batch)
     source.close()
-    rest = read_anew(spool, deserializer="AVRO")
-    assert len(stored) + len(rest) == 100
-    assert len({*stored, *rest}) == 100
+    resumed = read_anew(spool, deserializer="AVRO")
+    assert len(stored) + len(resumed) == 100
+    assert len({*stored, *resumed}) == 100
 
 
 def test_avro_that_is_damaged_is_read_as_far_as_possible(spool: Path) -> None:
-    whole = avro(100)
-    put(spool / "a", whole[:-30], age=9)
+    data = avro(100)
+    put(spool / "a", data[:-30], age=9)
     put(spool / "b", b"no Avro at all", age=8)
     put(spool / "c", b"", age=7)
     put(spool / "d", gzip.compress(avro(3)), age=6)
     source = start(spool, deserializer="AVRO")
-    found = read(source)
-    assert 80 < len(found) - 3 < 100
+    events = read(source)
+    assert 80 < len(events) - 3 < 100
     assert source.metrics.get("FileSkippedCount") == 3
     assert "is not a complete Avro file" in source.metrics.degradation()
     source.close()

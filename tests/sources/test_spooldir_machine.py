@@ -46,8 +46,8 @@ class Calls:
         self.left: int | None = None
         """Number of calls before the kill; two a function, before it and after it."""
         self.patch = pytest.MonkeyPatch()
-        for place, name in self.PLACES:
-            self.patch.setattr(place, name, self.counted(getattr(place, name), opens=name == "replace_file"))
+        for module, name in self.PLACES:
+            self.patch.setattr(module, name, self.counted(getattr(module, name), opens=name == "replace_file"))
 
     def counted(self, real: Callable[..., Any], *, opens: bool) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
@@ -165,21 +165,21 @@ class Machine(RuleBasedStateMachine):
         return sorted(path for path in self.spool.glob("f*") if path.name in self.written)
 
     @precondition(lambda self: self.present())
-    @rule(data=st.data(), how=st.sampled_from(["remove", "grow", "take the name", "replace", "copy"]))
-    def interfere(self, data: st.DataObject, how: str) -> None:
+    @rule(data=st.data(), action=st.sampled_from(["remove", "grow", "take the name", "replace", "copy"]))
+    def interfere(self, data: st.DataObject, action: str) -> None:
         path = data.draw(st.sampled_from(self.present()))
         # Its inode may be given to another file; their creation times distinguish the two.
         later()
-        if how == "remove":
+        if action == "remove":
             self.excused.update(self.written.pop(path.name))
             path.unlink()
-        elif how == "grow":
+        elif action == "grow":
             self.excused.update(self.written[path.name])
             with path.open("ab") as file:
                 file.write(b"#")
-        elif how == "take the name":
+        elif action == "take the name":
             path.with_name(path.name + ".COMPLETED").touch()
-        elif how == "copy":  # as from another disk: another file, with the same content and the same time
+        elif action == "copy":  # as from another disk: another file, with the same content and the same time
             shutil.copy2(path, path.with_name(".copy"))
             path.with_name(".copy").rename(path)
             # The unread lines of the one before are read again.
@@ -210,13 +210,13 @@ class Machine(RuleBasedStateMachine):
             shutil.rmtree(self.home)
 
     def check(self) -> None:
-        seen = Counter(line for line in self.seen if line.isdigit())
+        counts = Counter(line for line in self.seen if line.isdigit())
         for name, lines in self.written.items():
             firsts = [line for line in dict.fromkeys(self.seen) if line in set(lines)]
             assert firsts == sorted(firsts), f"{name} out of order"
-            missing = [line for line in lines if not seen[line] and line not in self.excused]
+            missing = [line for line in lines if not counts[line] and line not in self.excused]
             assert not missing, f"{name} lost {missing}"
-        for line, times in seen.items():
+        for line, times in counts.items():
             assert times <= 1 + self.repeated[line] or line in self.excused, f"{line!r} came {times} times"
 
 

@@ -18,9 +18,9 @@ from tests.sources.spooldir_running import make, names, put, read_anew, start
 def test_a_kill_repeats_the_batch_that_was_not_stored(spool: Path) -> None:
     put(spool / "a", b"".join(b"%d\n" % n for n in range(10)))
     source = start(spool, batchSize="3")
-    look = source.poll()
-    source.stored(next(look))
-    assert next(look).bodies.to_pylist() == [b"3", b"4", b"5"]
+    batches = source.poll()
+    source.stored(next(batches))
+    assert next(batches).bodies.to_pylist() == [b"3", b"4", b"5"]
     source.close()
     assert read_anew(spool, batchSize="3") == [b"%d" % n for n in range(3, 10)]
     assert names(spool) == ["a.COMPLETED"]
@@ -55,15 +55,15 @@ def test_a_tracker_whose_end_is_missing_counts_up_to_there(tmp_path: Path) -> No
         tracker.save(FileOffset("/x", offset, state))
     tracker.close()
     data = tracker.path.read_bytes()
-    found = []
+    offsets = []
     for size in range(len(data) + 1):
         tracker.path.write_bytes(data[:size])
         try:
             position = tracker.read()
         except ValueError:
             continue
-        found.append(position and position.offset)
-    assert [n for i, n in enumerate(found) if i == 0 or n != found[i - 1]] == [None, 0, 5, 700, 80_000]
+        offsets.append(position and position.offset)
+    assert [n for i, n in enumerate(offsets) if i == 0 or n != offsets[i - 1]] == [None, 0, 5, 700, 80_000]
 
 
 def test_an_invalid_tracker_is_reported(spool: Path, caplog: pytest.LogCaptureFixture) -> None:

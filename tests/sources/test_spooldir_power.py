@@ -53,23 +53,23 @@ def campaign(directory: Path, seed: int, ignored: str = "") -> None:
                     disk.record_note(("stored", bodies))
             source._exit_stack.close()
     assert disk.sites.keys() <= {*SITES}
-    for count, (tree, done) in enumerate(losses(disk, chances, 0.5)):
-        place = directory / str(count)
-        tree.write(place)
+    for count, (tree, changes) in enumerate(losses(disk, chances, 0.5)):
+        path = directory / str(count)
+        tree.write(path)
         for name, time in times.items():
-            if (place / "spool" / name).exists():
-                os.utime(place / "spool" / name, (time, time))
-        said = [one.what for one in done if isinstance(one, Note)]
-        seen = {line for _, these in said for line in these}
-        stored = {line for what, these in said if what == "stored" for line in these}
-        os.chdir(place)
-        again = read_anew(Path("spool"), **options)
-        for name, own in lines.items():
-            repeated = [line for line in again if line in own]
-            assert {*own} <= seen | {*repeated}, f"lines of {name} are lost"
-            whole = repeated == own and {*own} <= seen  # the disk has lost its mark
-            assert whole or not stored & {*repeated}, f"lines of {name} come again"
-        shutil.rmtree(place)
+            if (path / "spool" / name).exists():
+                os.utime(path / "spool" / name, (time, time))
+        notes = [note.what for note in changes if isinstance(note, Note)]
+        delivered = {line for _, bodies in notes for line in bodies}
+        stored = {line for step, bodies in notes if step == "stored" for line in bodies}
+        os.chdir(path)
+        reread = read_anew(Path("spool"), **options)
+        for name, expected in lines.items():
+            repeated = [line for line in reread if line in expected]
+            assert {*expected} <= delivered | {*repeated}, f"lines of {name} are lost"
+            is_unmarked = repeated == expected and {*expected} <= delivered  # the disk has lost its mark
+            assert is_unmarked or not stored & {*repeated}, f"lines of {name} come again"
+        shutil.rmtree(path)
 
 
 @pytest.fixture(autouse=True)

@@ -37,9 +37,9 @@ def in_place(spool: Path) -> None:
     (spool / "a").unlink()
     (spool / "a").write_bytes(b"2\n")
     path = spool / ".flumespool" / SKIPPED_FILES_NAME
-    left = json.loads(path.read_text())
-    left[str(spool / "a")]["state"]["inode"] = (spool / "a").stat().st_ino
-    path.write_text(json.dumps(left))
+    skipped = json.loads(path.read_text())
+    skipped[str(spool / "a")]["state"]["inode"] = (spool / "a").stat().st_ino
+    path.write_text(json.dumps(skipped))
 
 
 def test_the_time_of_birth_of_a_file(tmp_path: Path) -> None:

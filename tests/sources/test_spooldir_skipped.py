@@ -23,14 +23,14 @@ def test_a_growing_file_is_skipped_and_the_others_are_read(spool: Path, caplog: 
     put(spool / "a", b"1\n2\n", age=9)
     put(spool / "b", b"3\n", age=5)
     source = start(spool, batchSize="1")
-    found = []
+    bodies = []
     for batch in source.poll():
-        if not found:
+        if not bodies:
             with (spool / "a").open("ab") as file:
                 file.write(b"late\n")
-        found += batch.bodies.to_pylist()
+        bodies += batch.bodies.to_pylist()
         source.stored(batch)
-    assert found == [b"1", b"2", b"3"]
+    assert bodies == [b"1", b"2", b"3"]
     assert f"{spool}/a has changed since it was put there: it is left where it is" in caplog.text
     assert source.metrics.get("FileSkippedCount") == source.metrics.get("SkippedFileCount") == 1
     assert source.metrics.degradation() == (
@@ -46,23 +46,23 @@ def test_a_growing_file_is_skipped_and_the_others_are_read(spool: Path, caplog: 
 def test_an_unfinished_line_of_a_growing_file_is_not_an_event(spool: Path) -> None:
     put(spool / "a", b"1\n2")
     source = start(spool, batchSize="1")
-    found = []
+    bodies = []
     for batch in source.poll():
         with (spool / "a").open("ab") as file:
             file.write(b"2\n3\n")
-        found += batch.bodies.to_pylist()
+        bodies += batch.bodies.to_pylist()
         source.stored(batch)
     source.close()
-    assert found == [b"1"]
+    assert bodies == [b"1"]
 
 
 def test_a_file_that_is_cut_off_while_it_is_read(spool: Path) -> None:
     put(spool / "a", b"1\n" * 400_000)
     source = start(spool, batchSize="1000")
-    look = source.poll()
-    source.stored(next(look))
+    batches = source.poll()
+    source.stored(next(batches))
     os.truncate(spool / "a", 0)
-    for batch in look:
+    for batch in batches:
         source.stored(batch)
     assert "has changed" in source.metrics.degradation()
     source.close()
@@ -106,17 +106,17 @@ def test_a_file_that_somebody_removes_or_replaces(spool: Path, caplog: pytest.Lo
     for name in "abc":
         put(spool / name, b"1 %s\n2 %s\n" % (name.encode(), name.encode()), age=ord("z") - ord(name))
     source = start(spool, batchSize="1")
-    found = []
+    bodies = []
     for batch in source.poll():
-        if not found:
+        if not bodies:
             (spool / "a").unlink()
             (spool / "b").unlink()
         if batch.bodies.to_pylist() == [b"1 c"]:
             put(spool / ".c", b"new c\n").rename(spool / "c")
-        found += batch.bodies.to_pylist()
+        bodies += batch.bodies.to_pylist()
         source.stored(batch)
     source.close()
-    assert found == [b"1 a", b"2 a", b"1 c", b"2 c", b"new c"]
+    assert bodies == [b"1 a", b"2 a", b"1 c", b"2 c", b"new c"]
     assert f"{spool}/a was removed by another process while it was read" in caplog.text
     assert f"{spool}/c was replaced while it was read" in caplog.text
     assert names(spool) == ["c.COMPLETED"]
@@ -129,10 +129,10 @@ def test_a_damaged_archive_is_read_as_far_as_possible(spool: Path, name: str) ->
     put(spool / "a", packed[: len(packed) // 2], age=5)
     put(spool / "b", b"next\n")
     source = start(spool)
-    found = read(source)
-    assert found[-1] == b"next"
-    assert found[:-1] == lines[: len(found) - 1]
-    assert name == "bzip2" or len(found) > 100
+    bodies = read(source)
+    assert bodies[-1] == b"next"
+    assert bodies[:-1] == lines[: len(bodies) - 1]
+    assert name == "bzip2" or len(bodies) > 100
     assert "cannot be unpacked" in source.metrics.degradation()
     source.close()
     assert read_anew(spool) == []
@@ -143,9 +143,9 @@ def test_archives_are_unpacked_and_resumed(spool: Path, name: str) -> None:
     lines = [b"line %d" % number for number in range(2000)]
     put(spool / "a", PACKERS[name](b"\n".join(lines)))
     source = start(spool, batchSize="700")
-    look = source.poll()
-    assert next(look).bodies.to_pylist() == lines[:700]
-    source.stored(next(iter([None])) or next(look))  # the second batch: 700 to 1400
+    batches = source.poll()
+    assert next(batches).bodies.to_pylist() == lines[:700]
+    source.stored(next(iter([None])) or next(batches))  # the second batch: 700 to 1400
     source.close()
     assert read_anew(spool) == lines[1400:]
 
@@ -165,10 +165,10 @@ def test_a_file_without_permission_waits(spool: Path, monkeypatch: pytest.Monkey
     put(spool / "b", b"2\n")
     real = os.open
 
-    def fails(path: Any, *rest: Any, **more: Any) -> int:
+    def fails(path: Any, *arguments: Any, **options: Any) -> int:
         if str(path).endswith("/a"):
             raise PermissionError(errno.EACCES, "Permission denied")
-        return real(path, *rest, **more)
+        return real(path, *arguments, **options)
 
     monkeypatch.setattr(content_module.os, "open", fails)
     source = start(spool)
@@ -187,9 +187,9 @@ def test_a_disk_that_fails_while_a_file_is_read(spool: Path, monkeypatch: pytest
     lines = [b"%099d" % number for number in range(12_000)]
     put(spool / "a", b"".join(line + b"\n" for line in lines))
     source = start(spool)
-    look = source.poll()
-    batch = next(look)
-    found = batch.bodies.to_pylist()
+    batches = source.poll()
+    batch = next(batches)
+    bodies = batch.bodies.to_pylist()
     source.stored(batch)
     assert source._current is not None
 
@@ -197,12 +197,12 @@ def test_a_disk_that_fails_while_a_file_is_read(spool: Path, monkeypatch: pytest
         raise OSError(errno.EIO, "Input/output error")
 
     monkeypatch.setattr(source._current.content, "read", fails)
-    for batch in look:
-        found += batch.bodies.to_pylist()
+    for batch in batches:
+        bodies += batch.bodies.to_pylist()
         source.stored(batch)
     assert source.metrics.get("EventReadFail") == 1
     source.close()
-    assert found == lines
+    assert bodies == lines
 
 
 def test_a_directory_that_disappears_is_waited_for(spool: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -221,16 +221,16 @@ def test_a_directory_that_disappears_is_waited_for(spool: Path, caplog: pytest.L
     source.close()
 
 
-@pytest.mark.parametrize("how", ["replace", "append"])
+@pytest.mark.parametrize("operation", ["replace", "append"])
 def test_a_full_disk_stops_the_reading_until_there_is_room(
-    spool: Path, monkeypatch: pytest.MonkeyPatch, how: str, caplog: pytest.LogCaptureFixture
+    spool: Path, monkeypatch: pytest.MonkeyPatch, operation: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     put(spool / "a", b"".join(b"%d\n" % n for n in range(6)))
     monkeypatch.setattr("flafka.sources.spooldir.source._RETRY_SECONDS", 0.001)
     source = start(spool, batchSize="2")
-    look = source.poll()
-    if how == "append":
-        source.stored(next(look))
+    batches = source.poll()
+    if operation == "append":
+        source.stored(next(batches))
     failures = iter([OSError(errno.ENOSPC, "No space left on device")] * 3)
 
     def full(real: Callable[..., Any]) -> Callable[..., Any]:
@@ -241,21 +241,21 @@ def test_a_full_disk_stops_the_reading_until_there_is_room(
 
         return call
 
-    if how == "replace":
+    if operation == "replace":
         monkeypatch.setattr(tracker_module, "replace_file", full(tracker_module.replace_file))
     else:
         monkeypatch.setattr(tracker_module.os, "pwrite", full(os.pwrite))
-    batch = next(look)
+    batch = next(batches)
     source.stored(batch)
     assert source.metrics.last_error == (
         f"trackerDir {spool}/.flumespool cannot be written, so nothing is read: No space left on device"
     )
-    rest = []
-    for batch in look:
-        rest += batch.bodies.to_pylist()
+    bodies = []
+    for batch in batches:
+        bodies += batch.bodies.to_pylist()
         source.stored(batch)
     assert next(failures, None) is None
-    assert rest == [b"%d" % n for n in range(6)][-len(rest) :]
+    assert bodies == [b"%d" % n for n in range(6)][-len(bodies) :]
     assert source.metrics.last_error == ""
     source.close()
     assert names(spool) == ["a.COMPLETED"]

@@ -21,11 +21,11 @@ def same_events_wherever_cut(streams: int, points: int, seed: int) -> None:
         cls, options = (MultiportSyslogTcp, {"ports": "0"}) if n % 2 else (SyslogTcp, {"port": 0})
         size = choose.choice((10, 100, 2500))
         source = source_of(cls, {"eventSize": size, "now": 1_800_000_000_000, **options})
-        whole, _ = received(source, [stream], event_size=size)
+        expected, _ = received(source, [stream], event_size=size)
         for _ in range(points):
-            place = choose.randrange(len(stream) + 1)
-            events, _ = received(source, [stream[:place], stream[place:]], event_size=size)
-            assert events == whole, (stream, place)
+            cut = choose.randrange(len(stream) + 1)
+            events, _ = received(source, [stream[:cut], stream[cut:]], event_size=size)
+            assert events == expected, (stream, cut)
 
 
 def test_the_same_events_wherever_a_stream_is_cut(seed: int) -> None:

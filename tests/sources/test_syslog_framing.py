@@ -14,26 +14,26 @@ from tests.fixtures.examples import examples
 
 def receive(pieces, event_size=2500):
     """Return the frames with their marks, the rest at the end as a frame of its own, and the fault."""
-    framer, accumulator, held, frames = SyslogFramer(event_size), FrameAccumulator(1 << 20), b"", []
+    framer, accumulator, buffered, frames = SyslogFramer(event_size), FrameAccumulator(1 << 20), b"", []
     for piece in pieces:
-        arrived = held + piece
+        arrived = buffered + piece
         accumulator.free_space[: len(arrived)] = arrived
-        done = accumulator.add(*framer.cut(accumulator.free_space[: len(arrived)]))
-        held = arrived[done:]
-        assert len(held) < max(event_size, MAX_COUNTED_BYTES)
-        taken, marks, _ = accumulator.take()
-        frames += zip(taken.to_pylist(), marks.tolist(), strict=True)
-    if held:
-        frames.append((held, framer.final_mark()))
+        consumed = accumulator.add(*framer.cut(accumulator.free_space[: len(arrived)]))
+        buffered = arrived[consumed:]
+        assert len(buffered) < max(event_size, MAX_COUNTED_BYTES)
+        completed, marks, _ = accumulator.take()
+        frames += zip(completed.to_pylist(), marks.tolist(), strict=True)
+    if buffered:
+        frames.append((buffered, framer.final_mark()))
     return frames, framer.fault
 
 
 def chop(stream, places):
-    bounds = [0, *sorted(place % (len(stream) + 1) for place in places), len(stream)]
+    bounds = [0, *sorted(position % (len(stream) + 1) for position in places), len(stream)]
     return [stream[a:b] for a, b in itertools.pairwise(bounds)]
 
 
-def whole(frames):
+def join_frames(frames):
     """Return cut frames joined again."""
     joined = []
     for frame, mark in frames:
@@ -119,12 +119,12 @@ def test_newlines_that_no_count_includes_are_no_frames():
     assert receive([stream]) == receive(chop(stream, range(len(stream)))) == (frames, "")
 
 
-@pytest.mark.parametrize("rest", [b"<1>b", b"9999999999 <1>b", b"04 <1>b", b"rest of a frame"])
-def test_a_wrong_count_without_a_newline_after_it_makes_the_stream_invalid(rest):
-    stream = b"4 <1>a" + rest + b"x" * 50
+@pytest.mark.parametrize("tail", [b"<1>b", b"9999999999 <1>b", b"04 <1>b", b"rest of a frame"])
+def test_a_wrong_count_without_a_newline_after_it_makes_the_stream_invalid(tail):
+    stream = b"4 <1>a" + tail + b"x" * 50
     for pieces in ([stream], chop(stream, range(len(stream)))):
         frames, fault = receive(pieces, event_size=30)
-        assert whole(frames) == [b"<1>a", rest + b"x" * 50], "nothing is lost"
+        assert join_frames(frames) == [b"<1>a", tail + b"x" * 50], "nothing is lost"
         assert "octet count" in fault
 
 
@@ -162,14 +162,14 @@ def test_lines_in_any_pieces(lines, tail, places, end):
     assert receive(chop(stream, places), event_size=10)[0] == frames
     assert receive(chop(stream, range(len(stream))), event_size=10)[0] == frames
     # The newline after a line of exactly one or more event sizes is the only byte outside of frames.
-    assert [frame.rstrip(end) for frame in whole(frames)] == [line for line in stream.split(end) if line]
+    assert [frame.rstrip(end) for frame in join_frames(frames)] == [line for line in stream.split(end) if line]
     assert all(len(frame.rstrip(end)) <= 10 for frame, _ in frames)
 
 
 @settings(max_examples=examples(200))
 @given(st.lists(FRAMES, min_size=1, max_size=12), PLACES)
 def test_lines_and_octet_counts_in_any_order_and_pieces(frames, places):
-    stream = b"".join(sent for _, sent in frames)
+    stream = b"".join(data for _, data in frames)
     expected = ([(frame, 0) for frame, _ in frames], "")
     assert receive([stream]) == expected
     assert receive(chop(stream, places)) == expected
@@ -198,8 +198,8 @@ PIECE = st.one_of(
 def test_any_bytes_in_any_pieces(stream, places):
     frames, fault = receive([stream], event_size=10)
     for pieces in chop(stream, places), chop(stream, range(len(stream))):
-        again, fault_again = receive(pieces, event_size=10)
-        assert (again, bool(fault_again)) == (frames, bool(fault))
+        cut_frames, fault_again = receive(pieces, event_size=10)
+        assert (cut_frames, bool(fault_again)) == (frames, bool(fault))
 
 
 @settings(max_examples=examples(40))
@@ -207,40 +207,42 @@ def test_any_bytes_in_any_pieces(stream, places):
 def test_long_octet_counted_frames_in_any_pieces(size, places):
     body = b"<13>" + bytes(range(1, 201))[:size] * 700
     stream = b"%d %s%d <1>" % (len(body), body, 3)
-    frames, _ = receive(chop(stream, [place * 13 for place in places]))
-    assert whole(frames) == [body, b"<1>"]
+    frames, _ = receive(chop(stream, [position * 13 for position in places]))
+    assert join_frames(frames) == [body, b"<1>"]
     assert frames == receive([stream])[0]
 
 
 def receive_together(streams, event_size):
     """Receive these streams like `receive`, in turns of one piece each."""
     framers = [SyslogFramer(event_size) for _ in streams]
-    held, frames = [b""] * len(streams), [[] for _ in streams]
+    buffered, frames = [b""] * len(streams), [[] for _ in streams]
     for arrived in itertools.zip_longest(*streams):
-        some = [number for number, piece in enumerate(arrived) if piece]
-        if not some:
+        active = [number for number, piece in enumerate(arrived) if piece]
+        if not active:
             continue
-        data = [held[number] + arrived[number] for number in some]
+        data = [buffered[number] + arrived[number] for number in active]
         stops = list(itertools.accumulate(map(len, data)))
         accumulator = FrameAccumulator(1 << 20)
         accumulator.free_space[: sum(map(len, data))] = b"".join(data)
-        cut = cut_streams(accumulator.free_space[: sum(map(len, data))], stops, [framers[number] for number in some])
+        cut = cut_streams(
+            accumulator.free_space[: sum(map(len, data))], stops, [framers[number] for number in active]
+        )
         assert sum(cut.counts) == len(cut.ends) == len(cut.marks)
-        whose = [number for number, count in zip(some, cut.counts, strict=True) for _ in range(count)]
+        whose = [number for number, count in zip(active, cut.counts, strict=True) for _ in range(count)]
         accumulator.add(cut.ends, cut.marks, whose)
         for frame, mark, number in zip(*(list(column) for column in accumulator.take()), strict=True):
             frames[number].append((frame.as_py(), int(mark)))
-        for number, left, stop in zip(some, cut.remainders, stops, strict=True):
-            held[number] = b"".join(data)[left:stop]
-    for number, rest in enumerate(held):
-        if rest:
-            frames[number].append((rest, framers[number].final_mark()))
-    return [(found, framer.fault) for found, framer in zip(frames, framers, strict=True)]
+        for number, begin, stop in zip(active, cut.remainders, stops, strict=True):
+            buffered[number] = b"".join(data)[begin:stop]
+    for number, tail in enumerate(buffered):
+        if tail:
+            frames[number].append((tail, framers[number].final_mark()))
+    return [(collected, framer.fault) for collected, framer in zip(frames, framers, strict=True)]
 
 
 STREAM = st.one_of(
     st.lists(st.builds(lambda line, end: b"<" + line + end, LINE, END), max_size=12).map(b"".join),
-    st.lists(FRAMES, max_size=8).map(lambda frames: b"".join(sent for _, sent in frames)),
+    st.lists(FRAMES, max_size=8).map(lambda frames: b"".join(data for _, data in frames)),
     st.lists(PIECE, max_size=12).map(b"".join),
 )
 
@@ -250,7 +252,7 @@ STREAM = st.one_of(
 def test_several_streams_that_are_cut_together(streams, event_size):
     pieces = [chop(stream, places) for stream, places in streams]
     together = receive_together(pieces, event_size)
-    alone = [receive(some, event_size) for some in pieces]
+    alone = [receive(chopped, event_size) for chopped in pieces]
     assert [(frames, bool(fault)) for frames, fault in together] == [(frames, bool(fault)) for frames, fault in alone]
 
 

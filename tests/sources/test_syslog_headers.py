@@ -23,9 +23,9 @@ NOW = datetime(2024, 6, 15, 12, tzinfo=UTC).timestamp()
 
 
 def make(cls=SyslogTcp, **options):
-    given = {name.replace("__", "."): str(value) for name, value in options.items()}
-    given |= {"ports" if cls is MultiportSyslogTcp else "port": "0", "host": "127.0.0.1", "timeZone": "UTC"}
-    config, problems = cls.config_class.parse(given)
+    properties = {name.replace("__", "."): str(value) for name, value in options.items()}
+    properties |= {"ports" if cls is MultiportSyslogTcp else "port": "0", "host": "127.0.0.1", "timeZone": "UTC"}
+    config, problems = cls.config_class.parse(properties)
     assert not problems, problems
     source = cls(config, "s1")
     source._decoder.clock = lambda: NOW
@@ -47,10 +47,10 @@ def events_of(source, *frames):
 def test_the_sender_in_headers(cls):
     source = make(cls, clientIPHeader="ip", clientHostnameHeader="name")
     kind = socket.SOCK_STREAM if cls is SyslogTcp else socket.SOCK_DGRAM
-    with Running(source) as running, socket.socket(socket.AF_INET, kind) as one:
-        with socket.socket(socket.AF_INET, kind) as other:
-            other.bind(("127.0.0.2", 0))
-            for n, sender in enumerate((one, other)):
+    with Running(source) as running, socket.socket(socket.AF_INET, kind) as first:
+        with socket.socket(socket.AF_INET, kind) as second:
+            second.bind(("127.0.0.2", 0))
+            for n, sender in enumerate((first, second)):
                 sender.connect(("127.0.0.1", source.port))
                 sender.sendall(b"<13>%d, begun" % n if n else b"<13>0\n\n")
         events = running.wait_for(2)
@@ -68,11 +68,12 @@ def test_an_address_without_a_name_stands_for_itself(monkeypatch):
     assert HostNames().resolve(["192.0.2.1", "192.0.2.1"]) == {"192.0.2.1": "192.0.2.1"}
 
 
+@pytest.mark.usefixtures("lengthy")
 def test_slow_lookups_block_only_briefly_and_are_bounded(monkeypatch):
-    answer, asked = threading.Event(), []
+    answer, lookups = threading.Event(), []
 
     def lookup(address, flags):
-        asked.append(address)
+        lookups.append(address)
         answer.wait(20)
         return f"name-of-{address[0]}", ""
 
@@ -82,7 +83,7 @@ def test_slow_lookups_block_only_briefly_and_are_bounded(monkeypatch):
     addresses = [f"10.0.{i // 256}.{i % 256}" for i in range(5000)]
     assert names.resolve(addresses) == {address: address for address in addresses}
     assert len(names._cache) <= HostNames._CACHE_SIZE // 16
-    assert len(asked) <= HostNames._THREADS
+    assert len(lookups) <= HostNames._THREADS
     answer.set()
     monkeypatch.setattr(HostNames, "_TIMEOUT_SECONDS", 20)
     assert names.resolve(addresses[:10]) == {address: f"name-of-{address}" for address in addresses[:10]}
@@ -146,7 +147,7 @@ def test_senders_choose_many_names():
 
 
 @pytest.mark.parametrize(
-    ("options", "why"),
+    ("options", "reason"),
     [
         ({"format.regex": "(a"}, "cannot be read"),
         ({"format.regex": "(a)(b)"}, "needs 5 groups"),
@@ -158,10 +159,10 @@ def test_senders_choose_many_names():
     ],
 )
 @pytest.mark.parametrize("cls", [SyslogTcp, SyslogUdp])
-def test_wrong_options_are_refused_with_advice(cls, options, why):
+def test_wrong_options_are_refused_with_advice(cls, options, reason):
     config, problems = cls.config_class.parse({"host": "127.0.0.1", "port": "0"} | options)
     assert config is None
-    assert why in " ".join(f"{p.option}: {p.message}" for p in problems)
+    assert reason in " ".join(f"{p.option}: {p.message}" for p in problems)
 
 
 # --- any split of the stream
@@ -182,14 +183,14 @@ def test_events_are_the_same_for_any_pieces_of_a_stream(data):
     cuts = list(zip([0, *places], [*places, len(stream)], strict=True))
 
     def events(pieces):
-        source, framer, held = make(rfc5424Headers="true", rawTimestampHeader="sent"), SyslogFramer(50), b""
+        source, framer, buffered = make(rfc5424Headers="true", rawTimestampHeader="sent"), SyslogFramer(50), b""
         for piece in pieces:
-            arrived = held + piece
+            arrived = buffered + piece
             source._accumulator.free_space[: len(arrived)] = arrived
-            held = arrived[source._accumulator.add(*framer.cut(source._accumulator.free_space[: len(arrived)])) :]
-        if held:
-            source._accumulator.free_space[: len(held)] = held
-            source._accumulator.add(np.array([len(held)]), np.array([framer.final_mark()], np.uint8))
+            buffered = arrived[source._accumulator.add(*framer.cut(source._accumulator.free_space[: len(arrived)])) :]
+        if buffered:
+            source._accumulator.free_space[: len(buffered)] = buffered
+            source._accumulator.add(np.array([len(buffered)]), np.array([framer.final_mark()], np.uint8))
         return [event for batch in source._flush() for event in batch]
 
     assert events([stream[a:b] for a, b in cuts]) == events([stream])

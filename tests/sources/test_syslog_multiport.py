@@ -26,8 +26,8 @@ STATUS = "flume.syslog.status"
 
 
 def make(ports="0 0", **options):
-    given = {name: str(value) for name, value in options.items()}
-    config, problems = MultiportSyslogTcp.config_class.parse({"host": "127.0.0.1", "ports": ports} | given)
+    properties = {name: str(value) for name, value in options.items()}
+    config, problems = MultiportSyslogTcp.config_class.parse({"host": "127.0.0.1", "ports": ports} | properties)
     assert not problems, problems
     return MultiportSyslogTcp(config, "s1")
 
@@ -53,11 +53,11 @@ def send(port, data):
 def test_events_have_their_port_and_sender():
     source = make(portHeader="port", clientIPHeader="ip", clientHostnameHeader="name")
     with Running(source) as running:
-        one, two = source.ports
-        assert one != two
-        send(one, b"<34>1 2003-10-11T22:14:15.003Z h first\n")
+        first_port, second_port = source.ports
+        assert first_port != second_port
+        send(first_port, b"<34>1 2003-10-11T22:14:15.003Z h first\n")
         running.wait_for(1)
-        send(two, b"<13>second\n")
+        send(second_port, b"<13>second\n")
         first, second = running.wait_for(2)
     assert first.body == b"first"
     assert first.headers == {
@@ -67,14 +67,14 @@ def test_events_have_their_port_and_sender():
         "Version": "1",
         "timestamp": "1065910455003",
         "host": "h",
-        "port": str(one),
+        "port": str(first_port),
         "ip": "127.0.0.1",
         "name": socket.getnameinfo(("127.0.0.1", 0), 0)[0],
     }
     assert second.body == b"<13>second"
     assert {name: second.headers.get(name) for name in (STATUS, "port", "Facility")} == {
         STATUS: "Invalid",
-        "port": str(two),
+        "port": str(second_port),
         "Facility": None,
     }
 
@@ -84,20 +84,20 @@ def test_concurrent_senders_are_not_mixed_up():
     with Running(source, hold=read) as running, contextlib.ExitStack() as stack:
         send(source.ports[0], b"<13>0 0\n")
         running.wait_for(1)  # from here on it does not read
-        rests, expected = [], [("0 0", source.ports[0])]
+        tails, expected = [], [("0 0", source.ports[0])]
         for number in range(60):
             port = source.ports[number % 3]
             sender = stack.enter_context(socket.create_connection(("127.0.0.1", port), timeout=10))
             message = b"<13>%d %s" % (number, b"x" * (number % 7))
             sent = b"%d %s" % (len(message), message) if number % 10 == 0 else message + b"\n"
-            whole, half = sent * 2, number % len(sent)
-            sender.sendall(whole[: len(sent) + half])
-            rests.append((sender, whole[len(sent) + half :]))
+            data, cut = sent * 2, number % len(sent)
+            sender.sendall(data[: len(sent) + cut])
+            tails.append((sender, data[len(sent) + cut :]))
             expected += [(message.removeprefix(b"<13>").decode(), port)] * 2
         read.set()
         until(lambda: running.count >= 61, "what is whole")
-        for sender, rest in rests:
-            sender.sendall(rest)
+        for sender, tail in tails:
+            sender.sendall(tail)
         events = running.wait_for(121)
     assert sorted((e.body.removeprefix(b"<13>").decode(), int(e.headers["port"])) for e in events) == sorted(expected)
 
@@ -129,8 +129,8 @@ def test_the_order_of_a_connection_holds_with_two_character_sets():
         for sender in senders:
             sender.close()
     for n, to in enumerate(source.ports or []):
-        mine = [int(event.body) for event in events if event.headers["port"] == str(to)]
-        assert mine == sorted(mine) == [i for i in range(2000) if i % 2 == n][: len(mine)]
+        numbers = [int(event.body) for event in events if event.headers["port"] == str(to)]
+        assert numbers == sorted(numbers) == [i for i in range(2000) if i % 2 == n][: len(numbers)]
     assert sorted(int(event.body) for event in events) == list(range(2000))
 
 
@@ -148,8 +148,8 @@ def test_wrong_options_are_refused_with_advice():
 
 
 def test_one_busy_port_is_a_clear_error_and_leaves_no_port_open():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        source = make(f"0 {taken.getsockname()[1]}")
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        source = make(f"0 {busy.getsockname()[1]}")
         with pytest.raises(Retry, match="another program"):
             source.open()
         source.close()
@@ -206,16 +206,16 @@ def plain(frame, options):
     headers = {"Facility": str(int(priority) // 8), "Severity": str(int(priority) % 8), "Priority": priority.decode()}
     headers |= {"Version": "1"} if version else {}
     headers |= {"timestamp": str(millis), "host": host.decode()}
-    kept = b""
+    prefix = b""
     if "priority" in options.keep:
-        kept += b"<%s>" % priority
+        prefix += b"<%s>" % priority
     if "version" in options.keep and version:
-        kept += b"1 "
+        prefix += b"1 "
     if "timestamp" in options.keep:
-        kept += stamp + b" "
+        prefix += stamp + b" "
     if "hostname" in options.keep:
-        kept += host + b" "
-    return Event(frame if options.keep_all or not body else kept + body, headers)
+        prefix += host + b" "
+    return Event(frame if options.keep_all or not body else prefix + body, headers)
 
 
 LINES = [

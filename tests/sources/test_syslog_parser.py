@@ -60,9 +60,9 @@ def test_a_few_frames_are_read_one_by_one_as_by_columns(frames, zone, now, kind)
     options = ParserOptions.from_keep_fields("none", ZoneInfo(zone), dialect=dialect, charset=charset)
     batch = parse(pa.array(frames, pa.binary()), now, options)
     batch.records.validate(full=True)
-    others = by_columns(pa.array(frames, pa.binary()), now, options)
-    assert list(batch) == list(others)
-    assert batch.header_names == others.header_names
+    expected = by_columns(pa.array(frames, pa.binary()), now, options)
+    assert list(batch) == list(expected)
+    assert batch.header_names == expected.header_names
 
 
 @pytest.mark.parametrize("mark", [0, CUT, CONTINUATION])
@@ -102,8 +102,10 @@ def test_each_line_alone_and_all_together():
 
 @pytest.mark.parametrize("line", [b"<13>Oct 11 22:14:15 web-1 text\n", b"<191>Feb  5 17:32:18 10.0.0.99 \n"])
 def test_a_usual_head_with_any_one_byte_changed(line):
-    others = b"\t\n\x0b\r\x1f !-./09:;@AZ[]_az{\x7f\x80\xc3\xff"
-    lines = [line[:at] + bytes((byte,)) + line[at + 1 :] for at in range(len(line)) for byte in others]
+    octets = b"\t\n\x0b\r\x1f !-./09:;@AZ[]_az{\x7f\x80\xc3\xff"
+    lines = [
+        line[:position] + bytes((byte,)) + line[position + 1 :] for position in range(len(line)) for byte in octets
+    ]
     assert events(lines) == [reference(frame, 0, NOW, UTC_OPTIONS) for frame in lines]
 
 

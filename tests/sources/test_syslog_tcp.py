@@ -126,17 +126,17 @@ def test_a_long_line_is_logged_with_the_option(caplog):
 
 def test_wrong_octet_counts_without_a_newline_end_the_connection(caplog):
     caplog.set_level(logging.WARNING)
-    rest = b"<13>Oct 11 22:14:15 h " + b"x" * 2500
+    tail = b"<13>Oct 11 22:14:15 h " + b"x" * 2500
     with Running(make()) as running:
         for _ in range(3):
             with connect(running.source) as sender:
-                sender.sendall(b"8 <13>- h " + rest)
+                sender.sendall(b"8 <13>- h " + tail)
                 assert sender.recv(10) == b""
         until(lambda: running.count == 9)
         with connect(running.source) as other:
             other.sendall(b"<13>fine\n")
             until(lambda: b"<13>fine" in [event.body for event in running.events])
-    assert b"".join(event.body for event in running.events[1:3]) == rest[22:], "nothing that was read is lost"
+    assert b"".join(event.body for event in running.events[1:3]) == tail[22:], "nothing that was read is lost"
     (record,) = [record for record in caplog.records if "is closed" in record.getMessage()]
     assert "127.0.0.1:" in record.getMessage()
     assert "octet count" in record.getMessage()

@@ -28,8 +28,8 @@ def test_500_stalled_senders_do_not_block_a_healthy_one():
         for sender in stalled:
             sender.close()
         # Their unfinished messages are kept, and marked as invalid.
-        rest = running.wait_for(len(lines) + 500)[len(lines) :]
-        assert {event.headers["flume.syslog.status"] for event in rest} == {"Invalid"}
+        unfinished = running.wait_for(len(lines) + 500)[len(lines) :]
+        assert {event.headers["flume.syslog.status"] for event in unfinished} == {"Invalid"}
         until(lambda: running.source.metrics.get("OpenConnectionCount") == 0)
 
 
@@ -81,8 +81,8 @@ def test_connections_of_one_address_are_limited(caplog):
             running.wait_for(1)
         first.close()
         until(lambda: running.source.metrics.get("OpenConnectionCount") == 1)
-        with connect(running.source) as again:
-            again.sendall(b"<13>room again\n")
+        with connect(running.source) as new:
+            new.sendall(b"<13>room again\n")
             running.wait_for(2)
         second.close()
         until(lambda: not running.source._listener.connections._by_address)
@@ -101,17 +101,17 @@ def test_an_idle_connection_ends_if_so_configured():
 
 def test_accepting_resumes_after_a_lack_of_file_descriptors(caplog):
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with Running(make()) as running, socket.socket() as one, socket.socket() as two:
+    with Running(make()) as running, socket.socket() as first, socket.socket() as second:
         where = "127.0.0.1", running.source.port
         resource.setrlimit(resource.RLIMIT_NOFILE, (3, hard))
         try:
-            one.connect(where)
-            two.connect(where)
+            first.connect(where)
+            second.connect(where)
             until(lambda: "cannot accept" in caplog.text)
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-        one.sendall(b"<13>one\n")
-        two.sendall(b"<13>two\n")
+        first.sendall(b"<13>one\n")
+        second.sendall(b"<13>two\n")
         running.wait_for(2)
 
 
@@ -140,10 +140,10 @@ def test_nothing_is_read_while_batches_are_not_taken():
 def test_arrived_messages_are_delivered_at_a_stop():
     hold = threading.Event()
     with Running(make(), hold) as running:
-        known, port = connect(running.source), running.source.port
-        known.sendall(b"<13>first\n")
+        early, port = connect(running.source), running.source.port
+        early.sendall(b"<13>first\n")
         until(lambda: running.count == 1)  # the source now waits for its batch to be stored
-        known.sendall(b"<13>second\n<13>third, unfinished")
+        early.sendall(b"<13>second\n<13>third, unfinished")
         late = connect(running.source)
         late.sendall(b"<13>fourth\n")
         running.source.stopping.set()
@@ -162,6 +162,7 @@ def test_it_stops_soon_when_idle():
     assert running.source.metrics.get("OpenConnectionCount") == 0
 
 
+@pytest.mark.usefixtures("lengthy")
 def test_a_sender_that_never_stops_does_not_keep_it_from_stopping():
     with Running(make()) as running, connect(running.source) as sender:
         over = threading.Event()
@@ -182,8 +183,8 @@ def test_a_sender_that_never_stops_does_not_keep_it_from_stopping():
 
 
 def test_a_busy_port_is_a_clear_error():
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        source = make(port=taken.getsockname()[1])
+    with socket.create_server(("127.0.0.1", 0)) as busy:
+        source = make(port=busy.getsockname()[1])
         where = f"127.0.0.1:{source.port}"
         with pytest.raises(Retry, match=f"cannot listen on {where} .*another program"):
             source.open()

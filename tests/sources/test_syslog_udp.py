@@ -25,7 +25,7 @@ def make(**options):
 def test_without_a_host_it_listens_on_all_addresses():
     config, problems = SyslogUdp.config_class.parse({"port": "0", "bind": "0.0.0.0"})
     # Flume does not know it either
-    assert [(one.option, one.is_unknown_option) for one in problems] == [("bind", True)]
+    assert [(problem.option, problem.is_unknown_option) for problem in problems] == [("bind", True)]
     with Running(SyslogUdp(config, "s1")) as running:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as to:
             to.sendto(b"<13>hello", ("127.0.0.2", running.source.port))
@@ -43,8 +43,8 @@ def sender(source):
 def test_logger(form, version):
     with Running(make()) as running:
         to = ["--server", "127.0.0.1", "--port", str(running.source.port), "--udp"]
-        what = ["--priority", "local0.err", "--tag", "t", "hello wörld"]
-        subprocess.run(["logger", *to, form, *what], check=True, timeout=60)
+        message = ["--priority", "local0.err", "--tag", "t", "hello wörld"]
+        subprocess.run(["logger", *to, form, *message], check=True, timeout=60)
         (event,) = running.wait_for(1)
     assert event.body.endswith("hello wörld".encode())
     assert event.headers["priority"] == "131"

@@ -32,9 +32,9 @@ from tests.sources.taildir_running import (
 
 def test_is_found_by_flumes_names() -> None:
     plugin = SimpleNamespace(components=hookimpl(lambda: [TaildirSource]))
-    found = Components([plugin], entry_points=False)
+    components = Components([plugin], entry_points=False)
     for name in ("taildir", "TAILDIR", "org.apache.flume.source.taildir.TaildirSource"):
-        assert found.get("source", name) is TaildirSource
+        assert components.get("source", name) is TaildirSource
 
 
 def test_a_file_in_utf_16_is_named_with_advice(logs: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -95,10 +95,10 @@ def test_an_unfinished_line_is_dropped_once_its_file_is_idle_and_deleted(
         source._discovery.idle_seconds = 0.2
     else:
         log.rename(logs / ("log.1" if fate == "renamed" else "old"))
-    found: list[bytes] = []
-    while not found:
-        found = bodies(source)
-    assert found == [b"part"]
+    lines: list[bytes] = []
+    while not lines:
+        lines = bodies(source)
+    assert lines == [b"part"]
     assert bodies(source) == []
     source.close()
 
@@ -197,14 +197,14 @@ def test_files_come_in_order_of_change_and_take_turns(logs: Path, tmp_path: Path
     source = start(tmp_path, batchSize="1", maxBatchCount="2")
 
     def one_look() -> tuple[list[bytes], bool]:
-        found = []
-        look = source.poll()
+        lines = []
+        batches = source.poll()
         while True:
             try:
-                batch = next(look)
+                batch = next(batches)
             except StopIteration as stop:
-                return found, stop.value
-            found += batch.bodies.to_pylist()
+                return lines, stop.value
+            lines += batch.bodies.to_pylist()
             source.stored(batch)
 
     assert one_look() == ([b"c0", b"c1", b"a0", b"a1", b"b0", b"b1"], True)

@@ -56,18 +56,18 @@ def test_it_wakes_for_new_lines_and_stops_when_idle(logs: Path, tmp_path: Path) 
     assert threading.active_count() == threads
 
 
-@pytest.mark.parametrize("why", ["not wanted", "too many instances"])
+@pytest.mark.parametrize("reason", ["not wanted", "too many instances"])
 def test_it_works_without_kernel_events(
-    why: str, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    reason: str, logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def refused() -> None:
         raise OSError(errno.EMFILE, "inotify instance limit reached")
 
-    if why == "too many instances":
+    if reason == "too many instances":
         monkeypatch.setattr("flafka.sources.taildir.watcher.InotifyFD", refused)
-    source = start(tmp_path, inotify=str(why != "not wanted"))
+    source = start(tmp_path, inotify=str(reason != "not wanted"))
     assert [path for path in open_files(tmp_path) if "inotify" in path] == []
-    assert caplog.text.count("files are checked periodically instead") == (why != "not wanted")
+    assert caplog.text.count("files are checked periodically instead") == (reason != "not wanted")
     (logs / "log").write_bytes(b"1\n")
     for batch in source.batches():
         assert batch.bodies.to_pylist() == [b"1"]
@@ -138,10 +138,10 @@ def test_sigkill_loses_nothing_and_repeats_one_batch_at_most(tmp_path: Path, for
         agent.kill()
         agent.join()
         kills += 1
-    seen = Counter(channel.read_bytes().split())
-    assert set(seen) == {b"%d" % i for i in range(written)}
-    assert seen.total() - len(seen) <= 50 * kills
-    assert max(seen.values()) <= 2
+    counts = Counter(channel.read_bytes().split())
+    assert set(counts) == {b"%d" % i for i in range(written)}
+    assert counts.total() - len(counts) <= 50 * kills
+    assert max(counts.values()) <= 2
 
 
 def test_beside_a_busy_writer_it_scans_by_itself_and_misses_no_rotation(logs: Path, tmp_path: Path) -> None:

@@ -99,13 +99,13 @@ class Reading:
 @contextmanager
 def reading(directory: Path, pattern: str, **options: str) -> Iterator[Reading]:
     source = start(directory, pattern, **{"backoffSleepIncrement": "1000", "maxBackoffSleep": "1000", **options})
-    found = Reading(source)
-    thread = threading.Thread(target=found.run)
+    reader = Reading(source)
+    thread = threading.Thread(target=reader.run)
     thread.start()
     try:
-        yield found
+        yield reader
     finally:
-        found.pause.set()
+        reader.pause.set()
         source.stopping.set()
         thread.join(60)
         source.close()
@@ -123,8 +123,8 @@ def writing(program: str, *arguments: object) -> Iterator[subprocess.Popen[str]]
 
 
 def lost(lines: Counter[bytes], expected: int) -> list[int]:
-    seen = {int(line.split()[0]) for line in lines}
-    return [number for number in range(expected) if number not in seen]
+    numbers = {int(line.split()[0]) for line in lines}
+    return [number for number in range(expected) if number not in numbers]
 
 
 def files_lost(numbers: list[int], per_file: int) -> int:
@@ -147,9 +147,9 @@ def test_a_file_that_grows_while_it_is_opened_is_not_mistaken_for_another_one(
     append(tmp_path / "logs" / "log.1", b"x" * before + b"\n")
     with monkeypatch.context() as patched:
         patched.setattr(Tail, "attach", grown)
-        found = bodies(source)
+        lines = bodies(source)
     source.close()
-    assert found == [b"x" * before] + [b"later"] * 100
+    assert lines == [b"x" * before] + [b"later"] * 100
     assert source.metrics.get("FileRestartCount") == 0
 
 
@@ -160,46 +160,47 @@ def test_a_file_that_grows_while_it_is_opened_is_not_mistaken_for_another_one(
 def test_pythons_rotating_handler(
     pattern: str, size: int, backups: int, lines: int, rate: int, tmp_path: Path
 ) -> None:
-    with reading(tmp_path, pattern) as found:
+    with reading(tmp_path, pattern) as reader:
         with writing(ROTATING, tmp_path / "logs" / "app.log", size, backups, lines, rate) as writer:
             assert writer.wait(300) == 0
-        found.await_lines(lines)
-    missing = lost(found.lines, lines)
-    assert files_lost(missing, size // 100) <= found.count("FileMissedCount")
-    assert max(found.lines.values()) == 1
+        reader.await_lines(lines)
+    missing = lost(reader.lines, lines)
+    assert files_lost(missing, size // 100) <= reader.count("FileMissedCount")
+    assert max(reader.lines.values()) == 1
 
 
+@pytest.mark.usefixtures("lengthy")
 def test_files_that_live_for_a_moment_beside_busy_ones(tmp_path: Path) -> None:
     """Such an application writes a file for each job into the log directory of its servers."""
     (tmp_path / "logs").mkdir()
-    with reading(tmp_path, ".*") as found:
+    with reading(tmp_path, ".*") as reader:
         with writing(BUSY, tmp_path / "logs", 4) as busy, writing(SHORT, tmp_path / "logs", 60, 0.6) as short:
             assert short.wait(300) == 0
             assert busy.wait(300) == 0
             assert busy.stdout is not None
-            each = int(busy.stdout.read())
+            count = int(busy.stdout.read())
         expected = {b"short.%d %08d" % (i, line) for i in range(60) for line in range(100)}
-        expected |= {b"busy.%d %08d" % (i, line) for i in range(4) for line in range(each)}
-        found.await_lines(len(expected))
-    assert expected - set(found.lines) == set()
-    assert max(found.lines.values()) == 1
-    assert found.count("FileMissedCount") == 0
+        expected |= {b"busy.%d %08d" % (i, line) for i in range(4) for line in range(count)}
+        reader.await_lines(len(expected))
+    assert expected - set(reader.lines) == set()
+    assert max(reader.lines.values()) == 1
+    assert reader.count("FileMissedCount") == 0
 
 
 def test_short_lived_files_are_read_after_the_channel_was_full(tmp_path: Path) -> None:
     """A process that no channel blocks opens them, and they are read once the channel takes events."""
-    with reading(tmp_path, "app[.]log") as found:
+    with reading(tmp_path, "app[.]log") as reader:
         number, log = 1, tmp_path / "logs" / "app.log"
 
         def opened() -> None:
             """Proceed also if the source has read the files already, before the full channel blocks it."""
             inode, deadline = log.stat().st_ino, time.monotonic() + 2
-            while (log.stat().st_dev, inode) not in found.source._watcher._opened and time.monotonic() < deadline:
+            while (log.stat().st_dev, inode) not in reader.source._watcher._opened and time.monotonic() < deadline:
                 time.sleep(0.001)
 
         log.write_bytes(b"%08d\n" % 0)
-        found.await_lines(1)  # it is read, and so it is open
-        found.pause.clear()
+        reader.await_lines(1)  # it is read, and so it is open
+        reader.pause.clear()
         for _ in range(50):
             with log.open("ab") as file:
                 file.write(b"".join(b"%08d\n" % n for n in range(number, number + 100)))
@@ -207,8 +208,8 @@ def test_short_lived_files_are_read_after_the_channel_was_full(tmp_path: Path) -
             log.unlink()
             log.touch()
             opened()
-        found.pause.set()
-        found.await_lines(number)
-    assert lost(found.lines, number) == []
-    assert max(found.lines.values()) == 1
-    assert found.count("FileMissedCount") == 0
+        reader.pause.set()
+        reader.await_lines(number)
+    assert lost(reader.lines, number) == []
+    assert max(reader.lines.values()) == 1
+    assert reader.count("FileMissedCount") == 0

@@ -73,7 +73,7 @@ def test_a_rotated_file_is_read_to_its_end_before_its_successor(multiline: bool,
     log = logs / "app.log"
     written = [b"%06d %s" % (number, b"x" * 100) for number in range(100_000)]  # more than one turn reads of a file
     append(log, written[0] + b"\n")
-    found = bodies(source)
+    events = bodies(source)
     append(log, b"".join(line + b"\n" for line in written[1:]))
     for number, lines in enumerate(([b"a", b"b"], [b"c", b"d"]), 1):
         log.rename(logs / f"app.log.{number}")
@@ -82,9 +82,9 @@ def test_a_rotated_file_is_read_to_its_end_before_its_successor(multiline: bool,
     for path in logs.iterdir():
         os.utime(path, ns=(1, 1))  # as if all were written within one tick of the kernel's clock
     written = written[:-1] if multiline else written  # the last one may be incomplete
-    until(lambda: found.extend(bodies(source)) or len(found) == len(written), seconds=60)
+    until(lambda: events.extend(bodies(source)) or len(events) == len(written), seconds=60)
     source.close()
-    assert found == written
+    assert events == written
 
 
 def test_a_closed_file_is_found_under_a_name_that_does_not_match(logs: Path, tmp_path: Path) -> None:
@@ -298,8 +298,8 @@ def test_nuls_are_skipped_again_after_a_kill_and_another_truncation(logs: Path, 
         for turn in range(3):
             os.truncate(log, 0)
             writer.write(b"turn %d\n" % turn)
-            looked = source.poll()
-            batch = next(looked)
+            batches = source.poll()
+            batch = next(batches)
             assert [event.body for event in batch] == [b"turn %d" % turn]
             kill(source)
             if turn == 1:
@@ -329,17 +329,17 @@ def test_text_may_be_written_before_nuls(logs: Path, tmp_path: Path) -> None:
     source.close()
 
 
-@pytest.mark.parametrize("why", ["compressed", "unreadable", "forgotten"])
+@pytest.mark.parametrize("reason", ["compressed", "unreadable", "forgotten"])
 def test_a_large_unreadable_file_is_not_polled_without_a_pause(
-    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: str
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, reason: str
 ) -> None:
     """The file has more than one turn of unread bytes, so the source would poll it at once."""
     log = logs / "log"
-    log.write_bytes((b"\x1f\x8b\x08" if why == "compressed" else b"") + b"x" * 1023 + b"\n" * (9 << 20))
+    log.write_bytes((b"\x1f\x8b\x08" if reason == "compressed" else b"") + b"x" * 1023 + b"\n" * (9 << 20))
     source = start(tmp_path)
-    if why == "unreadable":
+    if reason == "unreadable":
         monkeypatch.setattr(source._table, "open", lambda tail: os.open("/proc/1/nothing", os.O_RDONLY))
-    if why == "forgotten":
+    if reason == "forgotten":
         source._discovery.scan()
         (tail,) = source._table.tracked
         source._table.forget(tail)

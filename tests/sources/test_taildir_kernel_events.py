@@ -34,28 +34,28 @@ def start_idle(begin: Begin, tmp_path: Path, pattern: str = "log.*") -> TaildirS
 
 def read(source: TaildirSource, count: int) -> list[bytes]:
     """Return this many next lines."""
-    found: list[bytes] = []
-    until(lambda: found.extend(bodies(source)) or len(found) >= count, f"{count} lines", seconds=60)
-    return found
+    lines: list[bytes] = []
+    until(lambda: lines.extend(bodies(source)) or len(lines) >= count, f"{count} lines", seconds=60)
+    return lines
 
 
-def everywhere(source: TaildirSource) -> list[bytes]:
+def scan_twice(source: TaildirSource) -> list[bytes]:
     """Return the results of two full scans."""
-    found = []
+    lines = []
     for _ in range(2):
         source._next_scan = 0.0
-        found += bodies(source)
-    return found
+        lines += bodies(source)
+    return lines
 
 
 def closed(source: TaildirSource) -> None:
     """Let all files be closed as idle."""
 
-    def look() -> bool:
-        assert everywhere(source) == []
+    def is_idle() -> bool:
+        assert scan_twice(source) == []
         return all(tail.fd is None for tail in source._table if tail.location is not FileLocation.DELETED)
 
-    until(look)
+    until(is_idle)
 
 
 def await_event(source: TaildirSource, path: Path) -> None:
@@ -109,11 +109,11 @@ def test_no_loss_is_reported_after_copytruncate_of_a_closed_file(
         closed(source)
         shutil.copy(log, log.with_name(f"app.log.{number}"))
         os.truncate(log, 0)
-        for what in (b"second %d", b"third %d"):
-            append(log, what % number + b"\n")
-            assert read(source, 1) == [what % number]
+        for template in (b"second %d", b"third %d"):
+            append(log, template % number + b"\n")
+            assert read(source, 1) == [template % number]
             source._next_scan = 0.0
             assert bodies(source) == []
-        assert everywhere(source) == []
+        assert scan_twice(source) == []
     assert "was not found again" not in caplog.text
     assert len(source._discovery.closed._written) <= 1

@@ -100,8 +100,8 @@ class Machine(RuleBasedStateMachine):
         """SIGKILL: some batches are stored, and another had been yielded, or was stored but not acknowledged."""
         source, self.source = self.source, None
         assert source is not None
-        with contextlib.closing(source.poll()) as look:
-            for batch in look:
+        with contextlib.closing(source.poll()) as polled:
+            for batch in polled:
                 lines = batch.bodies.to_pylist()
                 if not batches:
                     if stored:
@@ -218,8 +218,8 @@ class Machine(RuleBasedStateMachine):
     @rule(data=st.data(), packed=st.booleans())
     def replace_by_copy(self, data: st.DataObject, packed: bool) -> None:
         """Replace a file by its copy like `compress` of logrotate, or a rotation onto another disk; read or not."""
-        known = sorted(name for name, log in self.logs.items() if log.known and not log.partial)
-        name = data.draw(st.sampled_from(known))
+        names = sorted(name for name, log in self.logs.items() if log.known and not log.partial)
+        name = data.draw(st.sampled_from(names))
         log = self.logs.pop(name)
         self.rotations += 1
         content = log.path.read_bytes()

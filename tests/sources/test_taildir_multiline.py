@@ -79,15 +79,15 @@ def test_an_event_is_complete_when_its_file_has_been_quiet(log: Path, tmp_path: 
 @pytest.mark.parametrize("way", ["closed", "killed"])
 def test_nothing_is_lost_at_a_restart_in_the_middle_of_an_event(way: str, log: Path, tmp_path: Path) -> None:
     text = b"\n".join([PLAIN, TRACE, PLAIN, b""])
-    found: list[bytes] = []
+    events: list[bytes] = []
     step = 3 * 100 // examples(100)
     for cut in range(0, len(text), step):
         source = multi(tmp_path)
         append(log, text[cut : cut + step])
-        found += bodies(source)
+        events += bodies(source)
         (source.close if way == "closed" else lambda s=source: kill(s))()
     source = multi(tmp_path, **{"multiline.timeout": "1"})
-    assert found + bodies(source) == [PLAIN, TRACE, PLAIN]
+    assert events + bodies(source) == [PLAIN, TRACE, PLAIN]
     source.close()
 
 
@@ -103,10 +103,10 @@ def test_an_unfinished_event_survives_a_rotation(fate: str, log: Path, tmp_path:
         log.unlink()
     else:
         log.rename(log.with_name("log.1" if fate == "renamed" else "old"))
-    found: list[bytes] = []
-    while len(found) < (2 if fate == "copytruncate" else 1):
-        found += bodies(source)
-    assert found == [TRACE, PLAIN][: len(found)]
+    events: list[bytes] = []
+    while len(events) < (2 if fate == "copytruncate" else 1):
+        events += bodies(source)
+    assert events == [TRACE, PLAIN][: len(events)]
     source.close()
 
 
@@ -123,9 +123,9 @@ def test_unfinished_lines_do_not_wait_for_ever(log: Path, tmp_path: Path) -> Non
     log.write_bytes(b"2024-05-01 x\n" + line * 9000)
     options = {"multiline.maxLines": "1000000", "multiline.maxBytes": str(4 << 20)}
     source = multi(tmp_path, **options)
-    found = bodies(source)
-    assert len(found) == 2
-    assert b"\n".join(found) == b"2024-05-01 x\n" + b"\n".join([line[:-1]] * (b"\n".join(found).count(b"\n")))
+    events = bodies(source)
+    assert len(events) == 2
+    assert b"\n".join(events) == b"2024-05-01 x\n" + b"\n".join([line[:-1]] * (b"\n".join(events).count(b"\n")))
     source.close()
 
 
@@ -165,20 +165,20 @@ def test_any_lines_in_any_pieces(
         "batchSize": "3",
     }
     source = start(directory, **options, **NEVER)
-    text, found = b"\n".join([*lines, b""]), []
+    text, events = b"\n".join([*lines, b""]), []
     while text:
         size = chance.randint(1, len(text))
         append(directory / "logs" / "log", text[:size])
         text = text[size:]
-        found += bodies(source)
+        events += bodies(source)
         if chance.random() < 0.3:
             kill(source)
             source = start(directory, **options, **NEVER)
     source.close()
     source = start(directory, **{**options, "multiline.timeout": "1"})
-    found += bodies(source)
+    events += bodies(source)
     source.close()
-    assert found == expected_events(lines, negate=negate, after=after, most=most)
+    assert events == expected_events(lines, negate=negate, after=after, most=most)
 
 
 @pytest.mark.parametrize(
@@ -194,7 +194,7 @@ def test_any_lines_in_any_pieces(
 )
 def test_mistakes_are_named(options: dict[str, str], problem: str) -> None:
     _, problems = TaildirConfig.parse({"filegroups": "g", "filegroups.g": "/d/x", **options})
-    assert problem in "\n".join(found.message for found in problems)
+    assert problem in "\n".join(mistake.message for mistake in problems)
 
 
 def test_nuls_left_by_a_truncation_are_no_part_of_an_event(log: Path, tmp_path: Path) -> None:
@@ -202,10 +202,10 @@ def test_nuls_left_by_a_truncation_are_no_part_of_an_event(log: Path, tmp_path: 
     with log.open("wb", buffering=0) as writer:
         writer.write(b"\n".join([*texts[:2], b""]))
         source = multi(tmp_path)
-        found = bodies(source)
+        events = bodies(source)
         os.truncate(log, 0)
         writer.write(b"\n".join([*texts[2:], b""]))
-        while len(found) < 3:
-            found += bodies(source)
-    assert found == texts[:3], "the last one may go on"
+        while len(events) < 3:
+            events += bodies(source)
+    assert events == texts[:3], "the last one may go on"
     source.close()

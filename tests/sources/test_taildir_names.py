@@ -130,17 +130,17 @@ def test_a_change_of_names_costs_no_scan_of_other_files(
     append(logs / "log.2", b"second\n")
     (logs / "log.3").unlink()
     (logs / "log.4").rename(tmp_path / "away")
-    found: list[bytes] = []
+    lines: list[bytes] = []
 
-    def told() -> bool:
-        found.extend(bodies(source))
+    def is_up_to_date() -> bool:
+        lines.extend(bodies(source))
         return (
-            len(found) == 3 and sum(tail.location is FileLocation.DELETED for tail in source._table) == 4
+            len(lines) == 3 and sum(tail.location is FileLocation.DELETED for tail in source._table) == 4
         )  # the probe is one
 
-    until(told)
+    until(is_up_to_date)
     monkeypatch.undo()
-    assert sorted(found) == [b"late", b"new", b"second"]
+    assert sorted(lines) == [b"late", b"new", b"second"]
     assert len(calls) < 100, calls
     source.close()
     saved = positions(tmp_path)
@@ -156,10 +156,10 @@ def test_writes_to_the_target_of_a_new_link_are_reported(begin: Begin, tmp_path:
     await_report(source)
     append(logs / "behind", b"1\n")
     (logs / "log.link").symlink_to(logs / "behind")
-    found: list[bytes] = []
-    until(lambda: found.extend(bodies(source)) or found == [b"1"])
+    lines: list[bytes] = []
+    until(lambda: lines.extend(bodies(source)) or lines == [b"1"])
     append(logs / "behind", b"2\n")
-    until(lambda: found.extend(bodies(source)) or found == [b"1", b"2"], seconds=60)
+    until(lambda: lines.extend(bodies(source)) or lines == [b"1", b"2"], seconds=60)
 
 
 def test_a_killed_opener_is_restarted_and_new_files_are_found(
@@ -243,10 +243,10 @@ def watch_names(pid: Connection) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_the_opener_ends_with_the_agent(number: signal.Signals, forked: Forked) -> None:
-    here, there = Pipe(duplex=False)
-    with here, there:
-        agent = forked.start(watch_names, there)
-        pid = here.recv()
+    receiver, sender = Pipe(duplex=False)
+    with receiver, sender:
+        agent = forked.start(watch_names, sender)
+        pid = receiver.recv()
 
     def runs() -> bool:
         with suppress(OSError):
@@ -312,17 +312,17 @@ def test_rotation_with_compress_while_it_runs(tmp_path: Path) -> None:
         directory.mkdir()
         log = directory / "logs" / "app.log"
         number = 0
-        with reading(directory, "app[.]log", idleTimeout="100") as found:
+        with reading(directory, "app[.]log", idleTimeout="100") as reader:
             for _ in range(12):
                 for _ in range(20):
                     append(log, b"".join(b"%08d\n" % n for n in range(number, number + 50)))
                     number += 50
                     time.sleep(0.002)
                 rotate(log, 3)
-            found.await_lines(number)
-        assert max(found.lines.values()) == 1
-        missed = found.count("FileMissedCount")
-        assert files_lost(lost(found.lines, number), 1000) <= missed
+            reader.await_lines(number)
+        assert max(reader.lines.values()) == 1
+        missed = reader.count("FileMissedCount")
+        assert files_lost(lost(reader.lines, number), 1000) <= missed
         if not missed:
             return
     raise AssertionError("a file was missed each time")
@@ -376,21 +376,21 @@ def test_a_compressed_copy_that_could_not_be_unpacked_is_retried(
 def test_rotation_with_compress_amid_restarts(begin: Begin, tmp_path: Path) -> None:
     log = tmp_path / "logs" / "app.log"
     log.parent.mkdir()
-    number, seen = 0, []
+    number, lines = 0, []
     for turn in range(6):
         source = begin(tmp_path, "app[.]log", batchSize="70")
         for part in range(3):
             append(log, b"".join(b"%08d\n" % n for n in range(number, number + 100)))
             number += 100
             if part == turn % 2:
-                seen += bodies(source)
+                lines += bodies(source)
                 rotate(log, 4)
         if turn % 2:
-            seen += bodies(source)
+            lines += bodies(source)
             source.close()
         else:
             for batch in source.poll():
-                seen += batch.bodies.to_pylist()
+                lines += batch.bodies.to_pylist()
                 source.stored(batch)
                 break
             kill(source)
@@ -398,6 +398,6 @@ def test_rotation_with_compress_amid_restarts(begin: Begin, tmp_path: Path) -> N
         number += 1
         rotate(log, 4)
     source = begin(tmp_path, "app[.]log")
-    seen += bodies(source)
+    lines += bodies(source)
     source.close()
-    assert sorted(seen) == [b"%08d" % n for n in range(number)]
+    assert sorted(lines) == [b"%08d" % n for n in range(number)]

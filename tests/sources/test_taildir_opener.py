@@ -17,7 +17,7 @@ def test_events_of_a_directory_deleted_before_its_watch_are_reported() -> None:
         opener.handle(event)
     assert not opener.unsent
     opener.watch(1, {"/gone": None})
-    assert [told[:2] for told, _ in opener.unsent] == [("created", "/gone/a"), ("deleted", "/gone/a")]
+    assert [report[:2] for report, _ in opener.unsent] == [("created", "/gone/a"), ("deleted", "/gone/a")]
     opener.watch(1, {})
     assert len(opener.unsent) == 2
 
@@ -27,4 +27,4 @@ def test_patterns_of_one_directory_keep_their_own_flags() -> None:
     opener.watch(1, {"/gone": [r"(?i).*\.log", r"(?s)b.*"]})
     for name in (b"A.LOG", b"b", b"B", b"c"):
         opener.handle(InotifyEvent(1, CREATE, 0, name))
-    assert [told[1] for told, _ in opener.unsent] == ["/gone/A.LOG", "/gone/b"]
+    assert [report[1] for report, _ in opener.unsent] == ["/gone/A.LOG", "/gone/b"]

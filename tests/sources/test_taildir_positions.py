@@ -41,12 +41,12 @@ def write_killed_source(directory: Path, version: int) -> tuple[Path, Path]:
     log.parent.mkdir()
     home.mkdir()
     log.write_bytes(b"1\n2\n3\n")
-    at = log.stat()
-    index = (INDEX % (at.st_ino, log)).replace('"pos":4', '"pos":2')
-    names = (at.st_ino, 4, log, at.st_dev, log, log)
+    status = log.stat()
+    index = (INDEX % (status.st_ino, log)).replace('"pos":4', '"pos":2')
+    names = (status.st_ino, 4, log, status.st_dev, log, log)
     lines = [JOURNAL[0] % hashlib.blake2b(index.encode(), digest_size=16).hexdigest(), JOURNAL[1] % names]
     numbered = [f"{number} {line}" for number, line in enumerate(lines, 1)]
-    sealed = [f"{one[0]} {zlib.crc32(one.encode()):08x} {one[2:]}\n" for one in numbered]
+    sealed = [f"{line[0]} {zlib.crc32(line.encode()):08x} {line[2:]}\n" for line in numbered]
     (home / "taildir.json").write_text(index)
     (home / "taildir.json.journal").write_text("".join([f'{{"journal":{version}}}\n', *sealed]))
     return home / "taildir.json", home / "taildir.json.journal"
@@ -102,14 +102,14 @@ class Written:
         """Resume with that file changed; return the lines, and the log about it."""
         for path, data in {**self.state, name: content}.items():
             (self.home / path).write_bytes(data)
-        told: list[str] = []
+        messages: list[str] = []
         handler = logging.Handler(logging.WARNING)
-        handler.emit = lambda record: told.append(record.getMessage())
+        handler.emit = lambda record: messages.append(record.getMessage())
         logging.getLogger("flafka.sources.taildir").addHandler(handler)
         source = make(self.directory, inotify="false")
         try:
             source.open()
-            return Counter(bodies(source)), "\n".join(told)
+            return Counter(bodies(source)), "\n".join(messages)
         finally:
             source.close()
             logging.getLogger("flafka.sources.taildir").removeHandler(handler)
@@ -126,17 +126,17 @@ def written() -> Written:
 def check(written: Written, name: str, content: bytes, *, cut: bool = False) -> None:
     """No line is skipped silently, and none is repeated silently, except after a cut end."""
     try:
-        found, told = written.resume(name, content)
+        lines, messages = written.resume(name, content)
     except FlafkaError:
         return  # it names the fault and does not start
-    passed_over = written.unread - set(found)
-    assert not passed_over or "were not read here" in told or "nothing else proves that it is the same" in told, (
-        passed_over
-    )
-    if set(found) & written.read and not cut:
-        assert told
-    assert set(found) <= written.unread | written.read
-    assert max(found.values(), default=1) == 1
+    passed_over = written.unread - set(lines)
+    assert (
+        not passed_over or "were not read here" in messages or "nothing else proves that it is the same" in messages
+    ), passed_over
+    if set(lines) & written.read and not cut:
+        assert messages
+    assert set(lines) <= written.unread | written.read
+    assert max(lines.values(), default=1) == 1
 
 
 DAMAGE = settings(max_examples=examples(60), deadline=None, suppress_health_check=list(HealthCheck))
@@ -148,8 +148,8 @@ class TestDamage:
     @given(data=st.data())
     def test_a_flipped_bit(self, name: str, written: Written, data: st.DataObject) -> None:
         content = bytearray(written.state[name])
-        at = data.draw(st.integers(0, len(content) * 8 - 1))
-        content[at // 8] ^= 1 << at % 8
+        bit = data.draw(st.integers(0, len(content) * 8 - 1))
+        content[bit // 8] ^= 1 << bit % 8
         check(written, name, bytes(content))
 
     @DAMAGE
@@ -161,16 +161,16 @@ class TestDamage:
     def test_each_line_missing(self, name: str, written: Written) -> None:
         lines = written.state[name].splitlines(keepends=True)
         for missing in range(len(lines)):
-            rest = lines[:missing] + lines[missing + 1 :]
-            check(written, name, b"".join(rest), cut=missing == len(lines) - 1)
+            content = lines[:missing] + lines[missing + 1 :]
+            check(written, name, b"".join(content), cut=missing == len(lines) - 1)
 
     @pytest.mark.soak
     @pytest.mark.timeout(3600)
     def test_each_bit_flipped(self, name: str, written: Written) -> None:
         content = written.state[name]
-        for at in range(len(content) * 8):
+        for bit in range(len(content) * 8):
             flipped = bytearray(content)
-            flipped[at // 8] ^= 1 << at % 8
+            flipped[bit // 8] ^= 1 << bit % 8
             check(written, name, bytes(flipped))
 
 
@@ -236,16 +236,16 @@ def test_a_copy_made_while_the_source_was_stopped_is_resumed(
 
     # Killed in the middle of it, it resumes at its offset.
     source = start(tmp_path, pattern, batchSize="300")
-    seen: list[bytes] = []
+    lines: list[bytes] = []
     for batch in source.poll():
-        seen += batch.bodies.to_pylist()
+        lines += batch.bodies.to_pylist()
         source.stored(batch)
-        if len(seen) > 400:
+        if len(lines) > 400:
             break
     kill(source)
     source = start(tmp_path, pattern, idleTimeout="0")
-    seen += bodies(source)
-    assert sorted(seen) == LONG[1000:]
+    lines += bodies(source)
+    assert sorted(lines) == LONG[1000:]
     source.close()
     source = start(tmp_path, pattern)
     assert bodies(source) == []

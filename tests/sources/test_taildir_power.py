@@ -66,19 +66,19 @@ def campaign(directory: Path, seed: int, ignored: str = "") -> None:
             let_go(source)
     assert disk.sites.keys() <= {*SITES}
     wanted = {line for path in logs.iterdir() for line in path.read_bytes().splitlines()}
-    for count, (tree, done) in enumerate(losses(disk, chances, 0.15)):
-        place = directory / f"state-{count}"
-        tree.write(place)
-        said = [one.what for one in done if isinstance(one, Note)]
-        seen = {line for what, lines in said if what == "in the channel" for line in lines}
-        saved = {line for what, lines in said if what == "saved" for line in lines}
-        source = start(directory, **{**options, "positionFile": str(place / "a" / "taildir.json")})
-        again = bodies(source)
+    for count, (tree, changes) in enumerate(losses(disk, chances, 0.15)):
+        state = directory / f"state-{count}"
+        tree.write(state)
+        notes = [note.what for note in changes if isinstance(note, Note)]
+        delivered = {line for step, lines in notes if step == "in the channel" for line in lines}
+        saved = {line for step, lines in notes if step == "saved" for line in lines}
+        source = start(directory, **{**options, "positionFile": str(state / "a" / "taildir.json")})
+        reread = bodies(source)
         source.close()
-        assert {*again} >= wanted - seen, "lines are lost"
-        assert not {*again} & saved, "lines come again though their position was saved"
-        assert len(again) == len({*again})
-        shutil.rmtree(place)
+        assert {*reread} >= wanted - delivered, "lines are lost"
+        assert not {*reread} & saved, "lines come again though their position was saved"
+        assert len(reread) == len({*reread})
+        shutil.rmtree(state)
 
 
 def test_positions_survive_a_loss_of_power(memory: Path) -> None:
@@ -90,14 +90,14 @@ def test_each_sync_is_needed(memory: Path, site: str) -> None:
     is_needed(campaign, memory, site, range(10 * SEEDS))  # usually the first seeds find it
 
 
-@pytest.mark.parametrize("which", ["", ".journal"])
-def test_a_file_of_zeros_is_reported(memory: Path, which: str, caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize("suffix", ["", ".journal"])
+def test_a_file_of_zeros_is_reported(memory: Path, suffix: str, caplog: pytest.LogCaptureFixture) -> None:
     (memory / "logs").mkdir()
     append(memory / "logs" / "log.1", b"1\n2\n")
     source = start(memory)
     assert bodies(source) == [b"1", b"2"]
     source.close()
-    path = memory / "positions" / f"taildir.json{which}"
+    path = memory / "positions" / f"taildir.json{suffix}"
     path.write_bytes(bytes(path.stat().st_size))
     append(memory / "logs" / "log.1", b"3\n")
     source = start(memory)

@@ -112,7 +112,7 @@ def test_an_invalid_position_file_is_named(content: str, suffix: str, tmp_path: 
 def test_a_shells_pattern_is_warned_of(path: str, warning: str) -> None:
     config, problems = TaildirConfig.parse({"filegroups": "g", "filegroups.g": path})
     assert config is not None, problems
-    assert [(found.option, found.message) for found in config.warnings()] == [("filegroups.g", warning)] * bool(
+    assert [(problem.option, problem.message) for problem in config.warnings()] == [("filegroups.g", warning)] * bool(
         warning
     )
 
@@ -170,7 +170,7 @@ def test_nothing_more_is_read_while_positions_cannot_be_saved(
     source = start(tmp_path, batchSize="1")
     away = tmp_path / "away"
     offered: list[bytes] = []
-    told = threading.Event()
+    stored = threading.Event()
 
     def run() -> None:
         for batch in source.batches():
@@ -179,17 +179,17 @@ def test_nothing_more_is_read_while_positions_cannot_be_saved(
                 (tmp_path / "positions").rename(away)
                 (tmp_path / "positions").touch()  # a disk that fails, as far as a write can detect
             source.stored(batch)
-            told.set()
+            stored.set()
 
     thread = threading.Thread(target=run)
     thread.start()
-    assert told.wait(60)
+    assert stored.wait(60)
     assert "cannot be written, so nothing is read: " in source.metrics.last_error
     assert offered == [b"1"]
-    told.clear()
+    stored.clear()
     (tmp_path / "positions").unlink()
     away.rename(tmp_path / "positions")
-    assert told.wait(60)
+    assert stored.wait(60)
     assert offered == [b"1", b"2"]
     source.stopping.set()
     thread.join(60)
@@ -220,7 +220,7 @@ def test_nothing_more_is_read_while_positions_cannot_be_saved(
 )
 def test_mistakes_in_options_are_named(properties: dict[str, str], problem: str) -> None:
     _, problems = TaildirConfig.parse(properties)
-    assert problem in "\n".join(found.message for found in problems)
+    assert problem in "\n".join(mistake.message for mistake in problems)
 
 
 @pytest.mark.parametrize(
@@ -255,8 +255,8 @@ def test_flumes_positions_are_adopted(logs: Path, tmp_path: Path) -> None:
     for name in ("log.same", "log.renamed", "log.shrunk", "log.middle"):
         (logs / name).write_bytes(b"1\n22\n333\n")
     entries = [
-        {"inode": (logs / name).stat().st_ino, "pos": position, "file": f"{logs}/{was}"}
-        for name, position, was in (
+        {"inode": (logs / name).stat().st_ino, "pos": position, "file": f"{logs}/{former_name}"}
+        for name, position, former_name in (
             ("log.same", 2, "log.same"),
             ("log.renamed", 5, "log.was"),
             ("log.shrunk", 100, "log.shrunk"),
@@ -266,10 +266,10 @@ def test_flumes_positions_are_adopted(logs: Path, tmp_path: Path) -> None:
     (tmp_path / "positions").mkdir()
     (tmp_path / "positions" / "taildir.json").write_text(json.dumps(entries))
     source = start(tmp_path, fileHeader="true")
-    found: dict[str, list[bytes]] = {}
+    lines: dict[str, list[bytes]] = {}
     for body, headers in process(source):
-        found.setdefault(Path(headers["file"]).name, []).append(body)
-    assert found == {
+        lines.setdefault(Path(headers["file"]).name, []).append(body)
+    assert lines == {
         "log.same": [b"22", b"333"],
         "log.was": [b"333"],
         "log.shrunk": [b"1", b"22", b"333"],

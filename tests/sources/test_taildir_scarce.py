@@ -18,10 +18,10 @@ FILES = 400
 
 
 @contextmanager
-def limit(more: int) -> Iterator[int]:
+def limit(additional: int) -> Iterator[int]:
     """Limit the open files of this process to this many more than now, other tests included."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    most = more + len(list(Path("/proc/self/fd").iterdir()))
+    most = additional + len(list(Path("/proc/self/fd").iterdir()))
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
     try:
         yield most
@@ -48,9 +48,9 @@ def test_others_have_most_of_the_file_descriptors(
 ) -> None:
     for i in range(FILES):
         (logs / f"log.{i}").write_bytes(b"%d\n" % i)
-    with ExitStack() as others:
+    with ExitStack() as stack:
         for _ in range(3 * FILES):
-            others.enter_context(open(os.devnull))  # noqa: PTH123
+            stack.enter_context(open(os.devnull))  # noqa: PTH123
         with limit(60):
             source = start(tmp_path)
             assert sorted(bodies(source)) == sorted(b"%d" % i for i in range(FILES))

@@ -23,39 +23,39 @@ def test_a_path_leads_to_its_present_or_else_its_last_file(
 ) -> None:
     tails = [Tail("a", id=number, inode=number, device=1, checkpoint=FileCheckpoint()) for number in range(4)]
     paths, order = PathIndex(), list[Tail]()
-    for number, path, real, named, what in changes:
+    for number, path, real, named, action in changes:
         tail = tails[number]
         order = [other for other in order if other is not tail]
-        if what == "drop":
+        if action == "drop":
             paths.remove(tail)
         else:
             tail.path, tail.real, tail.replaced = path, real, False
             tail.location = FileLocation.MATCHED if named else FileLocation.UNSEEN
             paths.put(tail)
             order.append(tail)
-        for one in PATHS:
-            there = [other for other in order if one in (other.path, other.real)]
-            present = max(there, key=lambda other: (other.has_name, order.index(other)), default=None)
-            assert paths.get(one) is present
-            assert all(other.replaced for other in there if other is not present)
+        for name in PATHS:
+            candidates = [other for other in order if name in (other.path, other.real)]
+            present = max(candidates, key=lambda other: (other.has_name, order.index(other)), default=None)
+            assert paths.get(name) is present
+            assert all(other.replaced for other in candidates if other is not present)
 
 
 def test_a_replaced_file_is_missing_at_no_moment() -> None:
     """Other threads read it meanwhile."""
-    paths, seen = PathIndex(), list[Tail | None]()
+    paths, lookups = PathIndex(), list[Tail | None]()
 
     class Watched(dict[str, list[Tail]]):
         def __setitem__(self, path: str, tails: list[Tail]) -> None:
             super().__setitem__(path, tails)
-            seen.append(paths.get("a"))
+            lookups.append(paths.get("a"))
 
         def __delitem__(self, path: str) -> None:
             super().__delitem__(path)
-            seen.append(paths.get("a"))
+            lookups.append(paths.get("a"))
 
     paths._tails = Watched()
     tail = Tail("a", id=1, inode=1, device=1, checkpoint=FileCheckpoint())
     for path in ("b", "c", "b"):
         tail.real = path
         paths.put(tail)
-    assert {*seen[1:]} == {tail}
+    assert {*lookups[1:]} == {tail}

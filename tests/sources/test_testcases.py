@@ -61,7 +61,7 @@ def files(case: Case, source: Any) -> Iterator[dict[str, Any]]:
         source.stored(batch)
 
 
-def sent(send: Callable[[Any, Path], str], case: Case, source: Any) -> Iterator[dict[str, Any]]:
+def send_inputs(send: Callable[[Any, Path], str], case: Case, source: Any) -> Iterator[dict[str, Any]]:
     """Send each input to the running source; yield its events, and then its answers."""
     events: list[Event] = []
 
@@ -104,7 +104,7 @@ def request(source: Any, file: Path) -> str:
 LOCAL = {"bind": "127.0.0.1", "port": "0"}
 SYSLOG = {"host": "127.0.0.1", "timeZone": "UTC"}
 TAILDIR = {"filegroups": "g", "filegroups.g": "<temp>/files/.*", "positionFile": "<temp>/taildir.json"}
-STREAM, HTTP = functools.partial(sent, connection), functools.partial(sent, request)
+STREAM, HTTP = functools.partial(send_inputs, connection), functools.partial(send_inputs, request)
 KINDS: dict[str, tuple[Callable[[Case, Any], Iterator[dict[str, Any]]], Mapping[str, str]]] = {
     **dict.fromkeys(("exec", "seq", "stress"), (ends_by_itself, {})),
     "http": (HTTP, LOCAL),

@@ -37,7 +37,7 @@ service ThriftSourceProtocol {
 """
 FLUME = thriftpy2.load_fp(io.StringIO(IDL), "flume_thrift")
 LIBRARY = {"compact": TCompactProtocol, "binary": TBinaryProtocol}
-both = pytest.mark.parametrize("name", sorted(PROTOCOLS))
+each_protocol = pytest.mark.parametrize("name", sorted(PROTOCOLS))
 
 
 class Running(calling.Running):
@@ -99,68 +99,68 @@ def library(running, name):
         transport.close()
 
 
-def theirs(event):
+def flume_event(event):
     return FLUME.ThriftFlumeEvent(headers=dict(event.headers), body=event.body)
 
 
 # --- events
 
 
-@both
+@each_protocol
 @given(EVENTS, EVENTS)
 def test_events_come_back_as_they_were(name, first, second):
     protocol = PROTOCOLS[name]
     events = RpcBatchBuilder(protocol.scan)
-    for some in (first, second):
-        content = protocol.encode_call(1, encode(Batch.of(some), protocol.layout).to_pylist())
+    for group in (first, second):
+        content = protocol.encode_call(1, encode(Batch.of(group), protocol.layout).to_pylist())
         message = protocol.read_call(content)
         assert (message.kind, message.name, message.serial) == (MessageKind.CALL, "appendBatch", 1)
         events.add(content, message.offset, is_batch=True)
     assert list(events.batch()) == first + second
 
 
-@both
+@each_protocol
 @given(EVENTS)
 def test_the_library_writes_and_reads_the_same(name, events):
     protocol = PROTOCOLS[name]
-    written = TMemoryBuffer()
-    arguments = FLUME.ThriftSourceProtocol.appendBatch_args(events=[theirs(event) for event in events])
-    LIBRARY[name](written).write_struct(arguments)
+    buffer = TMemoryBuffer()
+    arguments = FLUME.ThriftSourceProtocol.appendBatch_args(events=[flume_event(event) for event in events])
+    LIBRARY[name](buffer).write_struct(arguments)
     gathered = RpcBatchBuilder(protocol.scan)
-    gathered.add(written.getvalue(), 0, is_batch=True)
+    gathered.add(buffer.getvalue(), 0, is_batch=True)
     assert list(gathered.batch()) == events
     content = protocol.encode_call(7, encode(Batch.of(events), protocol.layout).to_pylist())
     read = FLUME.ThriftSourceProtocol.appendBatch_args()
     LIBRARY[name](TMemoryBuffer(content[protocol.read_call(content).offset :])).read_struct(read)
-    assert [(one.headers, as_bytes(one.body)) for one in read.events] == [(e.headers, e.body) for e in events]
+    assert [(event.headers, as_bytes(event.body)) for event in read.events] == [(e.headers, e.body) for e in events]
 
 
 def as_bytes(body):
     return body.encode() if isinstance(body, str) else body  # thriftpy2 gives text where it can
 
 
-@both
+@each_protocol
 @given(st.binary(max_size=200), st.booleans())
-def test_garbage_is_a_value_error(name, data, many):
+def test_garbage_is_a_value_error(name, data, is_batch):
     with contextlib.suppress(ValueError):
-        RpcBatchBuilder(PROTOCOLS[name].scan).add(data, 0, is_batch=many)
+        RpcBatchBuilder(PROTOCOLS[name].scan).add(data, 0, is_batch=is_batch)
     with contextlib.suppress(ValueError):
         PROTOCOLS[name].read_call(data)
 
 
-@both
+@each_protocol
 @given(EVENTS, st.data())
 def test_damage_is_reported_and_adds_nothing(name, events, data):
     protocol = PROTOCOLS[name]
-    whole = protocol.encode_call(1, encode(Batch.of(events), protocol.layout).to_pylist())
-    start = protocol.read_call(whole).offset
+    content = protocol.encode_call(1, encode(Batch.of(events), protocol.layout).to_pylist())
+    start = protocol.read_call(content).offset
     gathered = RpcBatchBuilder(protocol.scan)
     with pytest.raises(ValueError):
-        gathered.add(whole[: data.draw(st.integers(start, len(whole) - 1))], start, is_batch=True)
+        gathered.add(content[: data.draw(st.integers(start, len(content) - 1))], start, is_batch=True)
     assert len(gathered.batch()) == 0
 
 
-@both
+@each_protocol
 def test_more_headers_than_columns(name):
     protocol = PROTOCOLS[name]
     events = [Event(b"x", {f"h{i}": str(i) for i in range(70)}), Event(b"", {})]
@@ -196,11 +196,14 @@ def test_impossible_lengths_are_refused(name, content):
 # --- clients
 
 
-@both
+@each_protocol
 def test_the_librarys_client_is_answered(name):
     with Running(protocol=name.upper()) as running, library(running, name) as client:
-        assert client.append(theirs(HELLO)) == ThriftStatus.OK
-        assert client.appendBatch([theirs(Event(b"%d" % n, {"grüße": "世界"})) for n in range(20)]) == ThriftStatus.OK
+        assert client.append(flume_event(HELLO)) == ThriftStatus.OK
+        assert (
+            client.appendBatch([flume_event(Event(b"%d" % n, {"grüße": "世界"})) for n in range(20)])
+            == ThriftStatus.OK
+        )
         with pytest.raises(TApplicationException, match="there is no call 'destroy' here"):
             client.destroy(1)
         assert client.appendBatch([]) == ThriftStatus.OK
@@ -208,7 +211,7 @@ def test_the_librarys_client_is_answered(name):
         assert running.count("AppendReceivedCount") == running.count("AppendAcceptedCount") == 1
 
 
-@both
+@each_protocol
 def test_ok_comes_after_the_events_are_stored(name):
     with Running(store=False, protocol=name) as running, Client(running, name) as client:
         client.request(HELLO, Event(b"\xff\0"))
@@ -269,7 +272,7 @@ def test_garbage_ends_its_connection_only(garbage, reason, caplog):
     assert reason in caplog.text
 
 
-@both
+@each_protocol
 def test_mutations_of_a_good_request_never_disturb_others(name, seed):
     dice = random.Random(seed)
     good = request(name, HELLO, Event(b"other", {"a": "b", "c": ""}))
@@ -282,8 +285,8 @@ def test_mutations_of_a_good_request_never_disturb_others(name, seed):
                 client.socket.sendall(data[: dice.randint(1, len(data))])
             if round % 50 == 49:
                 assert healthy.append(Event(b"healthy %d" % round)) == ThriftStatus.OK
-        found = [event.body for event in running.events if event.body.startswith(b"healthy")]
-        assert found == [b"healthy 49", b"healthy 99", b"healthy 149"]
+        bodies = [event.body for event in running.events if event.body.startswith(b"healthy")]
+        assert bodies == [b"healthy 49", b"healthy 99", b"healthy 149"]
         until(lambda: running.count("OpenConnectionCount") == 1)
         assert running.source._server.partial_bytes == 0
         until(lambda: running.source._server._pending_bytes == 0)  # a mutation may be a valid request

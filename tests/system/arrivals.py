@@ -69,25 +69,27 @@ class Real(NamedTuple):
 
 def agents() -> list[Real]:
     """Return each agent of each file that can run here."""
-    components, found = Components(), []
+    components, runnable = Components(), []
     with tempfile.TemporaryDirectory() as directory:
         for case in real_files.files():
             if real_files.judge(case, components).reason:
                 continue
             file = Path(directory, f"{case['id']}.conf")
             file.write_text(case["input"]["properties"], "utf-8", newline="")
-            for name, kept in case["expected"]["agents"].items():
-                spec = real_files.loaded(case["id"], file, name, components)[0] if kept else None
-                found += [Real(case["id"], case["input"]["properties"], spec)] if spec else []
-    return found
+            for name, expected in case["expected"]["agents"].items():
+                spec = real_files.loaded(case["id"], file, name, components)[0] if expected else None
+                runnable += [Real(case["id"], case["input"]["properties"], spec)] if spec else []
+    return runnable
 
 
 def undelivered(runs: Iterable[Run], *, at_once: int = 1) -> dict[str, object]:
     """Run them, a few at a time. Return by file and agent what did not arrive, or why the agent could not run."""
-    every = list(runs)  # created one by one, as this starts the servers
+    all_runs = list(runs)  # created one by one, as this starts the servers
     with ThreadPoolExecutor(at_once) as pool:
-        found = pool.map(_undelivered, every)
-        return {f"{run.place} {run.spec.name}": told for run, told in zip(every, found, strict=True) if told}
+        results = pool.map(_undelivered, all_runs)
+        return {
+            f"{run.place} {run.spec.name}": result for run, result in zip(all_runs, results, strict=True) if result
+        }
 
 
 def _undelivered(run: Run) -> object:

@@ -218,8 +218,8 @@ class Campaign:
         with suppress(OSError, ValueError):
             saved = json.loads((self.directory / "positions.json").read_text())
             positions = {entry["inode"]: entry["pos"] for entry in saved}
-            found = [path.stat() for path in self.writer.paths[0].parent.iterdir()]
-            return all(positions.get(status.st_ino) == status.st_size for status in found if status.st_size)
+            statuses = [path.stat() for path in self.writer.paths[0].parent.iterdir()]
+            return all(positions.get(status.st_ino) == status.st_size for status in statuses if status.st_size)
         return False
 
     # --- faults
@@ -291,15 +291,15 @@ class Campaign:
             self.hdfs.start()
         self._await_delivery()
 
-    def _kill_spark(self, what: str) -> None:
+    def _kill_spark(self, kind: str) -> None:
         """Kill the driver or its JVM. The agent keeps running, their processes end, and both are started again."""
         assert self.agent is not None
         (driver,) = (pid for pid in self._processes() if "flafka.agent.runner.spark.driver" in command_of(pid))
         family = family_of(driver)
-        (victim,) = [pid for pid in family if "SparkSubmit" in command_of(pid)] if what == "jvm" else [driver]
-        self._log_event(what)
+        (victim,) = [pid for pid in family if "SparkSubmit" in command_of(pid)] if kind == "jvm" else [driver]
+        self._log_event(kind)
         os.kill(victim, signal.SIGKILL)
-        self._await(lambda: not family & set(self._processes()), f"the end of all that belonged to the {what}")
+        self._await(lambda: not family & set(self._processes()), f"the end of all that belonged to the {kind}")
 
     # --- moments
 
@@ -340,14 +340,14 @@ class Campaign:
 
     # --- ends
 
-    def _log_event(self, what: str) -> None:
-        self.kills[what] += 1
-        self._log_end(f"kill {what}, at line {self.writer.written}")
+    def _log_event(self, kind: str) -> None:
+        self.kills[kind] += 1
+        self._log_end(f"kill {kind}, at line {self.writer.written}")
 
-    def _log_end(self, what: str) -> None:
+    def _log_end(self, event: str) -> None:
         """End of the agent's log, for the message of a failure."""
         with self.log.open("a") as log:
-            log.write(f"--- {time.strftime('%H:%M:%S')} {what}\n")
+            log.write(f"--- {time.strftime('%H:%M:%S')} {event}\n")
 
     def _failure(self, text: str) -> AssertionError:
         tail = self.log.read_text(errors="replace").splitlines()[-25:]

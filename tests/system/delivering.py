@@ -31,9 +31,9 @@ def deliver(sink: Sink[Any], *batches: Batch) -> dict[str, str]:
         except Rejected as e:
             rejected.update({str(id): reason for id, reason in e.reasons.items()})
 
-    for some in batches:
+    for batch in batches:
         with rejecting():
-            sink.write(some)
+            sink.write(batch)
     with rejecting():
         sink.flush()
     return rejected

@@ -55,24 +55,28 @@ class Evidence:
     @property
     def bodies(self) -> list[bytes]:
         """Return every event of the channel."""
-        return [body for polled in self.records.values() for one in polled for body in one.batch.bodies.to_pylist()]
+        return [body for polled in self.records.values() for poll in polled for body in poll.batch.bodies.to_pylist()]
 
     def differences(self) -> list[str]:
         """Return a sentence for each broken promise."""
         books = reconcile(self.records, self.hdfs, self.root)
-        found = list(books.differences)
+        problems = list(books.differences)
         if books.channel_events != books.delivered_events:
-            found.append(f"the channel holds {books.channel_events} events, {books.delivered_events} were delivered")
+            problems.append(
+                f"the channel holds {books.channel_events} events, {books.delivered_events} were delivered"
+            )
         # The audit trusts the commit log about the contents of files. This check reads only the lines.
         channel = Counter(self.bodies)
         delivered = Counter(row for path in self.hdfs.visible(self.root) for row in lines(self.hdfs.read(path)))
-        found += [f"in the channel and not on HDFS: {body[:40]!r}" for body in channel - delivered]
-        found += [f"on HDFS and not in the channel: {body[:40]!r}" for body in delivered - channel]
+        problems += [f"in the channel and not on HDFS: {body[:40]!r}" for body in channel - delivered]
+        problems += [f"on HDFS and not in the channel: {body[:40]!r}" for body in delivered - channel]
         numbers = {int(body[:8]) for body in channel if body[:8].isdigit()}
-        found += [f"line {number} was never stored" for number in range(self.written) if number not in numbers]
-        found += [f"in the channel, but not as written: {body[:40]!r}" for body in channel if not self._wrote(body)]
-        found += [f"left behind: {path}" for path in self.hdfs.walk(f"{self.root}/.flafka/tmp")]
-        return found
+        problems += [f"line {number} was never stored" for number in range(self.written) if number not in numbers]
+        problems += [
+            f"in the channel, but not as written: {body[:40]!r}" for body in channel if not self._wrote(body)
+        ]
+        problems += [f"left behind: {path}" for path in self.hdfs.walk(f"{self.root}/.flafka/tmp")]
+        return problems
 
     def _wrote(self, body: bytes) -> bool:
         number = int(body[:8]) if body[:8].isdigit() else self.written
@@ -80,15 +84,15 @@ class Evidence:
 
     def repeated(self) -> tuple[int, int]:
         """Return the number of repeated events in the channel, and of batches that a later one repeats in part."""
-        batches = [one.batch for polled in self.records.values() for one in polled]
+        batches = [poll.batch for polled in self.records.values() for poll in polled]
         batches.sort(key=lambda batch: int(batch.origin.timestamps[0]) if batch.origin else 0)
         last: dict[bytes, int] = {}
         repeated: set[int] = set()
         events = 0
-        for place, batch in enumerate(batches):
+        for index, batch in enumerate(batches):
             for body in batch.bodies.to_pylist():
                 if body in last:
                     repeated.add(last[body])
                     events += 1
-                last[body] = place
+                last[body] = index
         return events, len(repeated)

@@ -30,8 +30,8 @@ class RebalanceListener:
     def next_assignments(self, polled: list[PolledBatch]) -> list[Assignment]:
         """Return the assignment of each partition, and the offset after the last batch."""
         ends: dict[int, int] = {}
-        for one in polled:
-            ends[one.assignment.partition] = max(ends.get(one.assignment.partition, 0), one.offsets.end)
+        for batch in polled:
+            ends[batch.assignment.partition] = max(ends.get(batch.assignment.partition, 0), batch.offsets.end)
         return [self.assignments[partition].with_offset(end) for partition, end in ends.items()]
 
     def revoked(self, partitions: set[int]) -> None:
@@ -72,11 +72,11 @@ def alter(kafka_cluster: KafkaCluster, topic: str, **settings: str) -> None:
     admin.incremental_alter_configs([resource])[resource].result(30)
     for server in kafka_cluster.bootstrap_servers.split(","):
         broker = AdminClient({"bootstrap.servers": server})
-        asked = ConfigResource(ResourceType.TOPIC, topic)
+        query = ConfigResource(ResourceType.TOPIC, topic)
 
-        def has_setting(broker: AdminClient = broker, asked: ConfigResource = asked) -> bool:
-            found = broker.describe_configs([asked])[asked].result(30)
-            return all(found[name.replace("_", ".")].value == value for name, value in settings.items())
+        def has_setting(broker: AdminClient = broker, query: ConfigResource = query) -> bool:
+            entries = broker.describe_configs([query])[query].result(30)
+            return all(entries[name.replace("_", ".")].value == value for name, value in settings.items())
 
         until(has_setting, "a broker to know the settings", 20)
 
@@ -87,16 +87,16 @@ def events(*numbers: int) -> Batch:
 
 def take(reader: Reader, count: int, seconds: float = 60) -> list[PolledBatch]:
     """Take this many events, or fail."""
-    deadline, taken = time.monotonic() + seconds, list[PolledBatch]()
-    while sum(len(t.batch) for t in taken) < count:
-        assert time.monotonic() < deadline, f"only {sum(len(t.batch) for t in taken)} of {count} events came"
-        if (one := reader.take(0.2)) is not None:
-            taken.append(one)
-    return taken
+    deadline, batches = time.monotonic() + seconds, list[PolledBatch]()
+    while sum(len(t.batch) for t in batches) < count:
+        assert time.monotonic() < deadline, f"only {sum(len(t.batch) for t in batches)} of {count} events came"
+        if (batch := reader.take(0.2)) is not None:
+            batches.append(batch)
+    return batches
 
 
-def contents(taken: list[PolledBatch]) -> list[tuple[Any, ...]]:
-    return sorted((*id, event.body) for t in taken for id, event in zip(t.batch.ids(), t.batch, strict=True))
+def contents(batches: list[PolledBatch]) -> list[tuple[Any, ...]]:
+    return sorted((*id, event.body) for t in batches for id, event in zip(t.batch.ids(), t.batch, strict=True))
 
 
 def abort_transaction(kafka: KafkaCluster, topic: str, patience: float) -> None:

@@ -14,7 +14,7 @@ QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Options for JVMs that live for seconds."""
 
 
-def small_containers(*more: str) -> str:
+def small_containers(*lines: str) -> str:
     """Return lines for containers that fit on a small machine, and for a cluster that has Spark."""
     return "\n".join(
         [
@@ -29,34 +29,38 @@ def small_containers(*more: str) -> str:
             "a1.spark.conf.spark.yarn.am.memory = 256m",
             f"a1.spark.conf.spark.yarn.am.extraJavaOptions = {QUICK}",
             "a1.spark.conf.spark.yarn.scheduler.heartbeat.interval-ms = 500",
-            *more,
+            *lines,
         ]
     )
 
 
 def applications(cluster: YarnCluster) -> list[dict[str, Any]]:
     """Return the applications of YARN in the order of their starts."""
-    told = cluster.fetch("apps")
-    return sorted(((told or {}).get("apps") or {}).get("app", []), key=lambda one: one["id"])
+    answer = cluster.fetch("apps")
+    return sorted(((answer or {}).get("apps") or {}).get("app", []), key=lambda application: application["id"])
 
 
 def live(cluster: YarnCluster) -> list[str]:
     """Return the ids of applications that have not ended."""
-    return [one["id"] for one in applications(cluster) if one["state"] not in ("FINISHED", "FAILED", "KILLED")]
+    return [
+        application["id"]
+        for application in applications(cluster)
+        if application["state"] not in ("FINISHED", "FAILED", "KILLED")
+    ]
 
 
 def state(cluster: YarnCluster, id: str) -> str:
     """Return the state of one application."""
-    return str(_told(cluster, id)["state"])
+    return str(_report(cluster, id)["state"])
 
 
 def running(cluster: YarnCluster, id: str) -> bool:
     """Return True if an application has a container."""
-    return int(_told(cluster, id)["runningContainers"]) > 0
+    return int(_report(cluster, id)["runningContainers"]) > 0
 
 
-def _told(cluster: YarnCluster, id: str) -> dict[str, Any]:
-    return next(one for one in applications(cluster) if one["id"] == id)
+def _report(cluster: YarnCluster, id: str) -> dict[str, Any]:
+    return next(application for application in applications(cluster) if application["id"] == id)
 
 
 def submit(cluster: YarnCluster, command: str, *, memory: int = 128) -> str:
@@ -78,14 +82,14 @@ def kill(cluster: YarnCluster, id: str) -> None:
     _send(cluster, f"apps/{id}/state", {"state": "KILLED"}, "PUT")
 
 
-def _send(cluster: YarnCluster, path: str, told: object, method: str = "POST") -> dict[str, Any]:
+def _send(cluster: YarnCluster, path: str, body: object, method: str = "POST") -> dict[str, Any]:
     """Send a request to the ResourceManager as the user who runs the tests."""
-    asked = urllib.request.Request(
+    request = urllib.request.Request(
         f"{cluster.address}/ws/v1/cluster/{path}?user.name={os.environ.get('USER', 'root')}",
-        json.dumps(told).encode(),
+        json.dumps(body).encode(),
         {"Content-Type": "application/json", "Accept": "application/json"},
         method=method,
     )
-    with urllib.request.urlopen(asked, timeout=60) as answer:
-        found: dict[str, Any] = json.loads(answer.read() or b"{}")
-        return found
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        parsed: dict[str, Any] = json.loads(answer.read() or b"{}")
+        return parsed

@@ -64,7 +64,7 @@ a1.sources.lines.channels = c1
         "flafka_shutdownTimeout": 5000,
         "logback_configurationFile": logback,
     }
-    application, another = (Application(directory / name, **settings) for name in ("one", "another"))
+    application, second = (Application(directory / name, **settings) for name in ("one", "another"))
     acknowledged: list[str] = []
     refused: list[str] = []
 
@@ -90,14 +90,14 @@ a1.sources.lines.channels = c1
 
     with RunningAgent(directory, configuration) as agent:
         agent.wait_until_healthy()
-        with ThreadPoolExecutor(1) as pool, application, another:
+        with ThreadPoolExecutor(1) as pool, application, second:
             log("before")
             assert send()
             agent.until(lambda: logged("before") <= stored(), "what was logged before")
             with all_brokers_silent(kafka):
                 began = time.monotonic()
-                log("ending", another)
-                ending = pool.submit(another.end)
+                log("ending", second)
+                ending = pool.submit(second.end)
                 while time.monotonic() < began + seconds:
                     log("meanwhile")  # the application keeps running: this returns while no broker answers
                     assert not send()

@@ -116,7 +116,7 @@ a1.sources.s{number}.channels = c1
             await_events(agent, 100)  # it listens without brokers
             assert "holds" in agent.degraded()["CHANNEL.c1"]
             until(lambda: time.monotonic() - away > seconds, "the outage to be long enough")
-            held = agent.count("CHANNEL.c1", "OverflowSize")
+            queued = agent.count("CHANNEL.c1", "OverflowSize")
             away = time.monotonic() - away
             kafka.start()
             agent.until(lambda: agent.count("CHANNEL.c1", "OverflowForwardedCount"), "events to be forwarded")
@@ -130,18 +130,18 @@ a1.sources.s{number}.channels = c1
             repeated += agent.count("CHANNEL.c1", "OverflowRepeatedCount")
             assert agent.stop() == 0
             assert "Traceback" not in agent.log
-    found = [event.body.decode() for event in in_topic(kafka, topic)]
+    bodies = [event.body.decode() for event in in_topic(kafka, topic)]
     for sender in senders:
-        first = [int(line.split()[1]) for line in dict.fromkeys(found) if line.startswith(sender.name)]
+        first = [int(line.split()[1]) for line in dict.fromkeys(bodies) if line.startswith(sender.name)]
         assert first == sorted(first)
         assert not set(sender.acknowledged) - set(first)
-    twice = sum(Counter(found).values()) - len(set(found))
+    twice = sum(Counter(bodies).values()) - len(set(bodies))
     assert twice <= repeated
-    took = sorted(second for sender in senders for second in sender.seconds)
-    slow = took[len(took) * 99 // 100]
+    durations = sorted(second for sender in senders for second in sender.seconds)
+    slow = durations[len(durations) * 99 // 100]
     assert slow < SLOW_SECONDS
     return (
-        f"Kafka away for {away:.0f} s, the agent killed twice: all {len(took)} acknowledged events are there in "
-        f"their order, {held} were held at most, {twice} came twice of {repeated} told; 99 of 100 puts took less "
-        f"than {1000 * slow:.0f} ms, the longest {took[-1]:.1f} s"
+        f"Kafka away for {away:.0f} s, the agent killed twice: all {len(durations)} acknowledged events are there in "
+        f"their order, {queued} were held at most, {twice} came twice of {repeated} told; 99 of 100 puts took less "
+        f"than {1000 * slow:.0f} ms, the longest {durations[-1]:.1f} s"
     )

@@ -7,12 +7,12 @@ from pathlib import Path
 def marked(variable: str, value: str) -> list[int]:
     """Return the ids of all processes with that variable in their environment."""
     mark = f"{variable}={value}".encode()
-    found = []
+    pids = []
     for directory in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if mark in (directory / "environ").read_bytes().split(b"\0"):
-                found.append(int(directory.name))
-    return found
+                pids.append(int(directory.name))
+    return pids
 
 
 def family_of(pid: int) -> set[int]:
@@ -22,8 +22,8 @@ def family_of(pid: int) -> set[int]:
         with suppress(OSError):  # the process has ended
             parents[int(status.parent.name)] = int(status.read_text().rpartition(")")[2].split()[1])
     family = {pid}
-    while more := {child for child, parent in parents.items() if parent in family} - family:
-        family |= more
+    while children := {child for child, parent in parents.items() if parent in family} - family:
+        family |= children
     return family
 
 

@@ -42,15 +42,15 @@ def agent_command(*arguments: str, environment: Mapping[str, str] | None = None)
 
 def processes(cluster: Cluster, kind: str) -> list[int]:
     """Return the JVMs of that kind in the directory of a cluster that starts them itself: executors, containers."""
-    found = []
+    pids = []
     for directory in Path("/proc").glob("[0-9]*"):
         try:
-            command, where = (directory / "cmdline").read_bytes(), (directory / "cwd").readlink()
+            command, cwd = (directory / "cmdline").read_bytes(), (directory / "cwd").readlink()
         except OSError:
             continue
-        if kind.encode() in command and b"/bin/bash" not in command and where.is_relative_to(cluster.directory):
-            found.append(int(directory.name))
-    return found
+        if kind.encode() in command and b"/bin/bash" not in command and cwd.is_relative_to(cluster.directory):
+            pids.append(int(directory.name))
+    return pids
 
 
 # --- configurations
@@ -122,7 +122,7 @@ def in_topic(kafka: KafkaCluster, topic: str) -> list[Event]:
                 raise
             time.sleep(0.1)
         else:
-            return [event for takes in records.values() for taken in takes for event in taken.batch]
+            return [event for polls in records.values() for poll in polls for event in poll.batch]
 
 
 def in_hdfs(hdfs: HdfsCluster, root: str) -> list[bytes]:
@@ -185,9 +185,9 @@ def fill(path: Path) -> Path:
 
 
 def _mount(*arguments: str) -> None:
-    done = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.skip(f"a file system cannot be mounted here: {done.stderr.strip()}")
+    result = subprocess.run(["mount", *arguments], capture_output=True, text=True, check=False)
+    if result.returncode:
+        pytest.skip(f"a file system cannot be mounted here: {result.stderr.strip()}")
 
 
 def _unmount(path: Path) -> None:

@@ -166,19 +166,19 @@ class Evidence:
 
     def problems(self) -> list[str]:
         """Return a sentence for each broken promise."""
-        found = [f"HBase: {text}" for text in differences(self.channel, self.hbase)]
-        found += [f"Solr: {text}" for text in differences(self.channel, self.solr)]
-        found += [f"HBase: {id} was written {count} times" for id, count in self.versions.items() if count != 1]
+        problems = [f"HBase: {text}" for text in differences(self.channel, self.hbase)]
+        problems += [f"Solr: {text}" for text in differences(self.channel, self.solr)]
+        problems += [f"HBase: {id} was written {count} times" for id, count in self.versions.items() if count != 1]
         times = Counter(self.channel.values())
         for client in self.clients:
             for number in range(len(client.attempts) * HUNDRED):
                 body, sent = client.body(number), client.attempts[number // HUNDRED]
                 if number < client.acknowledged and not times[body]:
-                    found.append(f"acknowledged, and not in the channel: {body!r}")
+                    problems.append(f"acknowledged, and not in the channel: {body!r}")
                 if times[body] > sent:
-                    found.append(f"sent {sent} times, and {times[body]} times in the channel: {body!r}")
+                    problems.append(f"sent {sent} times, and {times[body]} times in the channel: {body!r}")
                 times.pop(body, None)
-        return found + [f"in the channel, and never sent: {body!r}" for body in times]
+        return problems + [f"in the channel, and never sent: {body!r}" for body in times]
 
 
 class Campaign:
@@ -257,10 +257,10 @@ a1.sources.http.channels = c1
         kills = ", ".join(f"{name} {count}" for name, count in sorted(self.kills.items()))
         acknowledged = sum(client.acknowledged for client in self.clients)
         repeats = len(evidence.channel) - len(set(evidence.channel.values()))
-        again = sum(sum(client.attempts) - len(client.attempts) for client in self.clients)
+        resent = sum(sum(client.attempts) - len(client.attempts) for client in self.clients)
         return (
             f"seed {self.seed}: {acknowledged:,} events acknowledged in {self.seconds:.0f} s; killed: {kills}; "
-            f"{again} requests were sent again, which put {repeats} events into the channel once more; "
+            f"{resent} requests were sent again, which put {repeats} events into the channel once more; "
             f"HBase {len(evidence.hbase):,} rows, Solr {len(evidence.solr):,} documents"
         )
 
@@ -354,10 +354,10 @@ a1.sources.http.channels = c1
 
     # --- ends
 
-    def _log_end(self, what: str) -> None:
+    def _log_end(self, event: str) -> None:
         """End of the agent's log, for the message of a failure."""
         with (self.directory / "agent.log").open("a") as log:
-            log.write(f"--- {time.strftime('%H:%M:%S')} {what}\n")
+            log.write(f"--- {time.strftime('%H:%M:%S')} {event}\n")
 
     def _leave(self) -> None:
         for client in self.clients:

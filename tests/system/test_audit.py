@@ -41,12 +41,12 @@ a1.sinks.committing.kafka.topic = {topic}-copy
 
     def audit() -> tuple[int, dict[str, int], set[str | None]]:
         """Return exit code, events by stage, and messages."""
-        done = agent_command("audit", "-c", str(tmp_path / "out/agent.conf"), "--grace", "0", "--json")
+        result = agent_command("audit", "-c", str(tmp_path / "out/agent.conf"), "--grace", "0", "--json")
         events: dict[str, int] = {}
-        rows = json.loads(done.stdout)
+        rows = json.loads(result.stdout)
         for row in rows:
             events[row["stage"]] = events.get(row["stage"], 0) + row["events"]
-        return done.returncode, events, {row["difference"] for row in rows}
+        return result.returncode, events, {row["difference"] for row in rows}
 
     with RunningAgent(tmp_path / "in", source) as agent:
         port, sent = agent.port("s1"), 0

@@ -49,12 +49,12 @@ def servers_of_all(
 def smoke(name: str, servers: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     prefix = f"bench-{uuid.uuid4().hex}-"  # several runs share a cluster
     if name == "spark":
-        told = [prefix, str(servers["kafka"].directory), str(servers["hdfs"].directory)]
-        done = subprocess.run(
-            [sys.executable, "-c", IN_A_PROCESS, *told], capture_output=True, text=True, check=False
+        arguments = [prefix, str(servers["kafka"].directory), str(servers["hdfs"].directory)]
+        result = subprocess.run(
+            [sys.executable, "-c", IN_A_PROCESS, *arguments], capture_output=True, text=True, check=False
         )
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert float(done.stdout) > 0
+        assert result.returncode == 0, result.stdout + result.stderr
+        assert float(result.stdout) > 0
         return
     monkeypatch.setattr(Topic, "prefix", prefix)
     with Bench(name, smoke=True, **servers) as bench:

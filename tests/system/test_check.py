@@ -25,7 +25,7 @@ a1.sinks.k1.type = file_roll
 a1.sinks.k1.channel = events
 a1.sinks.k1.sink.direktory = {directory}
 """
-TOLD = """\
+DIAGNOSTICS = """\
 {file}:4: a1.sources.s1: unknown source type 'syslogtpc', did you mean 'syslogtcp'?
 {file}:9: a1.sources.s2: port must be a whole number, not 'many'
 {file}:10: a1.sources.s2: channel 'evnets' is not declared, did you mean 'events'?
@@ -40,10 +40,10 @@ def test_all_mistakes_are_reported_at_once(tmp_path: Path) -> None:
     file.write_text(MISTAKEN.format(directory=out))
     checked = agent_command("check", "-c", str(file))
     assert (checked.returncode, checked.stderr) == (2, "")
-    assert checked.stdout == TOLD.format(file=file) + ": it would not start\n"
+    assert checked.stdout == DIAGNOSTICS.format(file=file) + ": it would not start\n"
     started = agent_command("start", "-c", str(file))
     assert (started.returncode, started.stdout) == (2, "")
-    assert started.stderr == TOLD.format(file=file) + "; nothing was started\n"
+    assert started.stderr == DIAGNOSTICS.format(file=file) + "; nothing was started\n"
     assert not out.exists()
 
 
@@ -82,11 +82,11 @@ a1.sinks.k2.sink.directory = {file}/out
 """)
         checked = agent_command("check", "-c", str(file), "--connect", "--json")
     assert checked.returncode == 2, checked
-    told: dict[str, list[str]] = {}
+    reported: dict[str, list[str]] = {}
     for diagnostic in json.loads(checked.stdout)["diagnostics"]:
         assert diagnostic["severity"] == ("warning" if diagnostic["component"] == "a1.channels.c3" else "error")
         assert diagnostic["file"] == str(file)
-        told.setdefault(diagnostic["component"], []).append(diagnostic["message"])
+        reported.setdefault(diagnostic["component"], []).append(diagnostic["message"])
     for component, expected in {
         "a1.sources.s1": [f"cannot listen on 127.0.0.1:{port} (TCP): another program listens there"],
         "a1.sources.s2": [f"directory {tmp_path}/missing cannot be read: No such file or directory"],
@@ -96,10 +96,10 @@ a1.sinks.k2.sink.directory = {file}/out
         "a1.sinks.k1": [f"cannot write into the staging directory {file}/staging", NO_HDFS.format(closed)],
         "a1.sinks.k2": [f"cannot write into {file}/out"],
     }.items():
-        messages = told.pop(component)
+        messages = reported.pop(component)
         assert len(messages) == len(expected)
         assert all(part in message for part, message in zip(expected, messages, strict=True)), messages
-    assert told == {}
+    assert reported == {}
     assert sorted(path.name for path in tmp_path.iterdir()) == ["agent.conf"]
 
 
@@ -133,9 +133,11 @@ a1.sinks.k3.type = null
 a1.sinks.k3.channel = c2
 """)
     checked = agent_command("check", "-c", str(file), "--connect", "--json")
-    told = [(one["component"], one["message"]) for one in json.loads(checked.stdout)["diagnostics"]]
+    reported = [
+        (diagnostic["component"], diagnostic["message"]) for diagnostic in json.loads(checked.stdout)["diagnostics"]
+    ]
     missing = f"there is no topic {nobody} at {brokers}: agent topic create {nobody} --bootstrap-server {brokers}"
-    assert told == [("a1.sinks.k2", missing)]
+    assert reported == [("a1.sinks.k2", missing)]
     assert agent_command("topic", "create", nobody, "--bootstrap-server", brokers).returncode == 0
     checked = agent_command("check", "-c", str(file), "--connect")
     assert checked.returncode == 0, checked

@@ -91,6 +91,6 @@ a1.sinks = k1
             clock.jump(-2 * DAY)  # Kafka's client is idle now, as nothing arrives
             assert agent.stop() == 0
     assert Counter(event.body for event in in_topic(kafka_cluster, topic)) == Counter(expected)
-    found = reconciliation(kafka_cluster, topic, hdfs_cluster, root)
-    assert found.differences == []
-    assert found.delivered_events == len(expected)
+    audited = reconciliation(kafka_cluster, topic, hdfs_cluster, root)
+    assert audited.differences == []
+    assert audited.delivered_events == len(expected)

@@ -68,12 +68,12 @@ def test_topics_are_safe_by_default(kafka_cluster: KafkaCluster) -> None:
     create_topic(kafka_cluster, "safe")
     with KafkaAdminClient(bootstrap_servers=kafka_cluster.bootstrap_servers) as admin:
         (topic,) = admin.describe_topics(["safe"])
-        found = admin.describe_configs([ConfigResource("TOPIC", "safe")], config_filter="all")["topic"]["safe"]
+        config = admin.describe_configs([ConfigResource("TOPIC", "safe")], config_filter="all")["topic"]["safe"]
         (unknown,) = admin.describe_topics(["mispelt"])
     assert {len(partition["replica_nodes"]) for partition in topic["partitions"]} == {3}
-    assert found["min.insync.replicas"]["value"] == "2"
-    assert found["max.message.bytes"]["value"] == str(8 << 20)
-    assert found["unclean.leader.election.enable"]["value"] == "false"
+    assert config["min.insync.replicas"]["value"] == "2"
+    assert config["max.message.bytes"]["value"] == str(8 << 20)
+    assert config["unclean.leader.election.enable"]["value"] == "false"
     assert unknown["error_code"]
 
 
@@ -92,7 +92,7 @@ def test_records_survive_a_killed_broker_and_start_brings_it_back(kafka_cluster:
     values = [b"%03d" % number for number in range(100)]
     produce(kafka_cluster, "survivor", values[:50])
     leader = kafka_cluster.status().controller
-    others = [pid for pid in pids(kafka_cluster) if pid != kafka_cluster.server(f"broker-{leader}").pid]
+    survivors = [pid for pid in pids(kafka_cluster) if pid != kafka_cluster.server(f"broker-{leader}").pid]
     try:
         kafka_cluster.kill(f"broker-{leader}")
         assert not kafka_cluster.is_running()
@@ -101,7 +101,7 @@ def test_records_survive_a_killed_broker_and_start_brings_it_back(kafka_cluster:
     finally:
         kafka_cluster.start()
     assert kafka_cluster.status().up
-    assert set(others) < set(pids(kafka_cluster))
+    assert set(survivors) < set(pids(kafka_cluster))
     assert consume(kafka_cluster, "survivor", 100) == values
 
 

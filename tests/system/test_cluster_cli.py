@@ -78,8 +78,8 @@ def reading(kafka_cluster: KafkaCluster, name: str, topic: str) -> Iterator[Cons
 def commit(kafka_cluster: KafkaCluster, name: str, topic: str, *offsets: int, metadata: str = "") -> None:
     """Commit one offset per partition, without joining the group."""
     consumer = Consumer({"bootstrap.servers": kafka_cluster.bootstrap_servers, "group.id": name})
-    more = {"metadata": metadata} if metadata else {}
-    positions = [TopicPartition(topic, number, offset, **more) for number, offset in enumerate(offsets)]
+    options = {"metadata": metadata} if metadata else {}
+    positions = [TopicPartition(topic, number, offset, **options) for number, offset in enumerate(offsets)]
     deadline = time.monotonic() + 60
     while True:
         try:
@@ -127,8 +127,8 @@ def test_cluster_start_finds_it_running_and_status_shows_it(run: Run, kafka_clus
     assert status["bootstrap_servers"] == kafka_cluster.bootstrap_servers
     assert status["under_replicated"] == []
     assert sum(row[5] == "yes" for row in started) == 1
-    again = parsed(run("cluster start --json"))
-    assert [broker["pid"] for broker in again["brokers"]] == before
+    restarted = parsed(run("cluster start --json"))
+    assert [broker["pid"] for broker in restarted["brokers"]] == before
 
 
 def test_cluster_status_without_a_cluster(run: Run, tmp_path: Path) -> None:
@@ -180,8 +180,8 @@ def test_topic_commands(run: Run) -> None:
     ],
 )
 def test_an_invalid_topic_name_is_refused(run: Run, command: str, name: str, problem: str) -> None:
-    more = " --to earliest --yes" if command.startswith("group") else ""
-    stderr = run(f"{command} {shlex.quote(name)}{more}", code=1).stderr
+    options = " --to earliest --yes" if command.startswith("group") else ""
+    stderr = run(f"{command} {shlex.quote(name)}{options}", code=1).stderr
     assert stderr == f"Error: the topic's name {problem}\n"
 
 
@@ -212,14 +212,14 @@ def test_an_offset_of_a_topic_that_was_deleted_is_shown_as_none(
 def test_group_reset_by_offset_opens_an_epoch(run: Run, kafka_cluster: KafkaCluster, log: str) -> None:
     commit(kafka_cluster, "by-offset", log, 4, 1)
     before = int(time.time() * 1000)
-    asked = run("group reset by-offset --to 2", code=2)
-    assert [row[:4] for row in rows(asked)] == [[log, "0", "4", "2"], [log, "1", "1", "2"]]
-    assert "nothing was changed" in asked.stderr
+    preview = run("group reset by-offset --to 2", code=2)
+    assert [row[:4] for row in rows(preview)] == [[log, "0", "4", "2"], [log, "1", "1", "2"]]
+    assert "nothing was changed" in preview.stderr
     assert committed(kafka_cluster, "by-offset") == [(4, ""), (1, "")]
 
     assert [row["new_offset"] for row in parsed(run("group reset by-offset --to 2 --yes --json"))] == [2, 2]
-    (at, first), (also_at, second) = committed_metadata(kafka_cluster, "by-offset")
-    assert (at, also_at) == (2, 2)
+    (offset, first), (second_offset, second) = committed_metadata(kafka_cluster, "by-offset")
+    assert (offset, second_offset) == (2, 2)
     assert (
         before
         <= min(first.generation.epoch, second.generation.epoch)
@@ -228,8 +228,8 @@ def test_group_reset_by_offset_opens_an_epoch(run: Run, kafka_cluster: KafkaClus
     )
     assert first == OffsetMetadata(Generation(first.generation.epoch), id_of(kafka_cluster, log))
     run(f"group reset by-offset --to earliest --topic {log}:1 --yes")
-    (_, untouched), (at, third) = committed_metadata(kafka_cluster, "by-offset")
-    assert (untouched, at) == (first, 0)
+    (_, untouched), (offset, third) = committed_metadata(kafka_cluster, "by-offset")
+    assert (untouched, offset) == (first, 0)
     assert third.generation.epoch > second.generation.epoch, "no epoch is used twice"
     assert [row[5] for row in rows(run("group describe by-offset"))] == [
         str(first.generation.epoch),
@@ -253,8 +253,8 @@ def test_group_reset_resolves_an_offset_of_another_version(
     metadata = later if version else "epoch=7"
     commit(kafka_cluster, name, log, 4, 1, metadata=metadata)
     run(f"group reset {name} --to current --yes")
-    (at, first), (also_at, _) = committed_metadata(kafka_cluster, name)
-    assert (at, also_at) == (4, 1)
+    (offset, first), (second_offset, _) = committed_metadata(kafka_cluster, name)
+    assert (offset, second_offset) == (4, 1)
     assert first == OffsetMetadata(Generation(first.generation.epoch), id_of(kafka_cluster, log))
     assert first.generation.epoch > 7
 
@@ -288,8 +288,8 @@ def test_group_reset_of_a_group_that_has_committed_nothing(run: Run, kafka_clust
 
 def test_group_reset_refuses_invalid_targets(run: Run, kafka_cluster: KafkaCluster, log: str) -> None:
     commit(kafka_cluster, "strict", log, 4, 1)
-    outside = run("group reset strict --to 7 --yes", code=1)
-    assert outside.stderr == f"Error: {log}-1 holds offsets 0 to 3, not 7\n"
+    refused = run("group reset strict --to 7 --yes", code=1)
+    assert refused.stderr == f"Error: {log}-1 holds offsets 0 to 3, not 7\n"
     assert "is not earliest, latest" in run("group reset strict --to yesterday --yes", code=2).stderr
     assert "has no partition '5'" in run(f"group reset strict --to 0 --topic {log}:5 --yes", code=2).stderr
     assert "no such topic" in run("group reset strict --to 0 --topic nope --yes", code=1).stderr
@@ -316,19 +316,19 @@ def test_group_reset_survives_a_memberless_commit_in_flight(
 ) -> None:
     name, sleep = f"outside-{often}", time.sleep
     before = OffsetMetadata(topic_id=id_of(kafka_cluster, log)).text()
-    late = iter(range(often))
+    attempts = iter(range(often))
 
     def driver(seconds: float) -> None:
         """Commit as a driver that read the group before the reset."""
         if seconds != REVIEW_SECONDS:
             sleep(seconds)
-        elif next(late, None) is not None:
+        elif next(attempts, None) is not None:
             commit(kafka_cluster, name, log, 5, 2, metadata=before)
 
     commit(kafka_cluster, name, log, 4, 1, metadata=before)
     monkeypatch.setattr("flafka.agent.cli.group.time.sleep", driver)
-    done = run(f"group reset {name} --to 0 --topic {log}:0 --yes", code=int(often > 1))
-    assert f"a concurrent commit has overwritten the reset of {log}-0" in done.stderr
+    result = run(f"group reset {name} --to 0 --topic {log}:0 --yes", code=int(often > 1))
+    assert f"a concurrent commit has overwritten the reset of {log}-0" in result.stderr
     (first, _), untouched = committed_metadata(kafka_cluster, name)
     assert (first, untouched[0]) == (0 if often == 1 else 5, 2)
 
@@ -349,10 +349,10 @@ def test_group_reset_reports_a_new_member_that_overwrites_it(
                 sleep(seconds)
 
         monkeypatch.setattr("flafka.agent.cli.group.time.sleep", driver)
-        done = run("group reset joined --to latest --yes", code=1)
+        result = run("group reset joined --to latest --yes", code=1)
         assert (
             f"has overwritten the reset of {log}-0, {log}-1, and group joined is being read by a-reader"
-            in done.stderr
+            in result.stderr
         )
 
 

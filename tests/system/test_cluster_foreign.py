@@ -44,30 +44,30 @@ def test_a_foreign_cluster_is_neither_ready_nor_up_and_is_not_stopped(
 ) -> None:
     missing = own.unready_reason()
     assert missing is not None
-    found = f"the Kafka cluster at {own.bootstrap_servers} is {kafka_cluster.cluster_id}"
-    assert missing.startswith(f"{found}, not that of")
+    message = f"the Kafka cluster at {own.bootstrap_servers} is {kafka_cluster.cluster_id}"
+    assert missing.startswith(f"{message}, not that of")
     status = own.status()
     assert [broker.state for broker in status.brokers] == ["starting"] * 3
     assert (status.controller, status.foreign_listener) == (None, missing)
     assert own.find_foreign_cluster() == missing
 
     port = own.ports["broker-1"]
-    taken = f"port {port}, which this cluster uses for broker-1, is taken by the Kafka cluster"
-    with pytest.raises(ServiceError, match=f"{taken} {kafka_cluster.cluster_id}"):
+    in_use = f"port {port}, which this cluster uses for broker-1, is taken by the Kafka cluster"
+    with pytest.raises(ServiceError, match=f"{in_use} {kafka_cluster.cluster_id}"):
         own.start()
 
-    here = ("--dir", str(own.directory))
-    assert agent_command("cluster", "stop", *here).returncode == 0
+    options = ("--dir", str(own.directory))
+    assert agent_command("cluster", "stop", *options).returncode == 0
     assert not own.is_running()
     assert kafka_cluster.status().up
-    shown = agent_command("cluster", "status", *here)
+    shown = agent_command("cluster", "status", *options)
     assert shown.returncode == 1
     assert {line.split("\t")[1] for line in shown.stdout.splitlines()[1:]} == {"down"}
     assert f"port {port} is taken by the Kafka cluster {kafka_cluster.cluster_id}" in shown.stderr
-    again = agent_command("cluster", "start", *here)
-    assert again.returncode == 1
-    assert f"{taken} {kafka_cluster.cluster_id}" in again.stderr
-    assert "Traceback" not in again.stderr
+    restarted = agent_command("cluster", "start", *options)
+    assert restarted.returncode == 1
+    assert f"{in_use} {kafka_cluster.cluster_id}" in restarted.stderr
+    assert "Traceback" not in restarted.stderr
 
 
 def test_of_three_hosts_only_those_of_the_cluster_are_up(
@@ -100,7 +100,7 @@ def test_commands_refuse_a_foreign_cluster_unless_it_is_named(
     named = CliRunner().invoke(agent, ["topic", "list", "--bootstrap-server", own.bootstrap_servers])
     assert named.exit_code == 0
     with KafkaAdminClient(bootstrap_servers=kafka_cluster.bootstrap_servers) as admin:
-        assert "mine" not in {found["name"] for found in admin.describe_topics()}
+        assert "mine" not in {description["name"] for description in admin.describe_topics()}
 
     configuration = tmp_path / "agent.conf"
     configuration.write_text(
@@ -108,12 +108,12 @@ def test_commands_refuse_a_foreign_cluster_unless_it_is_named(
         "a1.sinks.k1.type = null\na1.sinks.k1.channel = c1\n"
     )
     for words in (["dlq", "list"], ["audit"]):
-        done = agent_command(*words, "-c", str(configuration))
-        assert done.returncode == 1
-        assert kafka_cluster.cluster_id in done.stderr
-        assert own.cluster_id in done.stderr
-        assert "kafka.bootstrap.servers" in done.stderr
-        assert "Traceback" not in done.stderr
+        result = agent_command(*words, "-c", str(configuration))
+        assert result.returncode == 1
+        assert kafka_cluster.cluster_id in result.stderr
+        assert own.cluster_id in result.stderr
+        assert "kafka.bootstrap.servers" in result.stderr
+        assert "Traceback" not in result.stderr
 
 
 def test_an_agent_refuses_a_foreign_cluster_unless_it_is_named(
@@ -141,8 +141,8 @@ a1.sinks.k1.channel = c2
     with RunningAgent(tmp_path, configuration, environment=environment) as agent:
         agent.until(lambda: agent.failing().keys() == refusing, "all that name no brokers to refuse")
         agent.until(lambda: f"created topic {name}-named" in agent.log, "the named one to be used")
-        for said in agent.failing().values():
-            assert f"answers the Kafka cluster {kafka_cluster.cluster_id}, not your own, {own.cluster_id}" in said
+        for failure in agent.failing().values():
+            assert f"answers the Kafka cluster {kafka_cluster.cluster_id}, not your own, {own.cluster_id}" in failure
         assert f"created topic {name}:" not in agent.log
         agent.stop()
     checked = agent_command("check", "-c", str(agent.file), "--connect", environment=environment)

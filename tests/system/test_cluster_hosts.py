@@ -40,10 +40,10 @@ def test_what_three_hosts_hold_survives_the_loss_of_any_one(tmp_path: Path) -> N
     with three_hosts(tmp_path) as nodes:
 
         def start(number: int) -> str:
-            where = ["--dir", str(tmp_path / f"host-{number}"), "--heap", "160"]
-            done = agent_command("cluster", "start", *where, "--node", str(number), "--nodes", nodes)
-            assert done.returncode == 0, done.stderr
-            return done.stdout + done.stderr
+            options = ["--dir", str(tmp_path / f"host-{number}"), "--heap", "160"]
+            result = agent_command("cluster", "start", *options, "--node", str(number), "--nodes", nodes)
+            assert result.returncode == 0, result.stderr
+            return result.stdout + result.stderr
 
         assert "no controller yet: start a second host" in start(1)
         for number in (2, 3):
@@ -64,14 +64,14 @@ def test_what_three_hosts_hold_survives_the_loss_of_any_one(tmp_path: Path) -> N
         assert controller is not None
         lost = clusters[controller - 1]  # the hardest broker to lose
         lost.kill(lost.names()[0], signal.SIGKILL)
-        left = clusters[controller % 3]
-        until(lambda: left.status().controller not in (None, controller), "another controller")
-        assert consume(left, "kept", len(values)) == values
-        produce(left, "kept", [b"later"])
+        survivor = clusters[controller % 3]
+        until(lambda: survivor.status().controller not in (None, controller), "another controller")
+        assert consume(survivor, "kept", len(values)) == values
+        produce(survivor, "kept", [b"later"])
 
         # the command remembers node and hosts
-        again = agent_command("cluster", "start", "--dir", str(lost.directory))
-        assert again.returncode == 0, again.stderr
+        restarted = agent_command("cluster", "start", "--dir", str(lost.directory))
+        assert restarted.returncode == 0, restarted.stderr
         until(lambda: lost.status().up and not lost.status().under_replicated, "the host to catch up")
 
 
@@ -87,6 +87,6 @@ def test_a_directory_holds_one_node(tmp_path: Path) -> None:
         KafkaCluster(tmp_path / "new", node=1, hosts=["a", "a", "b"])
     with pytest.raises(ServiceError, match="'b:x' is not a host, or host:port"):
         KafkaCluster(tmp_path / "new", node=1, hosts=["a", "b:x", "c"])
-    done = agent_command("cluster", "start", "--dir", str(tmp_path), "--node", "1")
-    assert done.returncode == 2
-    assert "--node and --nodes belong together" in done.stderr
+    result = agent_command("cluster", "start", "--dir", str(tmp_path), "--node", "1")
+    assert result.returncode == 2
+    assert "--node and --nodes belong together" in result.stderr

@@ -68,11 +68,11 @@ def test_every_connection_of_a_fleet_delivers(tmp_path: Path) -> None:
         RunningAgent(tmp_path / "a", configured(tmp_path), command=command) as agent,
         contextlib.ExitStack() as stack,
     ):
-        where = "127.0.0.1", agent.port("tcp")
+        address = "127.0.0.1", agent.port("tcp")
         fleet = []
         for number in range(FLEET):
             source = f"127.0.0.{1 + number % ADDRESSES}", 0
-            fleet.append(stack.enter_context(socket.create_connection(where, timeout=60, source_address=source)))
+            fleet.append(stack.enter_context(socket.create_connection(address, timeout=60, source_address=source)))
         agent.until(lambda: agent.count("SOURCE.tcp", "OpenConnectionCount") == FLEET, "all connections")
         assert not agent.failing()
         for number, connection in enumerate(fleet):

@@ -39,7 +39,7 @@ def test_a_demo_that_is_ended_leaves_nothing_behind(tmp_path: Path) -> None:
 
 def running_in(directory: Path) -> list[str]:
     """Return the command lines of the processes whose files are below that directory."""
-    found = []
+    commands = []
     for process in Path("/proc").glob("[0-9]*"):
         try:
             environment = (process / "environ").read_bytes()
@@ -47,5 +47,5 @@ def running_in(directory: Path) -> list[str]:
         except OSError:
             continue
         if str(directory).encode() in environment or str(directory) in command:
-            found.append(command)
-    return found
+            commands.append(command)
+    return commands

@@ -39,10 +39,10 @@ def test_dead_letters_are_counted_and_shown_whole(kafka_cluster: KafkaCluster, t
         ("a1.sources.s1", "too large", 1),
     ]
     shown = json.loads(agent_command("dlq", "show", "-c", str(file), "--json").stdout)
-    assert [(one["component"], one["id"], one["reason"], one["headers"]) for one in shown] == [
+    assert [(letter["component"], letter["id"], letter["reason"], letter["headers"]) for letter in shown] == [
         (letter.component, letter.id and str(letter.id), letter.reason, letter.event.headers) for letter in LETTERS
     ]
-    assert [base64.b64decode(one["body"]) for one in shown] == [letter.event.body for letter in LETTERS]
-    one = agent_command("dlq", "show", "-c", str(file), "--component", "a1.sources.s1").stdout
-    assert "too large" in one
-    assert "no such row" not in one
+    assert [base64.b64decode(letter["body"]) for letter in shown] == [letter.event.body for letter in LETTERS]
+    output = agent_command("dlq", "show", "-c", str(file), "--component", "a1.sources.s1").stdout
+    assert "too large" in output
+    assert "no such row" not in output

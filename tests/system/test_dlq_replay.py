@@ -71,16 +71,16 @@ def taken_and_rejected(agent: RunningAgent) -> tuple[int, int]:
 
 def overtaken(file: Path, servers: str, topic: str) -> None:
     """Replay two batches of one dead letter each; before the second one another replay begins."""
-    spec, found = load(file, components=Components())
-    assert spec is not None, found
+    spec, diagnostics = load(file, components=Components())
+    assert spec is not None, diagnostics
     replayer = replayer_of(spec, spec.channels[0])
-    kept = [letter for letter in read_dead_letters(replayer.store) if letter.component == "a1.sinks.k2"]
+    letters = [letter for letter in read_dead_letters(replayer.store) if letter.component == "a1.sinks.k2"]
 
     def lots() -> Iterator[list[StoredDeadLetter]]:
-        yield kept[:1]
+        yield letters[:1]
         name = f"flafka.dlq.{topic}"
         Producer({"bootstrap.servers": servers, "transactional.id": name}).init_transactions(60)
-        yield kept[1:2]
+        yield letters[1:2]
 
     replayer.replay(lots())
 
@@ -113,8 +113,8 @@ a1.sinks.k1.sink.directory = {tmp_path}/all
         agent.wait_until_healthy()
         with (tmp_path / "bad.log").open("ab") as log:
             log.write(b"".join(b"more %d\n" % n for n in range(900)))
-        why = re.compile(r"paused: .* more than errors.tolerance = 50 .*'colour'")
-        agent.until(lambda: why.match(agent.failing().get("SINK.k2", "")), "the sink to pause")
+        reason = re.compile(r"paused: .* more than errors.tolerance = 50 .*'colour'")
+        agent.until(lambda: reason.match(agent.failing().get("SINK.k2", "")), "the sink to pause")
         agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount") == 1501, "files to have all")
         agent.until(lambda: agent.count("SINK.k2", "FailureCount") > 2, "the sink to try again")
         rejected = agent.count("SINK.k2", "EventRejectedCount")
@@ -130,9 +130,9 @@ a1.sinks.k1.sink.directory = {tmp_path}/all
         taken = 1501 - letters
         agent.until(lambda: taken_and_rejected(agent) == (taken, letters), "each event to be one or the other")
         written = stored(kafka_cluster, topic)
-        kept = KafkaDeadLetterStore(KafkaStream(servers, topic, topic), f"{topic}.deadletters", 3)
-        kept.put([DeadLetter("a1.sources.c1files", None, Event(b"late"), "too large")])
-        kept.put([DeadLetter("a1.sinks.gone", EventId(topic, 0, 0, 0), Event(b"gone"), "why")])
+        store = KafkaDeadLetterStore(KafkaStream(servers, topic, topic), f"{topic}.deadletters", 3)
+        store.put([DeadLetter("a1.sources.c1files", None, Event(b"late"), "too large")])
+        store.put([DeadLetter("a1.sinks.gone", EventId(topic, 0, 0, 0), Event(b"gone"), "why")])
 
         dry = replay(agent.file, "--component", "a1.sinks.k2", "--dry-run", "--json")
         assert f"{letters} dead letters would be replayed" in dry.stderr, dry.stderr
@@ -146,15 +146,15 @@ a1.sinks.k1.sink.directory = {tmp_path}/all
             capture_output=True,
         )
         assert killed.returncode == -signal.SIGKILL, killed.stderr
-        rest = replay(agent.file, "--yes")
-        left = letters - 2 * 50 + 1  # two batches of dead letters, and the one of the source
-        assert f"{left} dead letters replayed" in rest.stderr, rest.stderr
-        assert "a1.sinks.gone is not in this configuration" in rest.stderr
+        replayed = replay(agent.file, "--yes")
+        remaining = letters - 2 * 50 + 1  # two batches of dead letters, and the one of the source
+        assert f"{remaining} dead letters replayed" in replayed.stderr, replayed.stderr
+        assert "a1.sinks.gone is not in this configuration" in replayed.stderr
         assert "nothing to replay" in replay(agent.file, "--yes").stderr
         agent.until(lambda: agent.count("SINK.k2", "EventDrainSuccessCount") == 1502, "Solr to have the rest")
         agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount") == 1502, "files to have the source's")
-        again = replay(agent.file, "--yes", "--again", "--limit", "1", "--component", "a1.sinks.k2")
-        assert "1 dead letters replayed" in again.stderr, again.stderr
+        repeated = replay(agent.file, "--yes", "--again", "--limit", "1", "--component", "a1.sinks.k2")
+        assert "1 dead letters replayed" in repeated.stderr, repeated.stderr
         agent.until(lambda: agent.count("SINK.k2", "EventDrainSuccessCount") == 1503, "Solr to have one once more")
         with pytest.raises(Retry, match="another replay of these dead letters began"):
             overtaken(agent.file, servers, topic)
@@ -169,10 +169,10 @@ a1.sinks.k1.sink.directory = {tmp_path}/all
     lines = [line for file in (tmp_path / "all").iterdir() for line in file.read_bytes().splitlines()]
     assert Counter(lines) == Counter([*written.values(), b"late"])
     assert Counter(event.body for event in in_topic(kafka_cluster, topic)) == Counter(lines)
-    found = {id: document["body_t"] for id, document in documents(url).items()}
+    texts = {id: document["body_t"] for id, document in documents(url).items()}
     expected = {id: body.decode(errors="backslashreplace") for id, body in written.items()}
-    assert {id: text for id, text in found.items() if id in written} == expected
-    assert [text for id, text in found.items() if id not in written] == ["late"]
+    assert {id: text for id, text in texts.items() if id in written} == expected
+    assert [text for id, text in texts.items() if id not in written] == ["late"]
 
 
 def test_dead_letters_of_a_memory_channel_are_replayed_to_their_sink(tmp_path: Path) -> None:
@@ -195,21 +195,21 @@ a1.deadletters.directory = {tmp_path}/letters
     bodies = {sink: [b"%s \xff %d" % (sink.encode(), n) for n in range(700)] for sink in ("k1", "k2")}
     letters.put(
         DeadLetter(f"a1.sinks.{sink}", EventId("m", 1, n, 0), Event(body), f"{sink} was full")
-        for sink, some in bodies.items()
-        for n, body in enumerate(some)
+        for sink, lines in bodies.items()
+        for n, body in enumerate(lines)
     )
     with letters.path.open("ab") as cut_off:
         cut_off.write(b'{"letter": "')
-    done = replay(file, "--yes", "--reason", "k1 was")
-    assert "700 dead letters replayed" in done.stderr, done.stderr
-    done = replay(file, "--yes")
-    assert "700 dead letters replayed" in done.stderr, done.stderr
+    result = replay(file, "--yes", "--reason", "k1 was")
+    assert "700 dead letters replayed" in result.stderr, result.stderr
+    result = replay(file, "--yes")
+    assert "700 dead letters replayed" in result.stderr, result.stderr
     assert "nothing to replay" in replay(file, "--yes").stderr
-    for sink, some in bodies.items():
-        lines = [line for each in (tmp_path / sink).iterdir() for line in each.read_bytes().splitlines()]
-        assert lines == some
+    for sink, expected in bodies.items():
+        lines = [line for path in (tmp_path / sink).iterdir() for line in path.read_bytes().splitlines()]
+        assert lines == expected
     shown = json.loads(agent_command("dlq", "show", "-c", str(file), "--json", "--id", "m-1-699-0").stdout)
-    assert [(base64.b64decode(one["body"]), one["replayed"]) for one in shown] == [
+    assert [(base64.b64decode(letter["body"]), letter["replayed"]) for letter in shown] == [
         (bodies["k1"][699], True),
         (bodies["k2"][699], True),
     ]

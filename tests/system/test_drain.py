@@ -66,14 +66,14 @@ def two_agents(directory: Path, first: str, second: str) -> Iterator[tuple[Runni
     """Start agents a1 and a2, and wait until each has one of the two partitions."""
     file = str(directory / "2/agent.conf")
     with (
-        RunningAgent(directory / "1", first) as one,
-        RunningAgent(directory / "2", second, "-n", "a2", "-c", file) as other,
+        RunningAgent(directory / "1", first) as a1,
+        RunningAgent(directory / "2", second, "-n", "a2", "-c", file) as a2,
     ):
-        one.until(
-            lambda: {agent.log.rpartition("has partitions [")[2][:2] for agent in (one, other)} == {"0]", "1]"},
+        a1.until(
+            lambda: {agent.log.rpartition("has partitions [")[2][:2] for agent in (a1, a2)} == {"0]", "1]"},
             "a partition for each",
         )
-        yield one, other
+        yield a1, a2
 
 
 @pytest.fixture
@@ -89,8 +89,8 @@ def test_a_drain_delivers_partitions_that_another_members_session_still_holds(
 ) -> None:
     servers, out = kafka_cluster.bootstrap_servers, tmp_path / "out"
     first, second = (configuration(servers, topic, out / name, name=name) for name in ("a1", "a2"))
-    with two_agents(tmp_path, first, second) as (one, other):
-        assert (one.stop(), other.stop(signal.SIGKILL)) == (0, -signal.SIGKILL)
+    with two_agents(tmp_path, first, second) as (a1, a2):
+        assert (a1.stop(), a2.stop(signal.SIGKILL)) == (0, -signal.SIGKILL)
     put(kafka_cluster, topic, EVENTS, 0, 1)
     with RunningAgent(tmp_path / "1", first, "-c", str(tmp_path / "1/agent.conf"), "--drain") as agent:
         assert agent.wait_for_exit() == 0, agent.log
@@ -116,9 +116,9 @@ def test_a_drain_waits_for_no_control_records_aborted_records_or_empty_partition
 @pytest.fixture
 def handlers() -> Iterator[None]:
     """Restore the signal handlers afterwards."""
-    kept = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    saved = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
     yield
-    for number, handler in kept.items():
+    for number, handler in saved.items():
         signal.signal(number, handler)
 
 
@@ -135,16 +135,16 @@ def test_a_drain_exits_with_1_and_names_the_member_that_holds_the_rest(
     first, second = (configuration(servers, topic, out / name, name=name) for name in ("a1", "a2"))
     second = second.replace("session.timeout.ms = 6000", "session.timeout.ms = 300000")
     assert "300000" in second
-    with two_agents(tmp_path, first, second) as (one, other):
-        assert one.stop() == 0
-        other.process.send_signal(signal.SIGSTOP)  # the stopped member keeps its partition
-        theirs = int(other.log.rpartition("has partitions [")[2][0])
+    with two_agents(tmp_path, first, second) as (a1, a2):
+        assert a1.stop() == 0
+        a2.process.send_signal(signal.SIGSTOP)  # the stopped member keeps its partition
+        theirs = int(a2.log.rpartition("has partitions [")[2][0])
         put(kafka_cluster, topic, EVENTS, 0, 1)
-        spec, diagnostics = load(one.file, None, components=Components())
+        spec, diagnostics = load(a1.file, None, components=Components())
         assert spec is not None, diagnostics
         assert start.run(spec, drain=True) == 1
-    (told,) = [record.message for record in caplog.records if "not drained" in record.message]
-    assert told == (
+    (message,) = [record.message for record in caplog.records if "not drained" in record.message]
+    assert message == (
         f"not drained, and nothing was delivered for 5 s: partition {theirs} of a1.channels.c1 is delivered up to 0 "
         f"of 150 in group {topic}, and assigned to {member_id('a2', 'k1')}.{topic} on 127.0.0.1"
     )

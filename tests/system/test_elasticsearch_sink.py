@@ -48,9 +48,9 @@ def ask(cluster: OpenSearchCluster, method: str, path: str, body: Any = None) ->
 def documents(cluster: OpenSearchCluster, index: str) -> dict[str, dict[str, Any]]:
     """Return all documents by id; a star in the name selects several indexes."""
     ask(cluster, "POST", f"{index}/_refresh")
-    found = ask(cluster, "POST", f"{index}/_search", {"size": 10_000, "track_total_hits": True})["hits"]
-    assert len(found["hits"]) == found["total"]["value"]
-    return {hit["_id"]: {"_index": hit["_index"], **hit["_source"]} for hit in found["hits"]}
+    hits = ask(cluster, "POST", f"{index}/_search", {"size": 10_000, "track_total_hits": True})["hits"]
+    assert len(hits["hits"]) == hits["total"]["value"]
+    return {hit["_id"]: {"_index": hit["_index"], **hit["_source"]} for hit in hits["hits"]}
 
 
 @exercises("sink elasticsearch")
@@ -103,10 +103,10 @@ def test_documents_and_a_redelivery(opensearch_cluster: OpenSearchCluster) -> No
     }
     committed = assignment("cluster", "app", "id", "g", 0, 0)
     for known in (batch(events[1], offset=2), None):
-        (found,) = sink.trace(committed, EventId("app", 0, 2, 0), known)
-        assert (found["index"], found["id"], found["document"]["body"]["n"]) == (f"{index}-json", "app-0-2-0", 7)
-    (nothing,) = sink.trace(committed, EventId("app", 0, 3, 0), batch(events[1], offset=3))
-    assert "has a document app-0-3-0" in nothing["missing"]
+        (trace,) = sink.trace(committed, EventId("app", 0, 2, 0), known)
+        assert (trace["index"], trace["id"], trace["document"]["body"]["n"]) == (f"{index}-json", "app-0-2-0", 7)
+    (missing,) = sink.trace(committed, EventId("app", 0, 3, 0), batch(events[1], offset=3))
+    assert "has a document app-0-3-0" in missing["missing"]
 
 
 def test_a_data_stream_has_each_document_once(opensearch_cluster: OpenSearchCluster) -> None:
@@ -127,8 +127,8 @@ def test_a_data_stream_has_each_document_once(opensearch_cluster: OpenSearchClus
         # the delivered documents are present, without a dead letter
         assert deliver(sink, events).keys() == {"app-0-2-0"}
         sink.close()
-    found = documents(opensearch_cluster, name)
-    assert {id: (one["n"], one["@timestamp"]) for id, one in found.items()} == {
+    stored = documents(opensearch_cluster, name)
+    assert {id: (document["n"], document["@timestamp"]) for id, document in stored.items()} == {
         "app-0-0-0": ("1", 1_600_000_000_000),
         "app-0-1-0": ("2", events.origin.timestamps[1] if events.origin else 0),
         "app-0-3-0": ("4", "5"),
@@ -209,12 +209,12 @@ def test_a_server_killed_under_load_has_everything_once(opensearch_cluster: Open
     index = unique("k")
     sink = opened(opensearch_cluster, index)
     failures: list[str] = []
-    half = threading.Event()
+    reached_half = threading.Event()
 
     def load() -> None:
         for offset in range(0, 6000, 200):
             if offset == 2000:
-                half.set()
+                reached_half.set()
             while True:  # as the runner does
                 try:
                     deliver(sink, batch(*(Event(b"%d" % n) for n in range(offset, offset + 200)), offset=offset))
@@ -222,22 +222,22 @@ def test_a_server_killed_under_load_has_everything_once(opensearch_cluster: Open
                 except Retry as e:
                     failures.append(str(e))
                     sink.reset()
-                    back.wait(0.5)
+                    restored.wait(0.5)
 
-    back = threading.Event()
+    restored = threading.Event()
     loading = threading.Thread(target=load)
     loading.start()
     try:
-        assert half.wait(120)
+        assert reached_half.wait(120)
         opensearch_cluster.kill(OPENSEARCH)
     finally:
         opensearch_cluster.start()
-        back.set()
+        restored.set()
     loading.join(120)
     assert not loading.is_alive()
     assert f"Elasticsearch is away: no answer from {opensearch_cluster.address}" in failures
-    found = documents(opensearch_cluster, f"{index}-*")
-    assert {id: document["@message"] for id, document in found.items()} == {
+    stored = documents(opensearch_cluster, f"{index}-*")
+    assert {id: document["@message"] for id, document in stored.items()} == {
         f"app-0-{n}-0": str(n) for n in range(6000)
     }
     sink.close()
@@ -284,6 +284,6 @@ a1.sinks.k1.batchSize = 20
                 sender.end()
                 agent.until(lambda: not agent.count("CHANNEL.c1", "ChannelSize"), "all events to be stored")
                 assert agent.stop() == 0
-    found = Counter(document["@message"] for document in documents(opensearch_cluster, f"{index}-*").values())
-    assert {f"n {number}" for number in sender.acknowledged} <= found.keys()
-    assert [message for message, times in found.items() if times > 1] == []
+    counts = Counter(document["@message"] for document in documents(opensearch_cluster, f"{index}-*").values())
+    assert {f"n {number}" for number in sender.acknowledged} <= counts.keys()
+    assert [message for message, times in counts.items() if times > 1] == []

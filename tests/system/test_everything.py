@@ -131,9 +131,9 @@ class Scene:
 
     def answer(self, *words: str, configured: bool = True, code: int | None = 0) -> Any:
         """Return the answer of a command as JSON."""
-        done = self.run(*words, "--json", configured=configured)
-        assert code in (None, done.exit_code), done.output
-        return json.loads(done.stdout)
+        result = self.run(*words, "--json", configured=configured)
+        assert code in (None, result.exit_code), result.output
+        return json.loads(result.stdout)
 
     def kafka_answer(self, *words: str) -> Any:
         """Return the answer, as JSON, of a command that takes the brokers rather than a configuration."""
@@ -148,12 +148,14 @@ class Scene:
         return f"{'sources' if name in SOURCES else 'channels' if name in CHANNELS else 'sinks'}.{name}"
 
     def id(self, body: bytes) -> str:
-        (found,) = [id for id, one in self.bodies.items() if one == body]
-        return found
+        (event_id,) = [id for id, stored in self.bodies.items() if stored == body]
+        return event_id
 
     def top(self) -> dict[str, dict[str, Any]]:
         """Return the figures of `agent top` by kind and name of component."""
-        return {f"{one['kind']} {one['name']}": one for one in self.answer("top")["components"]}
+        return {
+            f"{component['kind']} {component['name']}": component for component in self.answer("top")["components"]
+        }
 
 
 def configuration(
@@ -202,7 +204,7 @@ def configuration(
         "sinks.to-thrift": f"hostname = 127.0.0.1\nport = {thrift}",
         "sinks.to-topic": f"kafka.bootstrap.servers = {servers}\nkafka.topic = {topic}-in",
     }
-    under = {"text": "m", "java": "s", "files": "f", "to-avro": "m", "to-thrift": "s", "to-topic": "f"}
+    channel_of = {"text": "m", "java": "s", "files": "f", "to-avro": "m", "to-thrift": "s", "to-topic": "f"}
     lines = [
         f"a1.sources = {' '.join(SOURCES)}",
         f"a1.channels = {' '.join(CHANNELS)}",
@@ -213,9 +215,9 @@ def configuration(
         kafka_channel(kafka.bootstrap_servers, topic, name="k"),
         *(f"a1.channels.{name}.type = {kind}" for name, kind in CHANNELS.items() if name != "k"),
         *(f"a1.sources.{name}.type = {kind}" for name, kind in SOURCES.items()),
-        *(f"a1.sources.{name}.channels = {under.get(name, 'k')}" for name in SOURCES),
+        *(f"a1.sources.{name}.channels = {channel_of.get(name, 'k')}" for name in SOURCES),
         *(f"a1.sinks.{name}.type = {kind}" for name, kind in SINKS.items()),
-        *(f"a1.sinks.{name}.channel = {under.get(name, 'k')}" for name in SINKS),
+        *(f"a1.sinks.{name}.channel = {channel_of.get(name, 'k')}" for name in SINKS),
         *(f"a1.sinks.{name}.group = {topic}-{name}" for name in SINKS if name not in FORWARDING),
         *(f"a1.{path}.{line}" for path, text in options.items() for line in text.splitlines()),
     ]
@@ -273,11 +275,11 @@ def scene(
     text = configuration(directory, topic, kafka_cluster, hdfs_cluster, hbase_cluster, solr)
     with RunningAgent(directory / "agent", text) as agent:
         state = directory / "agent/state"
-        one = Scene(agent, topic, kafka_cluster, hdfs_cluster, hbase_cluster, solr, state)
-        one.began = now()
+        scene = Scene(agent, topic, kafka_cluster, hdfs_cluster, hbase_cluster, solr, state)
+        scene.began = now()
         agent.until(lambda: agent.get("/readyz")[0] == 200, "the agent to be ready")
-        taps = {name: Tap(one, name) for name in ("text", "m", "to-avro")}
-        send_everything(one, directory)
+        taps = {name: Tap(scene, name) for name in ("text", "m", "to-avro")}
+        send_everything(scene, directory)
         for source in SOURCES:
             agent.until(lambda s=source: agent.count(f"SOURCE.{s}", "EventAcceptedCount") == EACH, f"all of {source}")
         for sink in SINKS:
@@ -285,13 +287,13 @@ def scene(
             agent.until(
                 lambda s=sink, n=wanted: agent.count(f"SINK.{s}", "EventDrainSuccessCount") >= n, f"all in {sink}"
             )
-        one.taps = {name: tap.events() for name, tap in taps.items()}
-        one.bodies = stored(kafka_cluster, topic)
+        scene.taps = {name: tap.events() for name, tap in taps.items()}
+        scene.bodies = stored(kafka_cluster, topic)
         time.sleep(0.002)  # the time range of a replay ends after the millisecond of the last event
-        one.ended = now()
-        agent.until(lambda: all(figure(one, s, "Lag") == 0 for s in (*WELL, *ON_SPARK)), "all to be committed")
-        agent.until(lambda: all(figure(one, s, "LagSeconds") for s in AWAY), "the age of what is not")
-        yield one
+        scene.ended = now()
+        agent.until(lambda: all(figure(scene, s, "Lag") == 0 for s in (*WELL, *ON_SPARK)), "all to be committed")
+        agent.until(lambda: all(figure(scene, s, "LagSeconds") for s in AWAY), "the age of what is not")
+        yield scene
 
 
 def now() -> str:
@@ -316,12 +318,12 @@ class Tap:
             text=True,
         )
         assert self._process.stderr is not None
-        said = self._process.stderr.readline()  # which appears once the agent passes events to it
-        assert said.startswith(f"waiting for events at a1.{scene.path(component)};"), said
+        line = self._process.stderr.readline()  # which appears once the agent passes events to it
+        assert line.startswith(f"waiting for events at a1.{scene.path(component)};"), line
 
     def events(self) -> list[dict[str, Any]]:
-        out, said = self._process.communicate(timeout=60)
-        assert (self._process.returncode, said) == (0, "")
+        out, errors = self._process.communicate(timeout=60)
+        assert (self._process.returncode, errors) == (0, "")
         return [json.loads(line) for line in out.splitlines()]
 
 
@@ -329,22 +331,22 @@ def leaves(command: click.Command, path: tuple[str, ...] = ()) -> Iterator[str]:
     if isinstance(command, click.Group):
         context = click.Context(command)
         for name in command.list_commands(context):
-            found = command.get_command(context, name)
-            assert found is not None
-            yield from leaves(found, (*path, name))
+            subcommand = command.get_command(context, name)
+            assert subcommand is not None
+            yield from leaves(subcommand, (*path, name))
     else:
         yield " ".join(path)
 
 
 def test_every_command_is_run_here_or_needs_no_running_agent() -> None:
-    every = {name for name in leaves(main) if name.partition(" ")[0] not in GROUPS_NOT_ASKED}
-    assert every == ASKED | NOT_ASKED.keys()
+    commands = {name for name in leaves(main) if name.partition(" ")[0] not in GROUPS_NOT_ASKED}
+    assert commands == ASKED | NOT_ASKED.keys()
 
 
 def test_the_agent_has_every_kind_of_source_channel_and_sink() -> None:
     components = Components()
-    found = {"source": SOURCES, "channel": CHANNELS, "sink": SINKS}
-    for kind, names in found.items():
+    expected = {"source": SOURCES, "channel": CHANNELS, "sink": SINKS}
+    for kind, names in expected.items():
         classes = {components.get(kind, name) for name in names.values()}
         assert classes == {
             cls for cls in components.all(kind) if cls.__module__.split(".")[:2] == ["flafka", f"{kind}s"]
@@ -355,26 +357,26 @@ def test_the_agent_has_every_kind_of_source_channel_and_sink() -> None:
 
 
 def test_top_shows_the_deliveries_and_the_lag_of_each_component(scene: Scene) -> None:
-    found = scene.top()
+    top = scene.top()
     for name, kind in SOURCES.items():
-        one = found[f"source {name}"]
-        assert (one["id"], one["type"], one["events"]) == (f"a1.sources.{name}", kind, EACH)
-        assert (one["state"], one["lag"]) == ("ok", None)
+        row = top[f"source {name}"]
+        assert (row["id"], row["type"], row["events"]) == (f"a1.sources.{name}", kind, EACH)
+        assert (row["state"], row["lag"]) == ("ok", None)
     for name, held in (("m", 0), ("s", 0), ("f", 0), ("k", None)):
-        one = found[f"channel {name}"]
-        assert (one["events"], one["lag"], one["state"]) == (ALL if name == "k" else EACH, held, "ok")
+        row = top[f"channel {name}"]
+        assert (row["events"], row["lag"], row["state"]) == (ALL if name == "k" else EACH, held, "ok")
     for name in SINKS:
-        one = found[f"sink {name}"]
+        row = top[f"sink {name}"]
         events, lag = (
             EACH if name in FORWARDING else 0 if name in AWAY else ALL,
             0 if name not in AWAY else scene.records,
         )
-        assert (one["events"], one["dead_letters"] or 0) == (events - (name == "index"), int(name == "index"))
-        assert (one["lag"], one["lag_unit"]) == (lag, "events" if name in FORWARDING else "records")
-        assert one["state"] == ("failing" if name in AWAY else "degraded" if name == "index" else "ok")
-    seconds = {name: found[f"sink {name}"]["lag_seconds"] for name in SINKS}
+        assert (row["events"], row["dead_letters"] or 0) == (events - (name == "index"), int(name == "index"))
+        assert (row["lag"], row["lag_unit"]) == (lag, "events" if name in FORWARDING else "records")
+        assert row["state"] == ("failing" if name in AWAY else "degraded" if name == "index" else "ok")
+    seconds = {name: top[f"sink {name}"]["lag_seconds"] for name in SINKS}
     assert {name for name, value in seconds.items() if value != 0} == set(AWAY), seconds
-    problems = {one["component"]: one["reason"] for one in scene.answer("top")["problems"]}
+    problems = {problem["component"]: problem["reason"] for problem in scene.answer("top")["problems"]}
     assert problems.keys() == {"SINK.search", "SINK.hook", "SINK.index"}
     lines = {line.split()[0]: line for line in scene.run("top").stdout.splitlines()}
     assert f"{scene.records} records" in lines["search"]
@@ -383,7 +385,7 @@ def test_top_shows_the_deliveries_and_the_lag_of_each_component(scene: Scene) ->
 
 
 def test_the_pages_have_the_figures_of_top(scene: Scene) -> None:
-    agent, found = scene.agent, scene.top()
+    agent, top = scene.agent, scene.top()
     assert agent.get("/readyz")[0] == 200
     status, body = agent.get("/healthz")
     health = json.loads(body)
@@ -391,7 +393,7 @@ def test_the_pages_have_the_figures_of_top(scene: Scene) -> None:
     assert health["degraded"].keys() == {"SINK.index"}
     prometheus = agent.get("/metrics/prometheus")[1].decode()
     for name in SINKS:
-        lag = found[f"sink {name}"]["lag"]
+        lag = top[f"sink {name}"]["lag"]
         assert figure(scene, name, "Lag") == lag
         assert f'flafka_lag{{agent="a1",kind="sink",name="{name}"}} {lag}' in prometheus
     counted = re.findall(r'flafka_event_accepted_total{agent="a1",kind="source",name="([^"]+)"} (\S+)', prometheus)
@@ -399,10 +401,10 @@ def test_the_pages_have_the_figures_of_top(scene: Scene) -> None:
     state, graph = json.loads(agent.get("/api/state")[1]), json.loads(agent.get("/api/graph")[1])
     (cluster,) = state["kafka"]
     assert (cluster["topic"], cluster["partitions"], cluster["error"]) == (scene.topic, 3, "")
-    assert ",".join(one["address"] for one in cluster["brokers"]) == scene.kafka.bootstrap_servers
+    assert ",".join(broker["address"] for broker in cluster["brokers"]) == scene.kafka.bootstrap_servers
     assert {node["metrics"] for node in graph["nodes"]} <= state["figures"].keys()
     files = json.loads(agent.get("/api/files?match=")[1])["files"]
-    assert [(one["source"], one["position"]) for one in files] == [("files", EACH * len("files 0\n"))]
+    assert [(file["source"], file["position"]) for file in files] == [("files", EACH * len("files 0\n"))]
     assert json.loads(agent.get("/api/history")[1])["series"]["SINK.search"]["Lag"][-1] == scene.records
     assert b"<html" in agent.get("/")[1]
 
@@ -429,13 +431,13 @@ def test_graph_and_explain_name_the_components(scene: Scene) -> None:
 
 
 def test_tap_shows_the_events_that_passed(scene: Scene) -> None:
-    for name, seen in scene.taps.items():
-        assert [one["body"] for one in seen] == [f"text {n}" for n in range(EACH)], name
+    for name, events in scene.taps.items():
+        assert [event["body"] for event in events] == [f"text {n}" for n in range(EACH)], name
 
 
 def test_check_connects_to_every_server_and_finds_no_mistake(scene: Scene) -> None:
     answer = scene.answer("check", "--connect", code=None)
-    assert {(one["component"], one["severity"]) for one in answer["diagnostics"]} == {
+    assert {(diagnostic["component"], diagnostic["severity"]) for diagnostic in answer["diagnostics"]} == {
         (f"a1.sinks.{name}", "error") for name in AWAY
     }, "the ports and directories that the agent has are its own"
 
@@ -444,14 +446,14 @@ def test_trace_finds_an_event_in_each_store(scene: Scene) -> None:
     id = scene.id(b"text 1")
     answer = scene.answer("trace", id)
     assert (answer["id"], answer["channel"], base64.b64decode(answer["body"])) == (id, "a1.channels.k", b"text 1")
-    states = {one["sink"].removeprefix("a1.sinks."): one for one in answer["sinks"]}
-    waiting = {name for name, one in states.items() if one["state"] == "waiting"}
-    delivered = {name for name, one in states.items() if one["state"] == "delivered"}
+    states = {entry["sink"].removeprefix("a1.sinks."): entry for entry in answer["sinks"]}
+    waiting = {name for name, entry in states.items() if entry["state"] == "waiting"}
+    delivered = {name for name, entry in states.items() if entry["state"] == "delivered"}
     assert (waiting, delivered) == (set(AWAY), {"archive", "rows", "index"})
     (document,), (row,) = states["index"]["places"], states["rows"]["places"]
     assert (document["id"], row["row"], row["cells"]) == (id, id, {"f:pCol": "text 1"})
     refused = scene.answer("trace", scene.id(b"web 0"))
-    assert {one["sink"] for one in refused["sinks"] if one["state"] == "dead letter"} == {"a1.sinks.index"}
+    assert {entry["sink"] for entry in refused["sinks"] if entry["state"] == "dead letter"} == {"a1.sinks.index"}
 
 
 def test_the_stores_have_what_was_sent(scene: Scene) -> None:
@@ -464,10 +466,10 @@ def test_the_stores_have_what_was_sent(scene: Scene) -> None:
 
 
 def test_offsets_of_groups_and_topics_agree_with_the_lags(scene: Scene) -> None:
-    groups = {one["group"] for one in scene.kafka_answer("group", "list")}
+    groups = {group["group"] for group in scene.kafka_answer("group", "list")}
     assert {scene.group(name) for name in (*WELL, *ON_SPARK)} <= groups
     described = scene.kafka_answer("topic", "describe", scene.topic)["partitions"]
-    ends = {one["partition"]: one["log_end_offset"] for one in described}
+    ends = {partition["partition"]: partition["log_end_offset"] for partition in described}
     assert sum(ends.values()) == scene.records
     for name in (*WELL, *ON_SPARK):
         rows = scene.kafka_answer("group", "describe", scene.group(name))
@@ -475,7 +477,7 @@ def test_offsets_of_groups_and_topics_agree_with_the_lags(scene: Scene) -> None:
         assert {row["partition"]: row["current_offset"] for row in rows} == ends, name
         assert sum(row["lag"] for row in rows) == figure(scene, name, "Lag") == 0
         assert all(f".a1.{name}." in row["consumer_id"] for row in rows if name in WELL)
-    names = {one["topic"] for one in scene.kafka_answer("topic", "list")}
+    names = {topic["topic"] for topic in scene.kafka_answer("topic", "list")}
     assert {scene.topic, f"{scene.topic}.audit", f"{scene.topic}.deadletters", f"{scene.topic}-copy"} <= names
     reset = scene.run(
         *("group", "reset", scene.group("archive"), "--to", "latest", "--yes"),
@@ -497,10 +499,10 @@ def test_the_audit_counts_every_event_at_every_sink(scene: Scene) -> None:
 
 def test_a_replay_counts_the_events_of_its_span(scene: Scene) -> None:
     span = ("--from", scene.began, "--to", scene.ended)
-    done = scene.run("replay", "--sink", "archive", *span, "--dry-run", "--json")
-    rows = json.loads(done.stdout)
+    result = scene.run("replay", "--sink", "archive", *span, "--dry-run", "--json")
+    rows = json.loads(result.stdout)
     assert (sum(row["events"] for row in rows), sum(row["records"] for row in rows)) == (ALL, scene.records)
-    assert f"{ALL} events would be replayed to a1.sinks.archive (hdfs)" in done.stderr
+    assert f"{ALL} events would be replayed to a1.sinks.archive (hdfs)" in result.stderr
 
 
 def test_dead_letters_are_listed_shown_and_replayed_once_the_reason_is_gone(scene: Scene) -> None:
@@ -585,9 +587,9 @@ def answers_without_brokers(scene: Scene) -> Iterator[dict[str, subprocess.Compl
 def test_without_brokers_a_command_names_the_unavailable_ones(
     answers_without_brokers: dict[str, subprocess.CompletedProcess[str]], scene: Scene, name: str
 ) -> None:
-    done = answers_without_brokers[name]
-    assert (done.returncode, done.stdout) == (1, ""), done.stderr
-    (line,) = done.stderr.strip().splitlines()
+    result = answers_without_brokers[name]
+    assert (result.returncode, result.stdout) == (1, ""), result.stderr
+    (line,) = result.stderr.strip().splitlines()
     assert line.lower().startswith("error: ")
     for address in scene.kafka.bootstrap_servers.split(","):
         assert address in line
@@ -599,20 +601,22 @@ def test_without_brokers_top_shows_no_lag_of_their_sinks(
 ) -> None:
     agent = scene.agent
     agent.until(lambda: all(figure(scene, name, "Lag") is None for name in SINKS if name not in FORWARDING), "no lag")
-    found = scene.top()
+    top = scene.top()
     for name in (*WELL, *AWAY, *ON_SPARK):
-        one = found[f"sink {name}"]
-        assert (one["lag"], one["lag_seconds"]) == (None, None), name
-    one = found["sink to-avro"]
-    assert (one["lag"], one["lag_unit"]) == (EACH, "events"), "the source that it sends to waits for the brokers"
-    assert one["lag_seconds"] > 0
-    assert found["source text"]["events"] == 2 * EACH
-    assert (found["channel m"]["lag"], found["channel k"]["events"]) == (EACH, ALL)
+        row = top[f"sink {name}"]
+        assert (row["lag"], row["lag_seconds"]) == (None, None), name
+    row = top["sink to-avro"]
+    assert (row["lag"], row["lag_unit"]) == (EACH, "events"), "the source that it sends to waits for the brokers"
+    assert row["lag_seconds"] > 0
+    assert top["source text"]["events"] == 2 * EACH
+    assert (top["channel m"]["lag"], top["channel k"]["events"]) == (EACH, ALL)
     lines = {line.split()[0]: line for line in scene.run("top").stdout.splitlines()}
     assert lines["archive"].split()[4:6] == ["unknown", "unknown"]
     assert "3 events" in lines["to-avro"]
-    problems = [one["reason"] for one in scene.answer("top")["problems"] if one["component"] == "CHANNEL.k"]
-    assert any(all(one in text for one in scene.kafka.bootstrap_servers.split(",")) for text in problems)
+    problems = [
+        problem["reason"] for problem in scene.answer("top")["problems"] if problem["component"] == "CHANNEL.k"
+    ]
+    assert any(all(address in text for address in scene.kafka.bootstrap_servers.split(",")) for text in problems)
     agent.until(lambda: "CHANNEL.k" in agent.failing(), "the channel to fail")
     assert agent.get("/readyz")[0] == 200
 
@@ -620,7 +624,7 @@ def test_without_brokers_top_shows_no_lag_of_their_sinks(
 def test_without_brokers_tap_graph_and_reload_answer_as_before(
     answers_without_brokers: dict[str, subprocess.CompletedProcess[str]], scene: Scene
 ) -> None:
-    assert [one["body"] for one in scene.taps["late"]] == [f"late {n}" for n in range(EACH)]
+    assert [event["body"] for event in scene.taps["late"]] == [f"late {n}" for n in range(EACH)]
     assert len(scene.answer("graph")["nodes"]) == len(SOURCES) + len(CHANNELS) + len(SINKS)
     assert scene.answer("reload")["told"] == "nothing"
 
@@ -628,12 +632,12 @@ def test_without_brokers_tap_graph_and_reload_answer_as_before(
 def test_without_brokers_check_names_each_component_that_needs_them(
     answers_without_brokers: dict[str, subprocess.CompletedProcess[str]], scene: Scene
 ) -> None:
-    found = json.loads(answers_without_brokers["check"].stdout)["diagnostics"]
+    diagnostics = json.loads(answers_without_brokers["check"].stdout)["diagnostics"]
     needing = {"a1.channels.k", "a1.sources.from-topic", "a1.sinks.copy", "a1.sinks.to-topic"}
-    assert {one["component"] for one in found} == needing | {f"a1.sinks.{name}" for name in AWAY}
-    for one in found:
-        if one["component"] in needing:
-            assert scene.kafka.bootstrap_servers in one["message"]
+    assert {diagnostic["component"] for diagnostic in diagnostics} == needing | {f"a1.sinks.{name}" for name in AWAY}
+    for diagnostic in diagnostics:
+        if diagnostic["component"] in needing:
+            assert scene.kafka.bootstrap_servers in diagnostic["message"]
 
 
 def test_events_of_the_outage_are_delivered_once_the_brokers_are_back(scene: Scene) -> None:

@@ -57,13 +57,13 @@ def test_counts(tmp_path: Path, kafka_cluster: KafkaCluster, solr_cluster: SolrC
     }
 
     def charted() -> dict[str, int]:
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for document in documents(f"{solr_cluster.address}/events").values():
             if "severity_s" in document:
                 assert document["minute_dt"].endswith(":00Z")
                 severity = document["severity_s"]
-                found[severity] = found.get(severity, 0) + document["count_l"]
-        return found
+                counts[severity] = counts.get(severity, 0) + document["count_l"]
+        return counts
 
     def log(severity: str, times: int) -> None:
         command = ["logger", "--server", "127.0.0.1", "--port", str(port), "--tcp", "--rfc5424"]
@@ -92,8 +92,8 @@ def test_the_game(tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: Hdf
     begin = int(time.time())
 
     def act(topic: str, user: str, second: int, place: str) -> None:
-        at = datetime.fromtimestamp(begin + second, UTC).isoformat()
-        body = json.dumps({"user": user, "at": at, "place": place, "item": "sword"}).encode()
+        timestamp = datetime.fromtimestamp(begin + second, UTC).isoformat()
+        body = json.dumps({"user": user, "at": timestamp, "place": place, "item": "sword"}).encode()
         produce(kafka_cluster, topic, [body], key=user.encode())
 
     def alerts() -> set[tuple[str, str]]:
@@ -147,24 +147,24 @@ def test_the_audit(tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: Hd
         "AUDIT_ALERTS": str(tmp_path / "alerts"),
     }
     begin = int(time.time()) // 60 - 10
-    whole, deleted, repeated, altered, swapped = range(begin, begin + 5)
+    intact, deleted, repeated, altered, swapped = range(begin, begin + 5)
 
-    def order(minute: int, number: int, what: str = "apples") -> Event:
-        return Event(f"{minute}: {number} {what}".encode(), {"timestamp": str(minute * 60_000 + number)})
+    def order(minute: int, number: int, goods: str = "apples") -> Event:
+        return Event(f"{minute}: {number} {goods}".encode(), {"timestamp": str(minute * 60_000 + number)})
 
-    orders = [order(minute, n) for minute in (whole, deleted, repeated, altered, swapped) for n in range(5)]
+    orders = [order(minute, n) for minute in (intact, deleted, repeated, altered, swapped) for n in range(5)]
     with RunningAgent(tmp_path / "edge", file, "-n", "edge", "-c", str(file), environment=environment) as edge:
         edge.until(lambda: "listening on" in edge.log, "the source to listen")
-        for some in (orders[start : start + 3] for start in range(0, len(orders), 3)):
-            sent = json.dumps([{"headers": event.headers, "body": event.body.decode()} for event in some])
+        for chunk in (orders[start : start + 3] for start in range(0, len(orders), 3)):
+            sent = json.dumps([{"headers": event.headers, "body": event.body.decode()} for event in chunk])
             urllib.request.urlopen(f"http://127.0.0.1:{port}", sent.encode(), timeout=60).close()
         assert edge.stop() == 0
 
-    held = in_topic(kafka_cluster, "orders")
-    assert sorted(event.body for event in held) == sorted(event.body for event in orders)
+    events = in_topic(kafka_cluster, "orders")
+    assert sorted(event.body for event in events) == sorted(event.body for event in orders)
     for event in (order(deleted, 0), order(altered, 0), order(swapped, 0)):
-        held.remove(event)
-    held += [order(repeated, 0), order(altered, 0, "pears"), order(swapped, 1)]
+        events.remove(event)
+    events += [order(repeated, 0), order(altered, 0, "pears"), order(swapped, 1)]
     admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
     partitions = admin.list_topics("orders", timeout=60).topics["orders"].partitions
     for future in admin.delete_records([TopicPartition("orders", p, OFFSET_END) for p in partitions]).values():
@@ -174,24 +174,24 @@ def test_the_audit(tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: Hd
     )
     channel: Any = KAFKA(config, "orders")
     channel.open()
-    channel.put(Batch.of(held))
+    channel.put(Batch.of(events))
     channel.close()
 
-    found = {deleted: "1 missing", repeated: "1 too many", altered: ALTERED, swapped: ALTERED}
+    expected = {deleted: "1 missing", repeated: "1 too many", altered: ALTERED, swapped: ALTERED}
 
     def alerts() -> set[tuple[int, str]]:
         rows = map(json.loads, bodies(kafka_cluster, "audit-alerts"))
         return {(minute_of(row), row["difference"]) for row in rows}
 
     with RunningAgent(tmp_path / "store", file, "-n", "store", "-c", str(file), environment=environment) as store:
-        store.until(lambda: len(in_hdfs(hdfs_cluster, "/orders")) == len(held), "the orders on HDFS")
-        store.until(lambda: found.items() <= alerts(), "the alerts", 600)
-        store.until(lambda: set(found.values()) <= listed(tmp_path / "alerts"), "the alerts in a file")
+        store.until(lambda: len(in_hdfs(hdfs_cluster, "/orders")) == len(events), "the orders on HDFS")
+        store.until(lambda: expected.items() <= alerts(), "the alerts", 600)
+        store.until(lambda: set(expected.values()) <= listed(tmp_path / "alerts"), "the alerts in a file")
         assert store.stop() == 0
 
     books = agent_command("audit", "-n", "store", "-c", str(file), "--grace", "0", "--json", environment=environment)
     assert books.returncode == 1, books.stderr
     rows = json.loads(books.stdout)
     assert {(row["topic"], row["stage"]) for row in rows} == {("orders", "put"), ("orders", "archive")}
-    told = {minute_of(row): row["difference"] for row in rows if row["stage"] == "archive"}
-    assert told == {whole: None, **found}
+    reported = {minute_of(row): row["difference"] for row in rows if row["stage"] == "archive"}
+    assert reported == {intact: None, **expected}

@@ -40,7 +40,7 @@ from tests.system.evidence import Evidence, line
 LINES = 20_000
 
 
-def short(seed: int) -> tuple[Plan, dict[str, int]]:
+def short_plan(seed: int) -> tuple[Plan, dict[str, int]]:
     """Return a plan that kills one of Spark's two processes, drawn by the seed, as both take a start of Spark."""
     driver = random.Random(seed).random() < 0.5
     phases = (
@@ -56,7 +56,7 @@ def short(seed: int) -> tuple[Plan, dict[str, int]]:
 def campaign(
     kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster, tmp_path_factory: pytest.TempPathFactory, seed: int
 ) -> Campaign:
-    plan, _ = short(seed)
+    plan, _ = short_plan(seed)
     return Campaign(plan, kafka_cluster, hdfs_cluster, tmp_path_factory.mktemp("campaign"), seed)
 
 
@@ -69,7 +69,7 @@ def evidence(campaign: Campaign, figures: list[str]) -> Evidence:
 
 @pytest.mark.timeout(1200)  # a busy machine takes ten times as long as an idle one
 def test_every_line_is_on_hdfs_whatever_is_killed(campaign: Campaign, evidence: Evidence) -> None:
-    _, kills = short(campaign.seed)
+    _, kills = short_plan(campaign.seed)
     assert campaign.kills == kills
     assert evidence.written >= LINES
     assert evidence.differences() == []
@@ -107,15 +107,15 @@ def alter(evidence: Evidence) -> Evidence:
 def replace_one_by_another(evidence: Evidence) -> Evidence:
     """Replace one line by another, which a comparison of counts does not detect."""
     path, _ = _files(evidence)
-    first, _, *more = evidence.hdfs.read(path).split(b"\n")
-    return evidence.with_files({path: b"\n".join([first, first, *more])})
+    first, _, *remaining = evidence.hdfs.read(path).split(b"\n")
+    return evidence.with_files({path: b"\n".join([first, first, *remaining])})
 
 
 def move(evidence: Evidence) -> Evidence:
     """Move a line from one commit to another, which a comparison of all lines does not detect."""
     path, other = _files(evidence)
-    first, _, more = evidence.hdfs.read(path).partition(b"\n")
-    return evidence.with_files({path: more, other: evidence.hdfs.read(other) + first + b"\n"})
+    first, _, remaining = evidence.hdfs.read(path).partition(b"\n")
+    return evidence.with_files({path: remaining, other: evidence.hdfs.read(other) + first + b"\n"})
 
 
 def remove_a_file(evidence: Evidence) -> Evidence:
@@ -170,16 +170,16 @@ def _without_line_7(batch: Batch) -> Batch:
 
 def test_the_ledger_finds_a_line_that_never_came(evidence: Evidence) -> None:
     records = {
-        partition: [replace(one, batch=_without_line_7(one.batch)) for one in polled]
+        partition: [replace(poll, batch=_without_line_7(poll.batch)) for poll in polled]
         for partition, polled in evidence.records.items()
     }
     assert "line 7 was never stored" in replace(evidence, records=records).differences()
 
 
 def test_the_ledger_finds_a_line_that_nobody_wrote(evidence: Evidence) -> None:
-    found = replace(evidence, written=evidence.written - 1).differences()
+    differences = replace(evidence, written=evidence.written - 1).differences()
     last = line(evidence.seed, evidence.written - 1)
-    assert found == [f"in the channel, but not as written: {last[:40]!r}"]
+    assert differences == [f"in the channel, but not as written: {last[:40]!r}"]
 
 
 def test_the_ledger_finds_remaining_staged_files(evidence: Evidence) -> None:
@@ -224,8 +224,8 @@ class Run(Generic[S]):
             CONFIGURATION.format(directory=directory, brokers=brokers, topic=self.topic, sink=sink.type_name)
         )
         plugin = types.SimpleNamespace(components=hookimpl(lambda: [sink]))
-        spec, found = load(file, components=Components([plugin]))
-        assert spec is not None, found
+        spec, diagnostics = load(file, components=Components([plugin]))
+        assert spec is not None, diagnostics
         self.agent = Agent(spec)
         self.sink = cast(S, self.agent.sinks[0].members[0].sink)
 
@@ -318,8 +318,8 @@ class HalfSink(CommittingSink[Config]):
         self.conflicts = self.failures = 0
 
     def resume(self, committed: Assignment) -> Assignment:
-        own = (one for one in self.commits if one.assignment.partition == committed.partition)
-        return committed.with_offset(max((one.offsets.end for one in own), default=committed.next_offset))
+        own = (receipt for receipt in self.commits if receipt.assignment.partition == committed.partition)
+        return committed.with_offset(max((receipt.offsets.end for receipt in own), default=committed.next_offset))
 
     def write(self, batch: Batch) -> None:
         assert batch.origin is not None

@@ -45,14 +45,14 @@ a1.sinks = k1
         create(kafka, name, len(PARTITIONS))
 
     def put(self, count: int) -> None:
-        more = [b"%06d" % (len(self.bodies) + number) for number in range(count)]
-        put(self.kafka, self.name, more, *PARTITIONS)
-        self.bodies += more
+        bodies = [b"%06d" % (len(self.bodies) + number) for number in range(count)]
+        put(self.kafka, self.name, bodies, *PARTITIONS)
+        self.bodies += bodies
 
     def recreate(self) -> None:
         self.admin.delete_topics([self.name])[self.name].result(60)
 
-        def made() -> bool:
+        def recreated() -> bool:
             try:
                 create(self.kafka, self.name, len(PARTITIONS))
             except KafkaException as e:
@@ -61,7 +61,7 @@ a1.sinks = k1
                 return False  # the topic is still being deleted
             return True
 
-        until(made, "the topic to be gone")
+        until(recreated, "the topic to be gone")
 
     def agent(self, name: str = "a1") -> RunningAgent:
         directory = self.directory / name
@@ -73,7 +73,7 @@ a1.sinks = k1
 
         def empty() -> bool:
             try:
-                return [found.state for found in self.admin.list_groups(self.name, timeout=60)] == ["Empty"]
+                return [listed.state for listed in self.admin.list_groups(self.name, timeout=60)] == ["Empty"]
             except KafkaException:  # its coordinator is about to change
                 return False
 
@@ -93,10 +93,10 @@ a1.sinks = k1
         until(leads, f"broker {brokers[0]} to lead")
 
     def reset(self, to: str, *partitions: int) -> None:
-        where = f"{self.name}:{','.join(map(str, partitions))}" if partitions else self.name
+        target = f"{self.name}:{','.join(map(str, partitions))}" if partitions else self.name
         servers = ("--bootstrap-server", self.kafka.bootstrap_servers)
-        done = agent_command("group", "reset", self.name, "--topic", where, "--to", to, "--yes", *servers)
-        assert done.returncode == 0, done.stderr
+        result = agent_command("group", "reset", self.name, "--topic", target, "--to", to, "--yes", *servers)
+        assert result.returncode == 0, result.stderr
 
 
 def _hdfs(name: str, cluster: HdfsCluster) -> tuple[str, Callable[[], Counter[bytes]]]:
@@ -215,14 +215,14 @@ def test_a_commit_log_moves_at_a_start_or_by_a_command_while_its_group_has_no_me
     sink, delivered = _hdfs(name, hdfs_cluster)
     group = Group(tmp_path, kafka_cluster, name, sink)
     group.configuration += "a1.sinks.k1.hdfs.rollInterval = 1\n"
-    here = f"a1.sinks.k1.hdfs.path = webhdfs://{hdfs_cluster.webhdfs}/{name}"
-    assert f"{here}\n" in group.configuration
+    path_line = f"a1.sinks.k1.hdfs.path = webhdfs://{hdfs_cluster.webhdfs}/{name}"
+    assert f"{path_line}\n" in group.configuration
 
-    def moved_to(place: str) -> None:
-        nonlocal here
-        there = f"{here.removesuffix('/b').removesuffix('/c')}/{place}"
-        group.configuration = group.configuration.replace(f"{here}\n", f"{there}\n")
-        here = there
+    def moved_to(directory: str) -> None:
+        nonlocal path_line
+        new_line = f"{path_line.removesuffix('/b').removesuffix('/c')}/{directory}"
+        group.configuration = group.configuration.replace(f"{path_line}\n", f"{new_line}\n")
+        path_line = new_line
 
     group.put(60)
     with group.agent("a1") as old:
@@ -230,10 +230,10 @@ def test_a_commit_log_moves_at_a_start_or_by_a_command_while_its_group_has_no_me
         moved_to("b")
         with group.agent("a2") as other:
             other.until(lambda: "is read by" in other.failing().get("SINK.k1", ""), "the other to be refused")
-            why = other.failing()["SINK.k1"]
+            reason = other.failing()["SINK.k1"]
             assert (
                 f"a1.k1.{name} on 127.0.0.1, and has its commit log in hdfs:/{name}/.flafka, not in hdfs:/{name}/b"
-                in why
+                in reason
             )
             group.put(60)
             old.until(lambda: delivered() == Counter(group.bodies), "the first to go on")
@@ -244,21 +244,23 @@ def test_a_commit_log_moves_at_a_start_or_by_a_command_while_its_group_has_no_me
     group.await_empty()
     group.put(60)
     command = ("group", "move", name, "-n", "a2", "-c", str(tmp_path / "a2" / "agent.conf"))
-    done = agent_command(*command, "--to", f"{here.partition(' = ')[2].removesuffix('/b')}/c", "--yes", "--json")
-    assert done.returncode == 0, done.stderr
-    assert [(row["partition"], row["commit_log"], row["moved"]) for row in json.loads(done.stdout)] == [
+    result = agent_command(
+        *command, "--to", f"{path_line.partition(' = ')[2].removesuffix('/b')}/c", "--yes", "--json"
+    )
+    assert result.returncode == 0, result.stderr
+    assert [(row["partition"], row["commit_log"], row["moved"]) for row in json.loads(result.stdout)] == [
         (f"{name}-{partition}", f"hdfs:/{name}/c/.flafka", True) for partition in PARTITIONS
     ]
     moved_to("c")
-    with group.agent("a1") as again:
-        again.until(lambda: delivered() == Counter(group.bodies), "who starts with the new path")
-        assert "moved" not in again.log
-        assert again.stop() == 0
+    with group.agent("a1") as restarted:
+        restarted.until(lambda: delivered() == Counter(group.bodies), "who starts with the new path")
+        assert "moved" not in restarted.log
+        assert restarted.stop() == 0
     group.await_empty()
-    done = agent_command("group", "move", name, "-c", str(tmp_path / "a1" / "agent.conf"), "--yes")
-    assert "true" not in done.stdout.lower(), done.stderr
-    done = agent_command("group", "move", "other", "-c", str(tmp_path / "a1" / "agent.conf"), "--yes")
-    assert f"a1 has no sink hdfs in group other; its groups are: {name}" in done.stderr
+    result = agent_command("group", "move", name, "-c", str(tmp_path / "a1" / "agent.conf"), "--yes")
+    assert "true" not in result.stdout.lower(), result.stderr
+    result = agent_command("group", "move", "other", "-c", str(tmp_path / "a1" / "agent.conf"), "--yes")
+    assert f"a1 has no sink hdfs in group other; its groups are: {name}" in result.stderr
     assert delivered() == Counter(group.bodies)
 
 
@@ -274,12 +276,14 @@ def test_two_agents_of_one_name_on_one_host_share_the_partitions(tmp_path: Path,
     def delivered() -> list[set[bytes]]:
         return [{line for file in out.iterdir() for line in file.read_bytes().split()} for out in outs]
 
-    with group.agent() as one, RunningAgent(tmp_path / "a2", text) as other:
-        one.until(lambda: {*_claims(one)[-1:], *_claims(other)[-1:]} & {"[0, 1]", "[0, 2]", "[1, 2]"}, "two shares")
+    with group.agent() as first, RunningAgent(tmp_path / "a2", text) as second:
+        first.until(
+            lambda: {*_claims(first)[-1:], *_claims(second)[-1:]} & {"[0, 1]", "[0, 2]", "[1, 2]"}, "two shares"
+        )
         group.put(600)
-        one.until(lambda: set.union(*delivered()) == {*group.bodies} and all(delivered()), "both to deliver")
-        assert one.stop() == other.stop() == 0
-        assert (one.log + other.log).count("joining again under another name") <= 2
+        first.until(lambda: set.union(*delivered()) == {*group.bodies} and all(delivered()), "both to deliver")
+        assert first.stop() == second.stop() == 0
+        assert (first.log + second.log).count("joining again under another name") <= 2
 
 
 def test_records_at_the_offsets_of_lost_ones_are_not_skipped(
@@ -302,13 +306,13 @@ def test_records_at_the_offsets_of_lost_ones_are_not_skipped(
     epoch = message.leader_epoch()
     assert epoch is not None
     topic_id = group.admin.describe_topics(TopicCollection([name]))[name].result(60).topic_id
-    said = OffsetMetadata(topic_id=str(topic_id)).text()
-    reader.commit(offsets=[TopicPartition(name, 0, 40, said, leader_epoch=epoch)], asynchronous=False)
+    metadata = OffsetMetadata(topic_id=str(topic_id)).text()
+    reader.commit(offsets=[TopicPartition(name, 0, 40, metadata, leader_epoch=epoch)], asynchronous=False)
     reader.close()
     with group.agent() as agent:
-        told = f"read records 20 to 39, 20 in all, .* offsets from 20 on.*: agent (group reset {name} .*)"
-        agent.until(lambda: re.search(told, agent.failing().get("SINK.k1", "")), "what was lost to be reported")
-        advice = re.search(told, agent.log)
+        pattern = f"read records 20 to 39, 20 in all, .* offsets from 20 on.*: agent (group reset {name} .*)"
+        agent.until(lambda: re.search(pattern, agent.failing().get("SINK.k1", "")), "what was lost to be reported")
+        advice = re.search(pattern, agent.log)
         assert advice is not None
         assert agent.stop() == 1
     assert not delivered()
@@ -318,8 +322,8 @@ def test_records_at_the_offsets_of_lost_ones_are_not_skipped(
     assert advice[0] in checked.stdout
     assert advice[0] in agent_command("group", "describe", name, *servers).stderr
     group.await_empty()
-    done = agent_command(*advice[1].split(), "--yes", *servers)
-    assert done.returncode == 0, done.stderr
+    result = agent_command(*advice[1].split(), "--yes", *servers)
+    assert result.returncode == 0, result.stderr
     with group.agent() as agent:
         agent.until(lambda: delivered() == Counter(group.bodies), "what took their place")
         assert agent.stop() == 0

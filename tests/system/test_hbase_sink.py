@@ -30,7 +30,7 @@ class Table:
     def __init__(self, cluster: HBaseCluster) -> None:
         self.cluster = cluster
         self.name = unique("t")
-        self.made: list[HBaseSink] = []
+        self.sinks: list[HBaseSink] = []
 
     def create(self) -> None:
         with self.connected() as connection:
@@ -43,7 +43,7 @@ class Table:
         config, problems = HBaseConfig.parse(self.properties(**options))
         assert config is not None, problems
         sink = HBaseSink(config)
-        self.made.append(sink)
+        self.sinks.append(sink)
         sink.open()
         return sink
 
@@ -59,17 +59,17 @@ class Table:
 
     def versions(self, key: bytes, column: bytes) -> list[tuple[bytes, int]]:
         with self.connected() as connection:
-            found: list[tuple[bytes, int]] = connection.table(self.name).cells(
+            cells: list[tuple[bytes, int]] = connection.table(self.name).cells(
                 key, column, versions=10, include_timestamp=True
             )
-            return found
+            return cells
 
 
 @pytest.fixture
 def table(hbase_cluster: HBaseCluster) -> Iterator[Table]:
     table = Table(hbase_cluster)
     yield table
-    for sink in table.made:
+    for sink in table.sinks:
         sink.close()
 
 
@@ -157,12 +157,12 @@ def test_only_what_hbase_refuses_is_rejected(table: Table) -> None:
 def test_a_missing_family_or_table_delays_all_events_until_it_is_created(table: Table) -> None:
     with pytest.raises(Retry, match=r"HBase has no table .*: add createTable = true"):
         table.sink()
-    (sentence,) = table.made[0].check_connectivity()
+    (sentence,) = table.sinks[0].check_connectivity()
     assert sentence.endswith(f"or run in its shell: create '{table.name}', 'f'")
     table.create()
     with pytest.raises(Retry, match=r"has no column family 'g', only f: .* alter"):
         table.sink(columnFamily="g")
-    (sentence,) = table.made[-1].check_connectivity()
+    (sentence,) = table.sinks[-1].check_connectivity()
     assert "no column family 'g'" in sentence
     sink = table.sink()
     assert list(sink.check_connectivity()) == []
@@ -176,10 +176,10 @@ def test_a_missing_family_or_table_delays_all_events_until_it_is_created(table: 
         r"HBase cannot write .*: .*or the table is disabled",
         r"HBase has no table .*: add createTable",
     )
-    for gone, words in ((False, disabled), (True, gone_since)):
+    for deleted, words in ((False, disabled), (True, gone_since)):
         sink.reset()
         with table.connected() as connection:
-            connection.delete_table(table.name) if gone else connection.disable_table(table.name)
+            connection.delete_table(table.name) if deleted else connection.disable_table(table.name)
         sink.write(events([b"a"]))
         with pytest.raises(Retry, match=words):
             sink.flush()
@@ -224,19 +224,19 @@ def test_a_hanging_server_costs_one_timeout_not_one_a_call(table: Table) -> None
     """Events of many times are many calls; the first failure ends them all."""
     table.create()
     sink = table.sink(connections="2", timeout="1000")
-    some = events([b"%d" % n for n in range(100)])
-    assert some.origin is not None
-    assert len(set(some.origin.timestamps)) == 100
+    batch = events([b"%d" % n for n in range(100)])
+    assert batch.origin is not None
+    assert len(set(batch.origin.timestamps)) == 100
     thrift = table.cluster.server(THRIFT)
     try:
         thrift.signal(signal.SIGSTOP)
         with pytest.raises(Retry, match="closed the connection: timed out"):
-            sink.write(some)
+            sink.write(batch)
     finally:
         thrift.signal(signal.SIGCONT)
     assert sink.metrics.get("ConnectionClosedCount") + sink.metrics.get("ConnectionFailedCount") < 50
     sink.reset()
-    assert deliver(sink, some) == {}
+    assert deliver(sink, batch) == {}
     assert len(table.rows()) == 100
 
 

@@ -134,9 +134,9 @@ def test_hadoop_reads_every_format(hdfs_cluster: HdfsCluster, tmp_path: Path, fi
         if name.startswith("stream"):
             assert unpacked(name.split()[1], content(hdfs_cluster, path)) == expected_lines(body), name
         if name.startswith("avro") and not name.endswith("zstandard"):  # fastavro needs another library for it
-            found = list(fastavro.reader(io.BytesIO(content(hdfs_cluster, path))))
-            assert len(found) == EVENTS
-            assert [b if isinstance(b, str) else b["body"].decode() for b in found] == [
+            records = list(fastavro.reader(io.BytesIO(content(hdfs_cluster, path))))
+            assert len(records) == EVENTS
+            assert [b if isinstance(b, str) else b["body"].decode() for b in records] == [
                 body(n).decode() for n in range(EVENTS)
             ]
     read = hadoop_text(hdfs_cluster, list(paths.values()), tmp_path)
@@ -164,10 +164,10 @@ def unpacked(codec: str, data: bytes) -> bytes:
         out.append(stream.decompress(data))
         data = stream.unused_data
     while data:
-        whole, small = (int.from_bytes(data[i : i + 4], "big") for i in (0, 4))
-        block = data[8 : 8 + small]
-        out.append(pa.Codec({"lz4": "lz4_raw"}.get(codec, codec)).decompress(block, whole, asbytes=True))
-        data = data[8 + small :]
+        size, compressed_size = (int.from_bytes(data[i : i + 4], "big") for i in (0, 4))
+        block = data[8 : 8 + compressed_size]
+        out.append(pa.Codec({"lz4": "lz4_raw"}.get(codec, codec)).decompress(block, size, asbytes=True))
+        data = data[8 + compressed_size :]
     return b"".join(out)
 
 
@@ -179,18 +179,18 @@ def hadoop_text(cluster: HdfsCluster, paths: list[str], directory: Path) -> list
     arguments = [argument for path in paths for argument in (path, (directory / "mark").as_uri())]
     folders = ensure_all("hdfs", "kafka")
     # Kafka brings the Java libraries for LZ4 and Zstandard.
-    more = [jar for jar in folders["kafka"].iterdir() if jar.name.startswith(("lz4-java", "zstd-jni"))]
+    codecs = [jar for jar in folders["kafka"].iterdir() if jar.name.startswith(("lz4-java", "zstd-jni"))]
     (directory / "core-site.xml").write_text((cluster.directory / "conf" / "namenode" / "core-site.xml").read_text())
-    classes = ":".join(map(str, [directory, folders["hdfs"] / "*", *more]))
+    classes = ":".join(map(str, [directory, folders["hdfs"] / "*", *codecs]))
     shell = ["org.apache.hadoop.fs.FsShell", "-text", *arguments]
-    done = subprocess.run(
+    result = subprocess.run(
         [find_java().path, "-Xmx256m", "-cp", classes, *shell],
         capture_output=True,
         timeout=240,
         check=False,
     )
-    assert done.returncode == 0, done.stderr.decode()[-3000:]
-    parts = done.stdout.split(mark.encode() + b"\n")
+    assert result.returncode == 0, result.stderr.decode()[-3000:]
+    parts = result.stdout.split(mark.encode() + b"\n")
     assert parts.pop() == b""
     return [part.splitlines() for part in parts]
 

@@ -25,7 +25,7 @@ def hdfs() -> Iterator[ServedWebHdfs]:
         yield served
 
 
-def configuration(directory: Path, hdfs: ServedWebHdfs | None, path: str, events: int = 3, **more: str) -> str:
+def configuration(directory: Path, hdfs: ServedWebHdfs | None, path: str, events: int = 3, **options: str) -> str:
     """Return source `seq`, a channel `file`, which keeps undelivered events, and the sink."""
     lines = {
         "sources": "s1",
@@ -49,7 +49,7 @@ def configuration(directory: Path, hdfs: ServedWebHdfs | None, path: str, events
         "sinks.k1.hdfs.rollInterval": "1",
         "sinks.k1.hdfs.stagingDir": f"{directory}/staging",
         **({"sinks.k1.hdfs.webhdfs": hdfs.address} if hdfs is not None else {}),
-        **{name.replace("__", "."): value for name, value in more.items()},
+        **{name.replace("__", "."): value for name, value in options.items()},
     }
     return "".join(f"a1.{name} = {value}\n" for name, value in lines.items())
 
@@ -77,8 +77,8 @@ def test_files_that_vanish_before_they_are_renamed_are_redelivered(
 
     def refuse(op: str, path: str, options: dict[str, str]) -> str:
         nonlocal refused
-        refused |= (found := op == "RENAME" and options["destination"].startswith("/out/a/FlumeData"))
-        return QUOTA if found else ""
+        refused |= (is_rename := op == "RENAME" and options["destination"].startswith("/out/a/FlumeData"))
+        return QUOTA if is_rename else ""
 
     hdfs.refuse = refuse
     with RunningAgent(tmp_path, text) as agent:
@@ -103,8 +103,8 @@ def test_files_that_are_moved_after_delivery_are_not_redelivered(tmp_path: Path,
     """A job moves files as soon as they appear, and the agent is killed before the channel has the commit."""
     text = configuration(tmp_path, hdfs, "/out/%{app}")
     with RunningAgent(tmp_path, text) as agent:
-        done = re.compile("/out/.flafka/tmp/.*/done")
-        agent.until(lambda: any(map(done.fullmatch, list(hdfs.tree.directories))), "the commit to be complete")
+        pattern = re.compile("/out/.flafka/tmp/.*/done")
+        agent.until(lambda: any(map(pattern.fullmatch, list(hdfs.tree.directories))), "the commit to be complete")
         agent.process.kill()
         agent.process.wait()
     (tmp_path / "checkpoint" / "flafka.positions").unlink(missing_ok=True)
@@ -127,8 +127,8 @@ def test_a_path_that_was_wrong_for_one_start_is_forgotten(tmp_path: Path) -> Non
             agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount"), "a commit")
             agent.wait_until_healthy()
             assert agent.stop() == 0
-    found = sorted(line for path in tmp_path.glob("right/FlumeData*") for line in path.read_text().splitlines())
-    assert found == sorted(["0", "1", "2"] * 3)
+    lines = sorted(line for path in tmp_path.glob("right/FlumeData*") for line in path.read_text().splitlines())
+    assert lines == sorted(["0", "1", "2"] * 3)
 
 
 @pytest.mark.drawn(1, of="paths")
@@ -178,8 +178,8 @@ def test_staged_files_that_are_removed_are_staged_again(tmp_path: Path, what: st
         agent.until(lambda: len(list(tmp_path.glob("out/FlumeData*"))), "a file")
         agent.wait_until_healthy()
         assert agent.stop() == 0
-    found = sorted(line for path in tmp_path.glob("out/FlumeData*") for line in path.read_text().splitlines())
-    assert found == ["0", "1", "2"]
+    lines = sorted(line for path in tmp_path.glob("out/FlumeData*") for line in path.read_text().splitlines())
+    assert lines == ["0", "1", "2"]
 
 
 @pytest.mark.parametrize("where", ["hdfs", "file"])
@@ -207,9 +207,9 @@ def test_events_whose_directory_is_a_file_become_dead_letters(
         agent.until(letters.exists, "dead letters", 60)
         agent.wait_until_healthy()
         assert agent.stop() == 0
-    found = [json.loads(line) for line in letters.read_text().splitlines()]
-    assert sorted(letter["headers"]["dir"] for letter in found) == ["taken", "taken/below/it"]
-    assert all("its file has no directory" in letter["reason"] for letter in found)
+    entries = [json.loads(line) for line in letters.read_text().splitlines()]
+    assert sorted(letter["headers"]["dir"] for letter in entries) == ["taken", "taken/below/it"]
+    assert all("its file has no directory" in letter["reason"] for letter in entries)
     if where == "hdfs":
         assert hdfs.lines() == ["ok/a", "ok/b"]
     else:
@@ -225,10 +225,13 @@ def test_a_stop_does_not_wait_for_a_namenode_that_never_answers(tmp_path: Path, 
         hdfs.silent.set()
         before = len(hdfs.waiting)
         agent.until(lambda: len(hdfs.waiting) > before, "a call that is not answered", 60)
-        since = time.monotonic()
+        begin = time.monotonic()
         agent.stop()
-        assert time.monotonic() - since < 15
-    with served_webhdfs() as again, RunningAgent(tmp_path, configuration(tmp_path, again, "/out/%{app}", 1)) as agent:
-        agent.until(lambda: len(again.lines()) == 4, "all events to be delivered", 60)
+        assert time.monotonic() - begin < 15
+    with (
+        served_webhdfs() as recovered,
+        RunningAgent(tmp_path, configuration(tmp_path, recovered, "/out/%{app}", 1)) as agent,
+    ):
+        agent.until(lambda: len(recovered.lines()) == 4, "all events to be delivered", 60)
         agent.wait_until_healthy()
         assert agent.stop() == 0

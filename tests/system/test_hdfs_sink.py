@@ -29,12 +29,12 @@ ASSIGNMENT = assignment("cluster", "app.logs", "t0p1c", "a group/with signs", 0,
 REPOSITORY = Path(__file__).parents[2]
 
 
-class Place:
+class Target:
     """Directory on HDFS, and sinks that deliver into it."""
 
     def __init__(self, webhdfs: str, path: str, staging: Path) -> None:
         self.webhdfs, self.path, self.staging = webhdfs, path, staging
-        self.made: list[HdfsSink] = []
+        self.sinks: list[HdfsSink] = []
 
     def sink(self, **options: str) -> HdfsSink:
         properties = {
@@ -49,11 +49,11 @@ class Place:
         assert config is not None, problems
         sink = HdfsSink(config)
         sink.open()
-        self.made.append(sink)
+        self.sinks.append(sink)
         return sink
 
     def close(self) -> None:
-        for sink in self.made:
+        for sink in self.sinks:
             sink.close()
 
     def visible(self) -> dict[str, bytes]:
@@ -73,10 +73,10 @@ class Place:
 
 
 @pytest.fixture
-def place(hdfs_cluster: HdfsCluster, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Place]:
-    place = Place(hdfs_cluster.webhdfs, f"/test/{request.node.name}", tmp_path)
-    yield place
-    place.close()
+def target(hdfs_cluster: HdfsCluster, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Target]:
+    target = Target(hdfs_cluster.webhdfs, f"/test/{request.node.name}", tmp_path)
+    yield target
+    target.close()
 
 
 def records(start: int, end: int) -> Batch:
@@ -104,17 +104,17 @@ def staged_anew(sink: HdfsSink, start: int, end: int) -> Receipt:
 
 
 @exercises("sink hdfs")
-def test_conformance(place: Place) -> None:
+def test_conformance(target: Target) -> None:
     conformance.check_sink(
         HdfsSink,
-        {"hdfs.path": f"{place.path}/%{{host}}", "hdfs.webhdfs": place.webhdfs, "hdfs.fileType": "DataStream"},
-        delivered=lambda: [line for content in place.visible().values() for line in content.splitlines()],
+        {"hdfs.path": f"{target.path}/%{{host}}", "hdfs.webhdfs": target.webhdfs, "hdfs.fileType": "DataStream"},
+        delivered=lambda: [line for content in target.visible().values() for line in content.splitlines()],
         failing={"hdfs.path": "webhdfs://127.0.0.1:1/x", "hdfs.fileType": "DataStream"},
     )
 
 
-def test_of_twenty_commits_at_once_one_wins(place: Place) -> None:
-    sinks = [place.sink() for _ in range(20)]
+def test_of_twenty_commits_at_once_one_wins(target: Target) -> None:
+    sinks = [target.sink() for _ in range(20)]
     for sink in sinks:
         sink.resume(ASSIGNMENT)
     receipts = [staged(sink, 0, 10) for sink in sinks]
@@ -131,7 +131,7 @@ def test_of_twenty_commits_at_once_one_wins(place: Place) -> None:
     with ThreadPoolExecutor(len(sinks)) as threads:
         won = list(threads.map(commit, sinks, receipts))
     assert won.count(True) == 1
-    assert place.delivered() == Counter(range(10))
+    assert target.delivered() == Counter(range(10))
     assert {sink.resume(ASSIGNMENT).next_offset for sink in sinks} == {10}
 
 
@@ -150,7 +150,7 @@ POINTS = {
 
 def child(webhdfs: str, path: str, staging: str, end: str, point: str, deadly: str) -> None:
     """Deliver records up to `end` in fives; send the signal `deadly` to this process at that point of a commit."""
-    sink = Place(webhdfs, path, Path(staging)).sink(**{"hdfs.threadsPoolSize": "1"})
+    sink = Target(webhdfs, path, Path(staging)).sink(**{"hdfs.threadsPoolSize": "1"})
     hdfs = sink._hdfs
     position = sink.resume(ASSIGNMENT).next_offset or 0
     if point:
@@ -186,8 +186,8 @@ def _stop_at(hdfs: Any, point: tuple[str, int, str], number: signal.Signals) -> 
     setattr(hdfs, operation, call)
 
 
-def start_child(place: Place, end: int, point: str = "", deadly: str = "SIGKILL") -> subprocess.Popen[str]:
-    arguments = [place.webhdfs, place.path, str(place.staging), str(end), point, deadly]
+def start_child(target: Target, end: int, point: str = "", deadly: str = "SIGKILL") -> subprocess.Popen[str]:
+    arguments = [target.webhdfs, target.path, str(target.staging), str(end), point, deadly]
     code = f"from tests.system.test_hdfs_sink import child; child(*{arguments!r})"
     environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
     return subprocess.Popen([sys.executable, "-c", code], text=True, stdout=subprocess.PIPE, env=environment)
@@ -195,26 +195,26 @@ def start_child(place: Place, end: int, point: str = "", deadly: str = "SIGKILL"
 
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("point", POINTS)
-def test_an_owner_killed_within_a_commit(place: Place, point: str) -> None:
+def test_an_owner_killed_within_a_commit(target: Target, point: str) -> None:
     rounds = 3
     for number in range(1, rounds + 1):
-        process = start_child(place, 100, point)
+        process = start_child(target, 100, point)
         assert process.wait(60) == -signal.SIGKILL
-        seen = place.delivered()
+        seen = target.delivered()
         assert set(seen.values()) <= {1}
         assert max(seen, default=-1) < 5 * number
-    process = start_child(place, 40)
+    process = start_child(target, 40)
     assert process.communicate(timeout=60)[0] == "done 40\n"
-    assert place.delivered() == Counter(range(40))
+    assert target.delivered() == Counter(range(40))
 
 
 @pytest.mark.parametrize("point", POINTS)
-def test_an_owner_suspended_past_a_takeover_does_no_harm(place: Place, point: str) -> None:
-    zombie = start_child(place, 10, point, "SIGSTOP")
+def test_an_owner_suspended_past_a_takeover_does_no_harm(target: Target, point: str) -> None:
+    zombie = start_child(target, 10, point, "SIGSTOP")
     try:
         _, status = os.waitpid(zombie.pid, os.WUNTRACED)
         assert os.WIFSTOPPED(status)
-        sink = place.sink()
+        sink = target.sink()
         position = sink.resume(ASSIGNMENT).next_offset or 0
         for start in range(position, 20, 5):
             sink.commit(staged(sink, start, start + 5))
@@ -224,7 +224,7 @@ def test_an_owner_suspended_past_a_takeover_does_no_harm(place: Place, point: st
         zombie.kill()
     # At first the zombie only finishes its own commit; then it detects the other owner.
     assert output == "conflict\ndone 20\n"
-    assert place.delivered() == Counter(range(20))
+    assert target.delivered() == Counter(range(20))
 
 
 # --- unavailable servers
@@ -244,11 +244,11 @@ def until_it_works(act: Callable[[], Any]) -> Any:
 
 @pytest.mark.drawn(1)
 @pytest.mark.parametrize("renames", [0, 1, 2], ids=["before the commit", "committed", "one file in place"])
-@pytest.mark.parametrize("again", [True, False], ids=["committed again", "taken again"])
+@pytest.mark.parametrize("retry", [True, False], ids=["committed again", "taken again"])
 def test_a_namenode_killed_within_a_commit(
-    place: Place, hdfs_cluster: HdfsCluster, monkeypatch: pytest.MonkeyPatch, renames: int, again: bool
+    target: Target, hdfs_cluster: HdfsCluster, monkeypatch: pytest.MonkeyPatch, renames: int, retry: bool
 ) -> None:
-    sink = place.sink(**{"hdfs.threadsPoolSize": "1"})
+    sink = target.sink(**{"hdfs.threadsPoolSize": "1"})
     sink.resume(ASSIGNMENT)
     sink.commit(staged(sink, 0, 5))
     receipt = staged(sink, 5, 10)
@@ -268,7 +268,7 @@ def test_a_namenode_killed_within_a_commit(
                 sink.commit(receipt)
     finally:
         hdfs_cluster.start()
-    if again:
+    if retry:
         until_it_works(lambda: sink.commit(receipt))
         position = 10
     else:
@@ -278,12 +278,12 @@ def test_a_namenode_killed_within_a_commit(
             position = 12
         except Conflict:
             position = until_it_works(lambda: sink.resume(ASSIGNMENT.with_offset(5)).next_offset)
-    assert place.delivered() == Counter(range(position))
-    assert position == (12 if renames == 0 and not again else 10)
+    assert target.delivered() == Counter(range(position))
+    assert position == (12 if renames == 0 and not retry else 10)
 
 
-def test_a_stopped_datanode_is_named_soon_and_its_return_detected(place: Place, hdfs_cluster: HdfsCluster) -> None:
-    sink = place.sink()
+def test_a_stopped_datanode_is_named_soon_and_its_return_detected(target: Target, hdfs_cluster: HdfsCluster) -> None:
+    sink = target.sink()
     sink.resume(ASSIGNMENT)
     sink.write(records(0, 5))
     hdfs_cluster.kill("datanode-1")
@@ -296,40 +296,40 @@ def test_a_stopped_datanode_is_named_soon_and_its_return_detected(place: Place, 
         hdfs_cluster.start()
     receipt = until_it_works(lambda: staged_anew(sink, 0, 5))
     sink.commit(receipt)
-    assert place.delivered() == Counter(range(5))
+    assert target.delivered() == Counter(range(5))
 
 
-def test_files_have_the_group_and_acl_of_their_directory_and_what_is_hidden_is_private(place: Place) -> None:
+def test_files_have_the_group_and_acl_of_their_directory_and_what_is_hidden_is_private(target: Target) -> None:
     """Files get the group and ACL of their directory; `.flafka` is private, also where another user created it."""
-    hdfs = place.sink()._hdfs
+    hdfs = target.sink()._hdfs
     assert isinstance(hdfs, WebHdfs)
-    hdfs._client.mkdirs(f"{place.path}/.flafka")
-    hdfs.mkdirs(f"{place.path}/h0")
-    hdfs._client.set_owner(f"{place.path}/h0", group="hr")
+    hdfs._client.mkdirs(f"{target.path}/.flafka")
+    hdfs.mkdirs(f"{target.path}/h0")
+    hdfs._client.set_owner(f"{target.path}/h0", group="hr")
     acl = (
         "user::rwx,group::r-x,other::---,default:user::rwx,default:group::r-x,default:user:ann:rwx,default:other::---"
     )
-    hdfs._client._put(f"{place.path}/h0", "SETACL", aclspec=acl)
-    sink = place.sink()
+    hdfs._client._put(f"{target.path}/h0", "SETACL", aclspec=acl)
+    sink = target.sink()
     sink.resume(ASSIGNMENT)
     sink.commit(staged(sink, 0, 4))
     for directory in ("h0", "h1"):
-        made = {"permission": "644", "unmaskedpermission": "666"}  # as Hadoop's client
-        hdfs._client.create(f"{place.path}/{directory}/plain", b"", **made)
-        found = []
-        for file in hdfs.list(f"{place.path}/{directory}"):
-            acl_status = hdfs._client._get(f"{place.path}/{directory}/{file.name}", "GETACLSTATUS").json()[
+        permissions = {"permission": "644", "unmaskedpermission": "666"}  # as Hadoop's client
+        hdfs._client.create(f"{target.path}/{directory}/plain", b"", **permissions)
+        attributes = []
+        for file in hdfs.list(f"{target.path}/{directory}"):
+            acl_status = hdfs._client._get(f"{target.path}/{directory}/{file.name}", "GETACLSTATUS").json()[
                 "AclStatus"
             ]
-            found.append((acl_status["group"], acl_status["permission"], sorted(acl_status["entries"])))
-        assert len(found) == 2
-        assert found[0] == found[1]
-        assert (found[0][0] == "hr") == (directory == "h0")
-    assert hdfs._client.get_file_status(f"{place.path}/.flafka").permission == "700"
+            attributes.append((acl_status["group"], acl_status["permission"], sorted(acl_status["entries"])))
+        assert len(attributes) == 2
+        assert attributes[0] == attributes[1]
+        assert (attributes[0][0] == "hr") == (directory == "h0")
+    assert hdfs._client.get_file_status(f"{target.path}/.flafka").permission == "700"
 
 
 def test_files_are_made_as_hadoops_configuration_says(
-    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     values = {"fs.permissions.umask-mode": "027", "dfs.replication": "2", "dfs.blocksize": "2m"}
     text = "".join(
@@ -337,25 +337,25 @@ def test_files_are_made_as_hadoops_configuration_says(
     )
     (tmp_path / "hdfs-site.xml").write_text(f"<configuration>{text}</configuration>")
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
-    sink = place.sink()
+    sink = target.sink()
     sink.resume(ASSIGNMENT)
     sink.commit(staged(sink, 0, 4))
     hdfs = sink._hdfs
     assert isinstance(hdfs, WebHdfs)
-    [path, _] = place.visible()
-    found = hdfs._client.get_file_status(path)
-    assert (found.permission, found.replication, found.blockSize) == ("640", 2, 2 << 20)
+    [path, _] = target.visible()
+    status = hdfs._client.get_file_status(path)
+    assert (status.permission, status.replication, status.blockSize) == ("640", 2, 2 << 20)
     assert hdfs._client.get_file_status(path.rpartition("/")[0]).permission == "750"
 
 
-def test_probe_reports_mistakes_and_leaves_no_files(place: Place) -> None:
-    sink = place.sink()
+def test_probe_reports_mistakes_and_leaves_no_files(target: Target) -> None:
+    sink = target.sink()
     assert list(sink.check_connectivity()) == []
     assert sink._hdfs is not None
-    assert sink._hdfs.status(place.path) is None
-    sink._hdfs.upload(f"{place.path}/file", b"")
-    wrong = place.sink(**{"hdfs.path": f"{place.path}/file-0/%Y"})
-    assert [f"{place.path}/file-0 is a file, so that" in sentence for sentence in wrong.check_connectivity()] == [
+    assert sink._hdfs.status(target.path) is None
+    sink._hdfs.upload(f"{target.path}/file", b"")
+    wrong = target.sink(**{"hdfs.path": f"{target.path}/file-0/%Y"})
+    assert [f"{target.path}/file-0 is a file, so that" in sentence for sentence in wrong.check_connectivity()] == [
         True
     ]
     config, _ = HdfsConfig.parse({"hdfs.path": "webhdfs://127.0.0.1:1/x", "hdfs.fileType": "DataStream"})
@@ -366,27 +366,27 @@ def test_probe_reports_mistakes_and_leaves_no_files(place: Place) -> None:
     assert config.staging_dir is None
 
 
-def test_odd_names_arrive_as_they_are(place: Place) -> None:
+def test_odd_names_arrive_as_they_are(target: Target) -> None:
     hosts = ["a b", "é", "100%", "%41", "a+b", "a;b?c#d&e=f", "{x}", "back\\slash", "😀", "'\"", "=2F"]
-    sink = place.sink()
+    sink = target.sink()
     sink.resume(ASSIGNMENT)
     origin = Origin.of_record(ASSIGNMENT.topic, ASSIGNMENT.partition, 0, 0, len(hosts))
     sink.write(Batch.of((Event(b"%d" % n, {"host": host}) for n, host in enumerate(hosts)), origin))
     sink.commit(sink.stage(_own(sink), OffsetRange(0, 1)))
-    assert {path.split("/")[-2]: int(content) for path, content in place.visible().items()} == {
+    assert {path.split("/")[-2]: int(content) for path, content in target.visible().items()} == {
         host: number for number, host in enumerate(hosts)
     }
 
 
-def test_a_large_file_arrives_whole(place: Place) -> None:
-    sink = place.sink()
+def test_a_large_file_arrives_whole(target: Target) -> None:
+    sink = target.sink()
     sink.resume(ASSIGNMENT)
     line = os.urandom(100).replace(b"\n", b"").replace(b"\r", b"")
     batch = Batch.of([Event(line, {"host": "big"})] * 10_000)
     for offset in range(30):
         sink.write(Batch(batch.records, Origin.of_record(ASSIGNMENT.topic, ASSIGNMENT.partition, offset, 0, 10_000)))
     sink.commit(sink.stage(_own(sink), OffsetRange(0, 30)))
-    assert list(place.visible().values()) == [(line + b"\n") * 300_000]
+    assert list(target.visible().values()) == [(line + b"\n") * 300_000]
 
 
 def test_a_namenode_is_found_at_a_default_port_and_a_relative_path_lies_in_the_users_home(
@@ -398,8 +398,8 @@ def test_a_namenode_is_found_at_a_default_port_and_a_relative_path_lies_in_the_u
     _, _, port = hdfs_cluster.webhdfs.rpartition(":")
     monkeypatch.setitem(webhdfs.HTTP_PORTS, "http", (free_port(), int(port)))
     monkeypatch.setenv("HADOOP_USER_NAME", "ann")
-    written = {"data/%{host}": "/user/ann/data", f"{hdfs_cluster.rpc}/found/%{{host}}": "/found"}
-    for path, root in written.items():
+    roots = {"data/%{host}": "/user/ann/data", f"{hdfs_cluster.rpc}/found/%{{host}}": "/found"}
+    for path, root in roots.items():
         config, problems = HdfsConfig.parse({"hdfs.path": path, "hdfs.fileType": "DataStream"})
         assert config is not None, problems
         sink = HdfsSink(config)
@@ -410,6 +410,6 @@ def test_a_namenode_is_found_at_a_default_port_and_a_relative_path_lies_in_the_u
             sink.write(records(0, 10))
             sink.commit(sink.stage(owned, OffsetRange(0, 10)))
             assert sink._hdfs is not None
-            assert sorted(found.name for found in sink._hdfs.list(root)) == [".flafka", "h0", "h1"]
+            assert sorted(file.name for file in sink._hdfs.list(root)) == [".flafka", "h0", "h1"]
         finally:
             sink.close()

@@ -23,9 +23,9 @@ def test_events_are_taken_once_and_again_after_an_uncommitted_close(channel):
     reader.close()
     owner = RebalanceListener()
     reader = channel.reader(owner, group=None, member="h.a.k")
-    again = take(reader, 1000)
-    assert contents(again) == contents(first)
-    reader.commit(owner.next_assignments(again))
+    second = take(reader, 1000)
+    assert contents(second) == contents(first)
+    reader.commit(owner.next_assignments(second))
     reader.close()
     channel.put(events(1000))
     reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
@@ -39,45 +39,45 @@ def test_rewind_redelivers_the_same_ids_before_any_later_ones(channel):
     reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
     first = take(reader, 300)
     starts = {}
-    for one in first:
-        starts.setdefault(one.assignment.partition, one.assignment.with_offset(one.offsets.start))
+    for polled in first:
+        starts.setdefault(polled.assignment.partition, polled.assignment.with_offset(polled.offsets.start))
     reader.rewind(starts.values())
     seen = set()
-    again = []
-    while sum(len(t.batch) for t in again) < 300:
-        taken = reader.take(1)
-        if taken is None:
+    redelivered = []
+    while sum(len(t.batch) for t in redelivered) < 300:
+        batch = reader.take(1)
+        if batch is None:
             continue
-        if (partition := taken.assignment.partition) not in seen:
-            assert taken.offsets.start == starts[partition].next_offset, "events were passed over"
+        if (partition := batch.assignment.partition) not in seen:
+            assert batch.offsets.start == starts[partition].next_offset, "events were passed over"
             seen.add(partition)
-        again.append(taken)
-    assert contents(again) == contents(first)
+        redelivered.append(batch)
+    assert contents(redelivered) == contents(first)
     reader.close()
 
 
 def test_a_second_member_takes_partitions_over_and_each_event_comes_to_one_of_them(channel):
     owners = [RebalanceListener(), RebalanceListener()]
-    one = channel.reader(owners[0], group=None, member="h.a.one")
+    first_reader = channel.reader(owners[0], group=None, member="h.a.one")
     channel.put(events(0))
-    first = take(one, 1)
-    one.commit(owners[0].next_assignments(first))
-    two = channel.reader(owners[1], group=None, member="h.a.two")
+    first = take(first_reader, 1)
+    first_reader.commit(owners[0].next_assignments(first))
+    second_reader = channel.reader(owners[1], group=None, member="h.a.two")
     deadline = time.monotonic() + 60
     while sorted(len(owner.assignments) for owner in owners) != [1, 2]:
         assert time.monotonic() < deadline, "the partitions were never shared"
-        assert one.take(0.1) is None
-        assert two.take(0.1) is None
+        assert first_reader.take(0.1) is None
+        assert second_reader.take(0.1) is None
     for n in range(1, 301):
         channel.put(events(n))
-    got = []
-    while sum(len(t.batch) for t in got) < 300:
+    received = []
+    while sum(len(t.batch) for t in received) < 300:
         assert time.monotonic() < deadline
-        got += [t for reader in (one, two) if (t := reader.take(0.1)) is not None]
-    numbers = sorted(int(body.split()[0]) for *_, body in contents(got))
+        received += [t for reader in (first_reader, second_reader) if (t := reader.take(0.1)) is not None]
+    numbers = sorted(int(body.split()[0]) for *_, body in contents(received))
     assert numbers == list(range(1, 301))
-    one.close()
-    two.close()
+    first_reader.close()
+    second_reader.close()
 
 
 def test_groups_do_not_share(channel):
@@ -89,60 +89,65 @@ def test_groups_do_not_share(channel):
 
 
 def next_offsets(channel):
-    return {one.next_offset for one in channel.kafka.committed(None)}
+    return {assignment.next_offset for assignment in channel.kafka.committed(None)}
 
 
 def test_committed_offsets_carry_the_epoch_of_a_deliberate_reset(channel):
     channel.put(events(1, 2, 3))
     before = channel.kafka.committed(None)
     assert next_offsets(channel) == {None}
-    channel.kafka.commit_offsets([one.replace(epoch=3).with_offset(0) for one in before])
-    assert {(one.generation.epoch, one.next_offset) for one in channel.kafka.committed(None)} == {(3, 0)}
+    channel.kafka.commit_offsets([assignment.replace(epoch=3).with_offset(0) for assignment in before])
+    assert {
+        (assignment.generation.epoch, assignment.next_offset) for assignment in channel.kafka.committed(None)
+    } == {(3, 0)}
     owner = RebalanceListener()
     reader = channel.reader(owner, group=None, member="h.a.k")
-    taken = take(reader, 3)
-    assert {one.generation.epoch for one in owner.assignments.values()} == {3}
-    reader.commit(owner.next_assignments(taken))
+    batches = take(reader, 3)
+    assert {assignment.generation.epoch for assignment in owner.assignments.values()} == {3}
+    reader.commit(owner.next_assignments(batches))
     reader.close()
-    assert {one.generation.epoch for one in channel.kafka.committed(None)} == {3}
+    assert {assignment.generation.epoch for assignment in channel.kafka.committed(None)} == {3}
     with pytest.raises(Conflict, match="was reset"):  # begun before the reset
-        channel.kafka.commit_offsets([one.with_offset(1) for one in before])
-    assert {one.generation.epoch for one in channel.kafka.committed(None)} == {3}
+        channel.kafka.commit_offsets([assignment.with_offset(1) for assignment in before])
+    assert {assignment.generation.epoch for assignment in channel.kafka.committed(None)} == {3}
 
 
 def test_memberless_commits_never_go_back_within_an_epoch(channel):
-    assignments = [one.replace(epoch=10**12) for one in channel.kafka.committed(None)]
+    assignments = [assignment.replace(epoch=10**12) for assignment in channel.kafka.committed(None)]
     for offset in (2, 1):
-        channel.kafka.commit_offsets([one.with_offset(offset) for one in assignments])
+        channel.kafka.commit_offsets([assignment.with_offset(offset) for assignment in assignments])
         assert next_offsets(channel) == {2}
-    channel.kafka.commit_offsets([one.replace(epoch=10**12 + 1).with_offset(1) for one in assignments])
+    channel.kafka.commit_offsets([assignment.replace(epoch=10**12 + 1).with_offset(1) for assignment in assignments])
     assert next_offsets(channel) == {1}
 
 
 def test_offsets_of_a_former_topic_are_not_committed_to_the_group_of_a_recreated_one(channel):
-    before = [one.replace(topic_id="of-the-topic-before").with_offset(1) for one in channel.kafka.committed(None)]
+    before = [
+        assignment.replace(topic_id="of-the-topic-before").with_offset(1)
+        for assignment in channel.kafka.committed(None)
+    ]
     with pytest.raises(Retry, match="was deleted and recreated"):
         channel.kafka.commit_offsets(before)
     assert next_offsets(channel) == {None}
 
 
 def test_an_offset_is_restored_only_after_a_commit_of_an_earlier_epoch(channel, topic, kafka_cluster, caplog):
-    assignments = [one.replace(epoch=10**12).with_offset(3) for one in channel.kafka.committed(None)]
+    assignments = [assignment.replace(epoch=10**12).with_offset(3) for assignment in channel.kafka.committed(None)]
     channel.kafka.restore_offsets(assignments)
     assert next_offsets(channel) == {None}
     with_group = {"bootstrap.servers": kafka_cluster.bootstrap_servers, "group.id": topic}
     consumer = Consumer(with_group)
     earlier = OffsetMetadata.of(assignments[0].replace(epoch=3)).text()
-    for said, offset in ((earlier, 3), ("of another program", 1)):
-        for one in assignments:
-            consumer.commit(offsets=[TopicPartition(topic, one.partition, 1, said)], asynchronous=False)
+    for metadata, offset in ((earlier, 3), ("of another program", 1)):
+        for assignment in assignments:
+            consumer.commit(offsets=[TopicPartition(topic, assignment.partition, 1, metadata)], asynchronous=False)
         channel.kafka.restore_offsets(assignments)
         assert next_offsets(channel) == {offset}
     consumer.close()
     assert caplog.text.count("had overwritten the offset of") == len(assignments)
-    channel.kafka.commit_offsets([one.with_offset(2) for one in assignments])
+    channel.kafka.commit_offsets([assignment.with_offset(2) for assignment in assignments])
     with pytest.raises(Conflict, match="was reset"):
-        channel.kafka.restore_offsets([one.replace(epoch=3).with_offset(1) for one in assignments])
+        channel.kafka.restore_offsets([assignment.replace(epoch=3).with_offset(1) for assignment in assignments])
 
 
 def test_records_removed_by_retention_stop_the_reader_with_advice(channel, kafka_cluster):
@@ -151,10 +156,12 @@ def test_records_removed_by_retention_stop_the_reader_with_advice(channel, kafka
     for n in range(30):
         channel.put(events(n))
     assignments = channel.kafka.committed(None)
-    channel.kafka.commit_offsets([one.with_offset(0) for one in assignments])
+    channel.kafka.commit_offsets([assignment.with_offset(0) for assignment in assignments])
     admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
     topic = channel.config.topic
-    for future in admin.delete_records([TopicPartition(topic, one.partition, 1) for one in assignments]).values():
+    for future in admin.delete_records(
+        [TopicPartition(topic, assignment.partition, 1) for assignment in assignments]
+    ).values():
         future.result(60)
     reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
     with pytest.raises(FlafkaError, match=f"agent group reset {topic} --topic {topic}"):
@@ -237,6 +244,6 @@ def test_a_topic_that_is_deleted_while_the_channel_is_open_is_named(kafka_cluste
             opened.stopping.set()
         putting.join()
         opened.stopping.clear()
-        assert [f"{deleted}with {create}" in why for why in failures] == [not waits]
+        assert [f"{deleted}with {create}" in failure for failure in failures] == [not waits]
         admin.create_topics([NewTopic(topic, 3, 3)])[topic].result(60)
         until(lambda: put() or not opened.metrics.last_error, "a put to be stored")

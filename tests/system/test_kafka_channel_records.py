@@ -22,15 +22,15 @@ def test_a_record_in_no_known_format_comes_back_with_its_bytes(channel, kafka_cl
     producer.flush()
     channel.put(events(1))
     reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
-    taken, deadline = [], time.monotonic() + 60
-    while sum(len(t.undecodable) for t in taken) < 2 or not any(len(t.batch) for t in taken):
+    batches, deadline = [], time.monotonic() + 60
+    while sum(len(t.undecodable) for t in batches) < 2 or not any(len(t.batch) for t in batches):
         assert time.monotonic() < deadline
-        if (one := reader.take(0.2)) is not None:
-            taken.append(one)
-    found = [u for t in taken for u in t.undecodable]
-    assert [u.record.value for u in found] == [b"plain text", b"\xff\xff\xff"]
-    assert "format" in found[0].reason
-    assert [event.body for t in taken for event in t.batch] == [b"1 \xff"]
+        if (polled := reader.take(0.2)) is not None:
+            batches.append(polled)
+    undecodable = [u for t in batches for u in t.undecodable]
+    assert [u.record.value for u in undecodable] == [b"plain text", b"\xff\xff\xff"]
+    assert "format" in undecodable[0].reason
+    assert [event.body for t in batches for event in t.batch] == [b"1 \xff"]
     reader.close()
 
 
@@ -56,18 +56,18 @@ def test_formats_change_on_a_live_topic(kafka_cluster, topic):
             channel.put(events(*(next(numbers) for _ in range(size))))
     for channel in channels:
         reader = channel.reader(RebalanceListener(), group=f"{topic}-{channel.config.format}", member="h.a.k")
-        taken = take(reader, 900)
+        batches = take(reader, 900)
         reader.close()
-        assert not any(one.undecodable for one in taken)
-        got = [event for one in taken for event in one.batch]
-        assert sorted(int(event.headers["n"]) for event in got) == list(range(900))
+        assert not any(polled.undecodable for polled in batches)
+        received = [event for polled in batches for event in polled.batch]
+        assert sorted(int(event.headers["n"]) for event in received) == list(range(900))
         assert all(
-            event == Event(b"%s \xff" % event.headers["n"].encode(), {"n": event.headers["n"]}) for event in got
+            event == Event(b"%s \xff" % event.headers["n"].encode(), {"n": event.headers["n"]}) for event in received
         )
-        ids = [id for one in taken for id in one.batch.ids()]
+        ids = [id for polled in batches for id in polled.batch.ids()]
         assert len(set(ids)) == 900
-        for one in taken:
-            assert [id.offset for id in one.batch.ids()] == sorted(id.offset for id in one.batch.ids())
+        for polled in batches:
+            assert [id.offset for id in polled.batch.ids()] == sorted(id.offset for id in polled.batch.ids())
     for channel in channels:
         channel.close()
 
@@ -78,12 +78,12 @@ def test_one_event_a_record_is_taken_again_with_the_same_ids(kafka_cluster, topi
     channel.put(events(*range(3000)))
     reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
     first = take(reader, 3000)
-    assert {(one.batch.id(0).offset, one.batch.id(len(one.batch) - 1).offset + 1) for one in first} == {
-        (one.offsets.start, one.offsets.end) for one in first
+    assert {(polled.batch.id(0).offset, polled.batch.id(len(polled.batch) - 1).offset + 1) for polled in first} == {
+        (polled.offsets.start, polled.offsets.end) for polled in first
     }
-    reader.rewind([one.assignment.with_offset(0) for one in first])
-    again = take(reader, 3000)
-    assert contents(again) == contents(first)
+    reader.rewind([polled.assignment.with_offset(0) for polled in first])
+    second = take(reader, 3000)
+    assert contents(second) == contents(first)
     assert len(contents(first)) == len({entry[:4] for entry in contents(first)}) == 3000
     reader.close()
     channel.close()
@@ -107,10 +107,10 @@ def test_events_choose_their_partition_by_header_key_or_default(kafka_cluster, t
     channel = open_channel(kafka_cluster, topic, format=form, defaultPartitionId="1")
     channel.put(Batch.of([Event(b"by default"), Event(b"by default", {"key": "a"})]))
     reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
-    got = {(event.body, one.assignment.partition) for one in take(reader, 8) for event in one.batch}
+    received = {(event.body, polled.assignment.partition) for polled in take(reader, 8) for event in polled.batch}
     reader.close()
     channel.close()
-    assert got == {
+    assert received == {
         *((event.body, p) for p, event in enumerate(chosen)),
         *((event.body, (murmur2(key.encode()) & 0x7FFFFFFF) % 3) for key, event in zip(keys, keyed, strict=True)),
         (b"by default", 1),
@@ -145,8 +145,8 @@ def test_a_topic_with_a_lower_limit_rejects_smaller_events(kafka_cluster, topic,
         channel.put(Batch.of([Event(body, {"n": "1"}) for body in bodies]))
     assert {id.index: "larger than a record" in text for id, text in rejected.value.reasons.items()} == {1: True}
     reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
-    got = {event.body for one in take(reader, 3) for event in one.batch}
-    assert got == {bodies[0], *bodies[2:]}
+    received = {event.body for polled in take(reader, 3) for event in polled.batch}
+    assert received == {bodies[0], *bodies[2:]}
     reader.close()
     channel.close()
 
@@ -166,11 +166,11 @@ def test_a_limit_that_changes_while_the_channel_is_open_holds_at_once(kafka_clus
     try:
         channel.put(Batch.of([large]))
         alter(kafka_cluster, topic, max_message_bytes="20480")
-        for at in (9, 0):
+        for position in (9, 0):
             with pytest.raises(Rejected) as rejected:
-                channel.put(Batch.of([*small[:at], large, *small[at:], fitting]))
-            assert {id.index: "larger than a record" in why for id, why in rejected.value.reasons.items()} == {
-                at: True
+                channel.put(Batch.of([*small[:position], large, *small[position:], fitting]))
+            assert {id.index: "larger than a record" in reason for id, reason in rejected.value.reasons.items()} == {
+                position: True
             }
         alter(kafka_cluster, topic, max_message_bytes="65536")
         channel.put(Batch.of([*small, large]))
@@ -186,15 +186,15 @@ def test_a_put_into_a_topic_that_is_compacted_meanwhile_waits(kafka_cluster, top
     monkeypatch.setattr("flafka.channels.kafka.producer.REFUSED_RETRY_SECONDS", 0.1)
     channel = open_channel(kafka_cluster, topic, format="flume", partitionIdHeader="p")
     keyed, bare = Event(b"key", {"p": "0", "key": "k"}), Event(b"no key", {"p": "1"})
-    said = f"topic {topic} is compacted"
+    message = f"topic {topic} is compacted"
     thread = threading.Thread(target=channel.put, args=(Batch.of([keyed, bare] * 10),))
     try:
         channel.put(Batch.of([keyed, bare]))
         alter(kafka_cluster, topic, cleanup_policy="compact")
-        with pytest.raises(Retry, match=said):
+        with pytest.raises(Retry, match=message):
             channel.put(Batch.of([bare]))
         thread.start()
-        until(lambda: said in channel.metrics.last_error, "the reason to be reported", 20)
+        until(lambda: message in channel.metrics.last_error, "the reason to be reported", 20)
         alter(kafka_cluster, topic, cleanup_policy="delete")
         thread.join(20)
         assert not channel.metrics.last_error
@@ -224,7 +224,7 @@ def test_an_incompressible_batch_is_divided_until_the_topic_takes_it(
     channel.put(batch)
     assert max(sizes) < 300_000, "a batch known to be too large is encoded again"
     reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
-    assert sorted(event.body for one in take(reader, 40) for event in one.batch) == sorted(2 * bodies)
+    assert sorted(event.body for polled in take(reader, 40) for event in polled.batch) == sorted(2 * bodies)
     reader.close()
     channel.close()
 
@@ -237,7 +237,7 @@ def test_any_topic_is_read_as_bodies(kafka_cluster, topic):
     assert producer.flush(30) == 0
     channel.put(Batch.of([Event(b"ours", {"h": "x"})]))
     reader = channel.reader(RebalanceListener(), group=None, member="h.a.k")
-    got = {event.body: event.headers for one in take(reader, 3) for event in one.batch}
-    assert got == {b"plain text \xff": {"key": "k", "trace": "1"}, b"\0\0": {}, b"ours": {"h": "x"}}
+    received = {event.body: event.headers for polled in take(reader, 3) for event in polled.batch}
+    assert received == {b"plain text \xff": {"key": "k", "trace": "1"}, b"\0\0": {}, b"ours": {"h": "x"}}
     reader.close()
     channel.close()

@@ -26,8 +26,8 @@ from tests.system.running import kafka_channel, unique
 
 def create(kafka: KafkaCluster, topic: str, partitions: int = 3, **config: str) -> str:
     admin = AdminClient({"bootstrap.servers": kafka.bootstrap_servers})
-    made = NewTopic(topic, num_partitions=partitions, replication_factor=3, config=config)
-    admin.create_topics([made])[topic].result(20)
+    new_topic = NewTopic(topic, num_partitions=partitions, replication_factor=3, config=config)
+    admin.create_topics([new_topic])[topic].result(20)
     for server in kafka.bootstrap_servers.split(","):  # each broker gets the metadata in its own time
         broker = AdminClient({"bootstrap.servers": server})
         until(lambda b=broker: topic in b.list_topics(timeout=20).topics, f"{topic} to be known")
@@ -50,7 +50,7 @@ def consumed(kafka: KafkaCluster, *topics: str) -> list[object]:
         "enable.partition.eof": True,
         "isolation.level": "read_committed",
     }
-    consumer, found, ended = Consumer(options), [], set()
+    consumer, messages, ended = Consumer(options), [], set()
     try:
         consumer.subscribe(list(topics))
         metadata = consumer.list_topics(timeout=20).topics
@@ -61,10 +61,10 @@ def consumed(kafka: KafkaCluster, *topics: str) -> list[object]:
             if message.error():
                 ended.add((message.topic(), message.partition()))
             else:
-                found.append(message)
+                messages.append(message)
     finally:
         consumer.close()
-    return found
+    return messages
 
 
 def bodies(kafka: KafkaCluster, topic: str) -> list[bytes]:
@@ -82,7 +82,7 @@ def test_conformance_of_the_source(kafka_cluster: KafkaCluster) -> None:
     conformance.check_source(
         KafkaSource,
         properties,
-        lambda _, some: produce(kafka_cluster, topic, list(some)),
+        lambda _, values: produce(kafka_cluster, topic, list(values)),
         failing=properties | {"kafka.bootstrap.servers": "127.0.0.1:1"},
     )
 
@@ -252,11 +252,11 @@ def test_nothing_is_lost_and_from_the_channel_on_nothing_is_delivered_twice(
     text += kafka_channel(kafka_cluster.bootstrap_servers, topic)
     sent: list[bytes] = []
     for kill in range(KILLS):
-        some = [b"%d-%d-" % (kill, number) + chance.randbytes(60).hex().encode() for number in range(3000)]
+        produced = [b"%d-%d-" % (kill, number) + chance.randbytes(60).hex().encode() for number in range(3000)]
         with RunningAgent(tmp_path, text) as agent:
             agent.until(lambda: agent.get("/healthz")[0], "the agent to answer")
-            produce(kafka_cluster, names["source"], some)
-            sent += some
+            produce(kafka_cluster, names["source"], produced)
+            sent += produced
             least = chance.randrange(1, 2500)
             agent.until(lambda n=least: agent.count("SINK.k1", "EventDrainSuccessCount") >= n, "some deliveries")
             agent.stop(signal.SIGKILL)
@@ -266,10 +266,10 @@ def test_nothing_is_lost_and_from_the_channel_on_nothing_is_delivered_twice(
         assert agent.stop() == 0
     from tests.system.running import in_topic
 
-    held = Counter(event.body for event in in_topic(kafka_cluster, topic))
+    stored = Counter(event.body for event in in_topic(kafka_cluster, topic))
     assert len(consumed(kafka_cluster, topic)) > 40
-    assert Counter(bodies(kafka_cluster, names["out"])) == held
-    assert held.keys() == set(sent)
+    assert Counter(bodies(kafka_cluster, names["out"])) == stored
+    assert stored.keys() == set(sent)
 
 
 def test_headers_keys_partitions_and_times_go_through(kafka_cluster: KafkaCluster, tmp_path) -> None:
@@ -310,9 +310,9 @@ a1.sinks.k1.header.host = host
         agent.until(lambda: agent.count("SINK.k1", "EventRejectedCount") == 2, "the rejections")
         agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount") == 2, "the deliveries")
         assert agent.stop() == 0
-    got = sorted(consumed(kafka_cluster, other), key=lambda message: message.value())
-    assert [m.value() for m in got] == [b"", b"a"]
-    for message in got:
+    messages = sorted(consumed(kafka_cluster, other), key=lambda message: message.value())
+    assert [m.value() for m in messages] == [b"", b"a"]
+    for message in messages:
         assert message.key() == b"k1"
         assert message.partition() == 2
         assert message.timestamp()[1] == 12345000
@@ -383,20 +383,20 @@ def test_flume_events_come_back_whole(kafka_cluster: KafkaCluster, format: str) 
     assert not problems
     source = KafkaSource(config)
     source.open()
-    got: list[Event] = []
+    received: list[Event] = []
     try:
         for batch in source.batches():
-            got += batch
-            if len(got) == 101:
+            received += batch
+            if len(received) == 101:
                 break
     finally:
         source.close()
     if format == "flume":
-        assert [(e.body, e.headers["n"], e.headers["offset"]) for e in got[:100]] == [
+        assert [(e.body, e.headers["n"], e.headers["offset"]) for e in received[:100]] == [
             (e.body, e.headers["n"], "mine") for e in events
         ]
-        assert got[100].headers["kafka.status"] == "Invalid"
+        assert received[100].headers["kafka.status"] == "Invalid"
     else:
-        assert got[100].headers["offset"] == "100"
-    assert got[100].body == b"damaged"
-    assert {event.headers["topic"] for event in got} == {topic}
+        assert received[100].headers["offset"] == "100"
+    assert received[100].body == b"damaged"
+    assert {event.headers["topic"] for event in received} == {topic}

@@ -46,7 +46,7 @@ RIGHTS = {
 def rights(topic: str, *, without: str = "") -> list[tuple[ResourceType, str, AclOperation]]:
     """Return the documented rights of an agent whose topic and consumer group have that name."""
     page = (Path(__file__).parents[2] / "docs/production.md").read_text()
-    assert all(f"| {on} | " in page for on in RIGHTS)
+    assert all(f"| {resource} | " in page for resource in RIGHTS)
     return [
         (kind, name.format(topic), AclOperation[operation.upper()])
         for kind, name, operations in RIGHTS.values()
@@ -77,8 +77,10 @@ def test_the_documented_rights_suffice_for_every_start(tmp_path: Path, secured_k
             send(agent.port("s1"), b"event %d\n" % start)
             agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount") == 1, "the event", 30)
             assert agent.stop() == 0
-            told = [line for line in agent.log.splitlines() if " INFO " not in line and "has 1 replicas" not in line]
-            assert not told
+            unexpected = [
+                line for line in agent.log.splitlines() if " INFO " not in line and "has 1 replicas" not in line
+            ]
+            assert not unexpected
 
 
 def test_an_event_for_a_topic_without_the_right_to_write_is_rejected_alone(
@@ -112,11 +114,11 @@ def test_an_event_for_a_topic_without_the_right_to_write_is_rejected_alone(
 
 def test_each_failure_has_its_own_message(secured_kafka: SecuredKafka) -> None:
     """Librdkafka reports `Broker transport failure` for all of them."""
-    here, servers = secured_kafka.directory, secured_kafka.servers
+    directory, servers = secured_kafka.directory, secured_kafka.servers
     web = http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler)
     thread = threading.Thread(target=web.serve_forever, args=(0.05,))
     thread.start()
-    tls = {"security.protocol": "SSL", "ssl.ca.location": str(here / "server.crt")}
+    tls = {"security.protocol": "SSL", "ssl.ca.location": str(directory / "server.crt")}
     login = {
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "PLAIN",
@@ -139,7 +141,7 @@ def test_each_failure_has_its_own_message(secured_kafka: SecuredKafka) -> None:
             "the broker's certificate (CN=localhost) is not trusted (self-signed certificate): name its authority",
         ),
         (servers["mutual"], tls, "it wants a certificate of this client, which has none"),
-        (servers["mutual"], tls | certificate(here / "server.pem"), "it refuses this client's certificate"),
+        (servers["mutual"], tls | certificate(directory / "server.pem"), "it refuses this client's certificate"),
         (servers["login"], login | {"sasl.password": "x"}, "it refuses user flafka: Invalid username or password"),
         (servers["login"], login | {"sasl.mechanism": "SCRAM-SHA-256"}, "it takes PLAIN"),
         (servers["login"], {}, "it wants a login: set security.protocol = SASL_PLAINTEXT"),
@@ -147,7 +149,7 @@ def test_each_failure_has_its_own_message(secured_kafka: SecuredKafka) -> None:
         (servers["plain"], login, "it takes no logins there"),
     ]
 
-    def said(case: tuple[str, dict[str, str], str]) -> tuple[str, bool]:
+    def refusal(case: tuple[str, dict[str, str], str]) -> tuple[str, bool]:
         address, client, _ = case
         with pytest.raises(Retry) as error:
             fetch_metadata({"bootstrap.servers": address, "log_level": 0, **client}, 1.5, "c1: ")
@@ -155,17 +157,17 @@ def test_each_failure_has_its_own_message(secured_kafka: SecuredKafka) -> None:
 
     try:
         with ThreadPoolExecutor(len(cases)) as threads:
-            found = list(threads.map(said, cases))
+            refusals = list(threads.map(refusal, cases))
     finally:
         web.shutdown()
         thread.join()
         web.server_close()
-    for (address, _, expected), (text, away) in zip(cases, found, strict=True):
+    for (address, _, expected), (text, away) in zip(cases, refusals, strict=True):
         assert expected in text
         assert text.startswith("c1: no Kafka broker")
         assert address in text
         assert away == (expected in ("Connection refused; is it running?", "unknown host")), text
-    right = tls | certificate(here / "client" / "server.pem")
+    right = tls | certificate(directory / "client" / "server.pem")
     assert fetch_metadata({"bootstrap.servers": servers["mutual"], **right}, 10).brokers
 
 
@@ -185,12 +187,12 @@ def test_components_and_commands_report_a_wrong_password_alike(tmp_path: Path, s
     expected = f"no Kafka broker at {server} takes this client: it refuses user flafka: Invalid username or password"
     checked = agent_command("check", "-c", str(file), "--connect", "--json")
     diagnostics = json.loads(checked.stdout)["diagnostics"]
-    told = {one["component"] for one in diagnostics if expected in one["message"]}
-    assert told == {"a1.channels.c1", "a1.sources.s2", "a1.sinks.k1"}, diagnostics
+    reporting = {diagnostic["component"] for diagnostic in diagnostics if expected in diagnostic["message"]}
+    assert reporting == {"a1.channels.c1", "a1.sources.s2", "a1.sinks.k1"}, diagnostics
     for command in ("topic", "group"):
-        done = agent_command(command, "list", "--bootstrap-server", server, "--command-config", str(client))
-        assert done.returncode == 1
-        assert expected in done.stderr
+        result = agent_command(command, "list", "--bootstrap-server", server, "--command-config", str(client))
+        assert result.returncode == 1
+        assert expected in result.stderr
 
 
 def test_a_right_that_is_missing_is_named_with_its_resource(tmp_path: Path, secured_kafka: SecuredKafka) -> None:
@@ -254,7 +256,7 @@ sinks.k3.kafka.topic = {topic}.out
     secured_kafka.produce(f"{topic}.in")
     with RunningAgent(tmp_path, text) as agent:
         agent.until(
-            lambda: all(said in agent.failing().get(name, "") for name, said in expected.items()),
+            lambda: all(message in agent.failing().get(name, "") for name, message in expected.items()),
             "the missing rights to be named",
             40,
         )

@@ -38,11 +38,11 @@ def log_lines(agent: RunningAgent, form: str) -> list[LogLine]:
 def _parse_line(line: str, form: str) -> LogLine:
     if form == "json":
         assert line.startswith("{"), line
-        told = json.loads(line)
-        return LogLine(told["level"], told["component"], told["message"])
-    found = LINE.fullmatch(line)
-    assert found is not None, line
-    return LogLine(*found.groups())
+        fields = json.loads(line)
+        return LogLine(fields["level"], fields["component"], fields["message"])
+    match = LINE.fullmatch(line)
+    assert match is not None, line
+    return LogLine(*match.groups())
 
 
 def test_an_outage_is_reported_once(tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster) -> None:
@@ -72,8 +72,8 @@ a1.sources.s1.channels = c1
         before = {form: log_lines(agent, form) for form, agent in agents.items()}
         for form, lines in before.items():
             assert len(lines) < 10, form
-            told = [line for line in lines if line.level != "INFO" and line.component != "a1.channels.c1"]
-            assert told == [], "only Kafka may be slow for a while"
+            warnings = [line for line in lines if line.level != "INFO" and line.component != "a1.channels.c1"]
+            assert warnings == [], "only Kafka may be slow for a while"
         for broker in ("broker-1", "broker-2", "broker-3"):
             kafka_cluster.kill(broker)
         killed = time.monotonic()

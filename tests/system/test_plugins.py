@@ -67,7 +67,7 @@ def agent(*arguments: str, path: list[Path]) -> subprocess.CompletedProcess[str]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=120, check=False)
 
 
-def configuration(directory: Path, source: str, sink: str = "null", more: str = "") -> Path:
+def configuration(directory: Path, source: str, sink: str = "null", options: str = "") -> Path:
     file = directory / "agent.conf"
     file.write_text(f"""a1.sources = s1
 a1.channels = c1
@@ -78,7 +78,7 @@ a1.sources.s1.channels = c1
 a1.sinks.k1.channel = c1
 a1.sources.s1.type = {source}
 a1.sinks.k1.type = {sink}
-{more}""")
+{options}""")
     return file
 
 
@@ -117,10 +117,10 @@ def test_plugins_that_cannot_be_imported_are_named_and_the_rest_works(tmp_path: 
     assert "s1 (words) → c1 (memory) → k1 (null)" in checked.stdout
     warnings = [line for line in checked.stdout.splitlines() if ": warning: " in line]
     assert len(warnings) == len(BROKEN)
-    for name, (entry, _, error, place) in BROKEN.items():
+    for name, (entry, _, error, location) in BROKEN.items():
         (line,) = (line for line in warnings if f"plugin {name}-plugin 1.0 (entry point '{entry}')" in line)
         assert "cannot be imported: " + error in line
-        assert line.split(": ")[0].endswith(place)
+        assert line.split(": ")[0].endswith(location)
         assert line.startswith(str(target))
 
     checked = agent("check", "-c", str(configuration(tmp_path, "wordz")), path=path)
@@ -228,14 +228,14 @@ def wrong(tmp_path: Path) -> Path:
 def test_a_component_that_lacks_a_method_or_cannot_be_made_is_named_by_check(tmp_path: Path, wrong: Path) -> None:
     path, file = [wrong, ROOT], wrong / "wrong_plugin.py"
     lacking = f"{OF}: the sink 'lacking', wrong_plugin.Lacking, lacks write: write `def write(self, batch)`"
-    place = f"{file}:{line_of('class Lacking(Sink[Config]):')}"
+    location = f"{file}:{line_of('class Lacking(Sink[Config]):')}"
     checked = agent("check", "-c", str(configuration(tmp_path, "seq")), path=path)
     assert checked.returncode == 0
-    assert f"{place}: warning: {lacking}" in checked.stdout.splitlines()
+    assert f"{location}: warning: {lacking}" in checked.stdout.splitlines()
 
     checked = agent("check", "-c", str(configuration(tmp_path, "seq", "lacking")), path=path)
     assert checked.returncode == 2
-    assert f"agent.conf:9: a1.sinks.k1: {lacking} ({place})" in checked.stdout
+    assert f"agent.conf:9: a1.sinks.k1: {lacking} ({location})" in checked.stdout
 
     awaited = f"{OF}: the sink 'awaited', wrong_plugin.Awaited, has an `async def write`, which nothing here awaits"
     checked = agent("check", "-c", str(configuration(tmp_path, "seq", "awaited")), path=path)
@@ -245,9 +245,9 @@ def test_a_component_that_lacks_a_method_or_cannot_be_made_is_named_by_check(tmp
 
     checked = agent("check", "-c", str(configuration(tmp_path, "seq", "unmade")), path=path)
     assert checked.returncode == 2
-    place = f"{file}:{line_of('        self.path = config.path')}"
+    location = f"{file}:{line_of('        self.path = config.path')}"
     error = "AttributeError: 'Config' object has no attribute 'path'"
-    assert f"a1.sinks.k1: the component cannot be created, a bug in {place}, {OF}: {error}" in checked.stdout
+    assert f"a1.sinks.k1: the component cannot be created, a bug in {location}, {OF}: {error}" in checked.stdout
 
 
 SOURCES = {
@@ -285,8 +285,8 @@ def test_wrong_results_of_a_component_are_named_and_other_components_work(
         text += f"a1.sources.{name}.type = {kind}\na1.sources.{name}.channels = c1\n"
     text += "a1.sources.w-words.interceptors = i\na1.sources.w-words.interceptors.i.type = forgetful\n"
     expected = {
-        f"SOURCE.w-{kind}": said.format(place=f"{wrong / 'wrong_plugin.py'}:{line_of(line)}", of=OF)
-        for kind, (line, said) in SOURCES.items()
+        f"SOURCE.w-{kind}": message.format(place=f"{wrong / 'wrong_plugin.py'}:{line_of(line)}", of=OF)
+        for kind, (line, message) in SOURCES.items()
     }
     with RunningAgent(tmp_path / "a", text) as running:
         running.until(lambda: running.failing() == expected, "all to be reported")
@@ -295,8 +295,8 @@ def test_wrong_results_of_a_component_are_named_and_other_components_work(
         running.process.terminate()
         running.until(lambda: "a1.sources.deaf: " in running.log, "the source that does not stop to be reported")
         log = running.log
-    for said in expected.values():
-        assert said in log
+    for message in expected.values():
+        assert message in log
     own = log.count("unexpected failure, retrying: OSError: the tape is torn")
     assert log.count("Traceback (most recent call last)") == own >= 1, "of the plugin's own exception"
     frames = re.findall(r'  File "(.*?)", line', log)

@@ -63,13 +63,13 @@ a1.sinks.p.interceptors.i1.patterns = email
 {processor_sink("fails_later", f"{topic}-4", "fails_later", console)}
 """
     written: list[bytes] = []
-    said: dict[str, str] = {}
+    failures: dict[str, str] = {}
 
-    def more() -> None:
+    def put_more() -> None:
         for form in ("arrow", "raw"):
-            some = [b"event %d" % (len(written) + n) for n in range(200)]
-            put(kafka_cluster, topic, form, some)
-            written.extend(some)
+            bodies = [b"event %d" % (len(written) + n) for n in range(200)]
+            put(kafka_cluster, topic, form, bodies)
+            written.extend(bodies)
 
     def capitals() -> Counter[bytes]:
         return Counter(in_hdfs(hdfs_cluster, f"{root}/capitals"))
@@ -80,10 +80,10 @@ a1.sinks.p.interceptors.i1.patterns = email
         return capitals().keys() == {body.upper() for body in written}
 
     def all_errors_are_reported(agent: RunningAgent) -> bool:
-        said.update(agent.failing())
-        return {f"SINK.{name}" for name in WRONG} <= said.keys()
+        failures.update(agent.failing())
+        return {f"SINK.{name}" for name in WRONG} <= failures.keys()
 
-    more()
+    put_more()
     put_undecodable(kafka_cluster, topic)
     with RunningAgent(tmp_path, configuration) as agent:
         agent.until(lambda: all_there(agent), "the first events")
@@ -97,7 +97,7 @@ a1.sinks.p.interceptors.i1.patterns = email
         agent.until(lambda: "is arrow/9" in agent.degraded().get("SINK.p", ""), "word of what cannot be decoded")
         assert "--component a1.sinks.p" in agent.log
         os.kill(driver_of(agent), signal.SIGKILL)
-        more()
+        put_more()
         agent.until(lambda: all_there(agent), "the other events")
         agent.until(lambda: agent.metrics()["SINK.p"].get("Lag") == "0", "no lag")
         agent.until(lambda: "SINK.p" not in agent.failing(), "the good one to be healthy")
@@ -106,8 +106,8 @@ a1.sinks.p.interceptors.i1.patterns = email
         assert "Traceback" not in agent.log
     assert max(capitals().values()) <= 2  # a topic may have the batch in flight twice when the driver was killed
     for name, text in WRONG.items():
-        assert text in said[f"SINK.{name}"]
-    assert "(logins.py, line " in said["SINK.raises"]
+        assert text in failures[f"SINK.{name}"]
+    assert "(logins.py, line " in failures["SINK.raises"]
 
     reader = HdfsReader(hdfs_cluster.webhdfs)
     assert any(path.endswith(".parquet") for path in reader.walk(f"{root}/rows"))

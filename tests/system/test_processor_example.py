@@ -33,9 +33,9 @@ LATER = b'{"user": "amy", "outcome": "failed", "at": "2024-01-01T10:%02d:00"}'
 
 def example(directory: Path) -> Path:
     """Write the two files of the example under their documented names."""
-    found = re.search(r"```python\n(.*?)```\n+```properties\n(.*?)```", PAGE.read_text(), re.S)
-    assert found is not None
-    code, properties = found.groups()
+    match = re.search(r"```python\n(.*?)```\n+```properties\n(.*?)```", PAGE.read_text(), re.S)
+    assert match is not None
+    code, properties = match.groups()
     file = directory / code[2 : code.index(",")]
     file.parent.mkdir(parents=True)
     file.write_text(code)
@@ -53,9 +53,9 @@ def topics(kafka_cluster: KafkaCluster) -> Iterator[None]:
     client, names = admin(kafka_cluster), ("flafka", "alerts")
 
     def delete() -> None:
-        there = [name for name in names if name in client.list_topics().topics]
-        for done in client.delete_topics(there).values() if there else ():
-            done.result()
+        existing = [name for name in names if name in client.list_topics().topics]
+        for deletion in client.delete_topics(existing).values() if existing else ():
+            deletion.result()
         until(lambda: not set(names) & client.list_topics().topics.keys(), "the topics to be gone")
 
     delete()
@@ -80,7 +80,7 @@ def test_the_documented_example_delivers(
         }
     )
     reader.subscribe(["alerts"])
-    got: list[dict[str, object]] = []
+    rows: list[dict[str, object]] = []
     minutes, next_at = iter(range(2, 60)), 0.0
 
     def alerted() -> bool:
@@ -90,8 +90,8 @@ def test_the_documented_example_delivers(
             put(kafka_cluster, "flafka", "raw", [LATER % next(minutes)])
         message = reader.poll(0.1)
         if message is not None and message.error() is None:
-            got.append(json.loads(message.value() or b""))
-        return any(row["user"] == "eve" for row in got)
+            rows.append(json.loads(message.value() or b""))
+        return any(row["user"] == "eve" for row in rows)
 
     with RunningAgent(tmp_path / "run", file, "-f", str(file), "-f", str(site)) as agent:
         agent.until(lambda: "flafka" in admin(kafka_cluster).list_topics().topics, "the channel's topic")
@@ -99,10 +99,10 @@ def test_the_documented_example_delivers(
         agent.until(alerted, "an alert")
         assert agent.stop() == 0
     reader.close()
-    assert [row["count"] for row in got if row["user"] == "eve"] == [5]
-    made = admin(kafka_cluster).list_topics().topics
-    assert len(made["alerts"].partitions) == len(made["flafka"].partitions)
-    assert {len(part.replicas) for part in made["alerts"].partitions.values()} == {3}
+    assert [row["count"] for row in rows if row["user"] == "eve"] == [5]
+    created = admin(kafka_cluster).list_topics().topics
+    assert len(created["alerts"].partitions) == len(created["flafka"].partitions)
+    assert {len(part.replicas) for part in created["alerts"].partitions.values()} == {3}
 
 
 def configuration(channel: str, function: str) -> str:
@@ -131,9 +131,9 @@ def test_the_events_of_a_channel_are_shown(tmp_path: Path, kafka_cluster: KafkaC
     put(kafka_cluster, topic, "arrow", bodies[:200])
     put(kafka_cluster, topic, "raw", bodies[200:])
     put_undecodable(kafka_cluster, topic)
-    more = "a1.sinks.p.output.capitals.type = console\na1.sinks.p.interceptors = i1\n"
-    more += "a1.sinks.p.interceptors.i1.type = mask\na1.sinks.p.interceptors.i1.patterns = email\n"
-    file.write_text(configuration(kafka_channel(kafka_cluster.bootstrap_servers, topic), "both") + more)
+    options = "a1.sinks.p.output.capitals.type = console\na1.sinks.p.interceptors = i1\n"
+    options += "a1.sinks.p.interceptors.i1.type = mask\na1.sinks.p.interceptors.i1.patterns = email\n"
+    file.write_text(configuration(kafka_channel(kafka_cluster.bootstrap_servers, topic), "both") + options)
     shown = agent_command("process", "-c", str(file), "--rows", "1000", "p")
     assert shown.returncode == 0, shown.stderr
     assert all(body.decode().upper() in shown.stdout for body in bodies)
@@ -154,14 +154,14 @@ def test_a_function_is_tried_on_samples_without_kafka(tmp_path: Path) -> None:
 @pytest.mark.drawn(1, of="samples")
 @pytest.mark.usefixtures("servers")
 @pytest.mark.parametrize(
-    ("function", "where", "code", "told"),
+    ("function", "location", "code", "arguments"),
     [
         ("fails_later", "<lambda>", "1 // 0", "b'first'"),
         ("fails_in_a_batch", "<listcomp>", "1 // (len", "rows that begin with {'topic': "),
     ],
 )
 def test_an_error_within_a_function_shows_where_and_a_row(
-    tmp_path: Path, function: str, where: str, code: str, told: str
+    tmp_path: Path, function: str, location: str, code: str, arguments: str
 ) -> None:
     file, samples = tmp_path / "agent.conf", tmp_path / "samples.txt"
     samples.write_text("first\n")
@@ -170,6 +170,6 @@ def test_an_error_within_a_function_shows_where_and_a_row(
     line = Path(logins.__file__).read_text().split(code)[0].count("\n") + 1
     assert tried.returncode == 1
     assert tried.stderr.startswith(
-        f"error: a1.sinks.p: ZeroDivisionError: integer division or modulo by zero in {where} (logins.py, line "
-        f"{line}; processor logins:{function}); its arguments were: {told}"
+        f"error: a1.sinks.p: ZeroDivisionError: integer division or modulo by zero in {location} (logins.py, line "
+        f"{line}; processor logins:{function}); its arguments were: {arguments}"
     )

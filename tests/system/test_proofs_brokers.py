@@ -28,7 +28,7 @@ from tests.system.running import connected, fill, in_topic, kafka_channel, send,
 DISK_MB = 256
 OUTAGE_SECONDS = 10
 SILENCE_SECONDS = 15
-LOOKS = 4
+CHECKS = 4
 HEAD = b"<13>Oct 11 22:14:15 web-1 "
 
 
@@ -167,23 +167,25 @@ def test_all_brokers_stopped_for_a_while_under_load(tmp_path: Path, cluster: Kaf
             assert waiting
             until(lambda: not sender.is_waiting(), "the TCP sender to go on")
         agent.until(lambda: agent.count("SOURCE.tcp", "EventAcceptedCount") >= len(sender.sent), "all of TCP")
-        agent.until(lambda: _told(agent) >= len(sender.datagrams), "every datagram to be stored or counted")
+        agent.until(
+            lambda: _stored_or_dropped(agent) >= len(sender.datagrams), "every datagram to be stored or counted"
+        )
         dropped = agent.count("SOURCE.udp", "KernelDropCount")
         assert dropped
-        found = Counter(event.body for event in in_topic(cluster, topic))
-        agent.until(lambda: delivered(agent, out, found), "the sink to have caught up")
+        counts = Counter(event.body for event in in_topic(cluster, topic))
+        agent.until(lambda: delivered(agent, out, counts), "the sink to have caught up")
         assert agent.stop() == 0
         assert "Traceback" not in agent.log
         assert agent.log.count("no acknowledgement from Kafka") == 1
         assert agent.log.count("Kafka acknowledges again") == 1
-    udp = {body for body in found if b" udp " in body}
-    assert not found.keys() ^ (sender.sent | udp)
-    assert max(found.values()) <= 2  # a batch in flight when the brokers stopped may be in the topic twice
+    udp = {body for body in counts if b" udp " in body}
+    assert not counts.keys() ^ (sender.sent | udp)
+    assert max(counts.values()) <= 2  # a batch in flight when the brokers stopped may be in the topic twice
     assert udp < sender.datagrams
     assert len(sender.datagrams - udp) == dropped
 
 
-def _told(agent: RunningAgent) -> int:
+def _stored_or_dropped(agent: RunningAgent) -> int:
     return agent.count("SOURCE.udp", "EventAcceptedCount") + agent.count("SOURCE.udp", "KernelDropCount")
 
 
@@ -201,13 +203,13 @@ def test_brokers_without_their_controllers_are_not_writable(tmp_path: Path, clus
         until(channel._is_writable, "the brokers to be ready")
         for name in cluster.names()[1:]:
             cluster.kill(name)
-        with ThreadPoolExecutor(LOOKS) as threads:  # each waits for an answer until its timeout
-            looked = [*threads.map(lambda _: channel._is_writable(), range(LOOKS))]
+        with ThreadPoolExecutor(CHECKS) as threads:  # each waits for an answer until its timeout
+            answers = [*threads.map(lambda _: channel._is_writable(), range(CHECKS))]
         cluster.start()
         until(channel._is_writable, "the brokers to be ready again")
     finally:
         channel.close()
-    assert not any(looked)
+    assert not any(answers)
 
 
 @pytest.mark.drawn(3, of="outages")
@@ -232,20 +234,20 @@ def test_frozen_brokers_are_not_writable(cluster: KafkaCluster) -> None:
             server.signal(signal.SIGSTOP)
         try:
             addresses = [(broker.host, broker.port) for broker in frozen]
-            taken = [is_accepting(address) for address in addresses]
+            accepting = [is_accepting(address) for address in addresses]
             with ThreadPoolExecutor() as threads:  # each waits for an answer until its timeout
-                looking = threads.submit(channel._is_writable)
-                answered = [*threads.map(lambda address: is_answering(client, address, topic), addresses)]
-                looked = looking.result()
+                pending = threads.submit(channel._is_writable)
+                answering = [*threads.map(lambda address: is_answering(client, address, topic), addresses)]
+                writable = pending.result()
         finally:
             for server in servers:
                 server.signal(signal.SIGCONT)
         until(channel._is_writable, "the brokers to be ready again")
     finally:
         channel.close()
-    assert all(taken)
-    assert not any(answered)
-    assert not looked
+    assert all(accepting)
+    assert not any(answering)
+    assert not writable
 
 
 @pytest.mark.drawn(3, of="outages")
@@ -282,8 +284,8 @@ def test_a_broker_whose_disk_is_full(tmp_path: Path, cluster: KafkaCluster, disk
             cluster.start()
         agent.until(lambda: agent.count("SOURCE.tcp", "EventAcceptedCount") >= len(sender.sent), "all of TCP")
         until(lambda: not cluster.status().under_replicated, "the broker to have caught up")
-        found = Counter(event.body for event in in_topic(cluster, topic))
-        agent.until(lambda: delivered(agent, out, found), "the sink to have caught up")
+        counts = Counter(event.body for event in in_topic(cluster, topic))
+        agent.until(lambda: delivered(agent, out, counts), "the sink to have caught up")
         assert agent.stop() == 0
         assert "Traceback" not in agent.log
-    assert {body: n for body, n in found.items() if b" tcp " in body} == Counter(sender.sent)
+    assert {body: n for body, n in counts.items() if b" tcp " in body} == Counter(sender.sent)

@@ -129,10 +129,10 @@ a1.deadletters.directory = {tmp_path}/letters
         assert letter.headers["flafka.id"].startswith(f"{topic}~")
         assert json.loads(letter.headers["flafka.headers"])["app"] == {**HOSTILE, "nul": "a\0b"}[name]
         assert ("reserved name '.flafka'" if name == "own" else "'app'") in letter.headers["flafka.reason"]
-    kept = [json.loads(line) for line in (tmp_path / "letters/a1.c2.deadletters.jsonl").read_text().splitlines()]
-    assert Counter(base64.b64decode(letter["body"]) for letter in kept) == rejected
-    assert {letter["component"] for letter in kept} == {"a1.sinks.k2"}
-    assert all("'app'" in letter["reason"] or "reserved name '.flafka'" in letter["reason"] for letter in kept)
+    stored = [json.loads(line) for line in (tmp_path / "letters/a1.c2.deadletters.jsonl").read_text().splitlines()]
+    assert Counter(base64.b64decode(letter["body"]) for letter in stored) == rejected
+    assert {letter["component"] for letter in stored} == {"a1.sinks.k2"}
+    assert all("'app'" in letter["reason"] or "reserved name '.flafka'" in letter["reason"] for letter in stored)
 
 
 def test_a_record_that_cannot_be_decoded_is_kept_as_it_is(
@@ -215,7 +215,7 @@ a1.sources.syslog.channels = c1
         assert json.loads(letter.headers["flafka.headers"])["host"] == "big"
         assert "is larger than a record of the channel may be (8,388,608)" in letter.headers["flafka.reason"]
     # A line this long is not rejected: taildir cuts it into events that fit into a record.
-    found = in_hdfs(hdfs_cluster, f"/proofs/{topic}")
+    bodies = in_hdfs(hdfs_cluster, f"/proofs/{topic}")
     pieces = [long_line[start : start + (4 << 20)] for start in range(0, len(long_line), 4 << 20)]
-    assert Counter(found) == Counter([b"first", b"last", b"a line", b"another", *pieces])
+    assert Counter(bodies) == Counter([b"first", b"last", b"a line", b"another", *pieces])
     assert len(in_topic(kafka_cluster, topic)) == 7

@@ -61,6 +61,6 @@ a1.spark.triggerInterval = 2
         assert agent.wait_for_exit() == 0, agent.log[-4000:]
         assert "Traceback" not in agent.log
     assert Counter(in_hdfs(hdfs_cluster, f"/proofs/{topic}")) == written
-    found = reconciliation(kafka_cluster, topic, hdfs_cluster, f"/proofs/{topic}")
-    assert found.differences == []
-    assert found.channel_events == found.delivered_events == 4500
+    audited = reconciliation(kafka_cluster, topic, hdfs_cluster, f"/proofs/{topic}")
+    assert audited.differences == []
+    assert audited.channel_events == audited.delivered_events == 4500

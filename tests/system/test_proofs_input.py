@@ -122,9 +122,9 @@ def test_datagrams_of_any_content_are_events(kafka_cluster: KafkaCluster, syslog
         for datagram in datagrams:
             client.send(datagram)
     agent.until(lambda: agent.count("SOURCE.udp", "EventAcceptedCount") >= 4, "the datagrams")
-    found = Counter((e.body, e.headers.get(STATUS)) for e in in_topic(kafka_cluster, topic) if b"udp" in e.body[:20])
+    counts = Counter((e.body, e.headers.get(STATUS)) for e in in_topic(kafka_cluster, topic) if b"udp" in e.body[:20])
     bodies = {(b"<999>udp", "Invalid"): 1, (b"udp" * 20_000, "Invalid"): 1}
-    assert found == bodies
+    assert counts == bodies
     hosts = sorted(e.body for e in in_topic(kafka_cluster, topic) if e.headers.get("host") == "udp")
     assert hosts == [b"a - - - \xff\xfe", b"b - - - last"], "a NUL may end a message"
 

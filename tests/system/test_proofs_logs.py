@@ -46,9 +46,9 @@ a1.sources.s1.backoffSleepIncrement = 100
 {kafka_channel(kafka_cluster.bootstrap_servers, topic, partitions=1)}
 {hdfs_sink(hdfs_cluster.webhdfs, f"/proofs/{topic}/%{{log}}")}
 """
-    whole = sum(content.count(b"\n") for content in originals.values())
+    complete = sum(content.count(b"\n") for content in originals.values())
     with RunningAgent(tmp_path / "a", configuration) as agent:
-        agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount") >= whole, "all whole lines in HDFS")
+        agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount") >= complete, "all whole lines in HDFS")
         # The last line of three of them has no newline: it is complete once its file is rotated.
         for name in NAMES:
             (inbox / f"{name}.log").rename(inbox / f"{name}.log.1")
@@ -59,7 +59,7 @@ a1.sources.s1.backoffSleepIncrement = 100
     audited = reconciliation(kafka_cluster, topic, hdfs_cluster, f"/proofs/{topic}")
     assert audited.differences == []
     assert (audited.channel_events, audited.delivered_events) == (events, events)
-    held = in_topic(kafka_cluster, topic)
+    stored = in_topic(kafka_cluster, topic)
     reader = HdfsReader(hdfs_cluster.webhdfs)
     for name, content in originals.items():
         paths = sorted(reader.visible(f"/proofs/{topic}/{name}"))
@@ -67,8 +67,8 @@ a1.sources.s1.backoffSleepIncrement = 100
         assert delivered.removesuffix(b"\n") == content.removesuffix(b"\n"), name
         # Each line in the channel has its file offset, which distinguishes a last line without a newline.
         copy = bytearray(b"\n" * len(content))
-        for event in held:
+        for event in stored:
             if event.headers["log"] == name:
-                at = int(event.headers["byteoffset"])
-                copy[at : at + len(event.body)] = event.body
+                offset = int(event.headers["byteoffset"])
+                copy[offset : offset + len(event.body)] = event.body
         assert bytes(copy) == content, name

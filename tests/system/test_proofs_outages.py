@@ -64,10 +64,10 @@ a1.sources.syslog.port = {port}
 {kafka_channel(kafka_cluster.bootstrap_servers, topic)}
 """
         with RunningAgent(tmp_path / "a", configuration) as agent:
-            why = f"cannot listen on 127.0.0.1:{port} (TCP): another program listens there; stop it or choose"
-            why += " another port"
-            agent.until(lambda: agent.failing() == {"SOURCE.syslog": why}, "the taken port to be reported")
-            assert f"WARNING a1.sources.syslog: {why}" in agent.log
+            reason = f"cannot listen on 127.0.0.1:{port} (TCP): another program listens there; stop it or choose"
+            reason += " another port"
+            agent.until(lambda: agent.failing() == {"SOURCE.syslog": reason}, "the taken port to be reported")
+            assert f"WARNING a1.sources.syslog: {reason}" in agent.log
             expected = append(log, "meanwhile", 0, 100)
             agent.until(lambda: agent.count("SOURCE.files", "EventAcceptedCount") == 100, "the file's lines")
             other.close()
@@ -99,14 +99,14 @@ a1.sources.files.writePosInterval = 100
         positions.rmdir()
         agent.wait_until_healthy()
         agent.until(lambda: agent.count("SOURCE.files", "EventAcceptedCount") == 100, "the first lines")
-        why = f"positionFile {positions} cannot be written, so nothing is read: Read-only file system"
+        reason = f"positionFile {positions} cannot be written, so nothing is read: Read-only file system"
         with read_only(state):
             expected += append(log, "line", 100, 105)
-            agent.until(lambda: agent.failing() == {"SOURCE.files": why}, "the read-only positions to be reported")
+            agent.until(lambda: agent.failing() == {"SOURCE.files": reason}, "the read-only positions to be reported")
         agent.wait_until_healthy()  # without a new line
         with read_only(state):
             expected += append(log, "line", 105, 200)
-            agent.until(lambda: agent.failing() == {"SOURCE.files": why}, "the read-only positions to be reported")
+            agent.until(lambda: agent.failing() == {"SOURCE.files": reason}, "the read-only positions to be reported")
             send(agent.port("syslog"), HEAD + b"meanwhile\n")
             agent.until(lambda: agent.count("SOURCE.syslog", "EventAcceptedCount") == 1, "the other source")
             # One batch may be stored before its position is saved; no second one is read.
@@ -114,8 +114,8 @@ a1.sources.files.writePosInterval = 100
         agent.until(lambda: agent.count("SOURCE.files", "EventAcceptedCount") == 200, "the rest of the lines")
         agent.wait_until_healthy()
         assert agent.stop() == 0
-    found = [event.body for event in in_topic(kafka_cluster, topic)]
-    assert [body for body in found if body != b"meanwhile"] == expected
+    bodies = [event.body for event in in_topic(kafka_cluster, topic)]
+    assert [body for body in bodies if body != b"meanwhile"] == expected
 
 
 def test_a_full_staging_disk_delays_hdfs_alone(
@@ -139,16 +139,18 @@ a1.sinks.k2.group = {topic}-files
 a1.sinks.k2.sink.directory = {out}
 """
         with RunningAgent(tmp_path / "a", configuration) as agent:
-            why = f"cannot use the staging directory {staging}: File exists"
-            agent.until(lambda: agent.failing() == {"SINK.k1": why}, "a file in the directory's place to be reported")
+            reason = f"cannot use the staging directory {staging}: File exists"
+            agent.until(
+                lambda: agent.failing() == {"SINK.k1": reason}, "a file in the directory's place to be reported"
+            )
             staging.unlink()
             agent.wait_until_healthy()  # without an event
             expected = append(log, "before", 0, 1000)
             agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount") == 1000, "the first lines")
             filler = fill(disk)
             expected += append(log, "full", 0, 5000)
-            why = f"the staging directory {staging} is full"
-            agent.until(lambda: agent.failing() == {"SINK.k1": why}, "the full disk to be reported")
+            reason = f"the staging directory {staging} is full"
+            agent.until(lambda: agent.failing() == {"SINK.k1": reason}, "the full disk to be reported")
             agent.until(lambda: agent.count("SINK.k2", "EventDrainSuccessCount") == 6000, "the other sink")
             assert sorted(in_hdfs(hdfs_cluster, f"/proofs/{topic}")) == sorted(expected[:1000])
             filler.unlink()

@@ -55,8 +55,8 @@ def at_the_end(kafka: KafkaCluster, topic: str, group: str) -> bool:
             TopicPartition(topic, number) for number in consumer.list_topics(topic).topics[topic].partitions
         ]
         return all(
-            at.offset == consumer.get_watermark_offsets(at)[1]
-            for at in committed_offsets(consumer, partitions, seconds=60)
+            position.offset == consumer.get_watermark_offsets(position)[1]
+            for position in committed_offsets(consumer, partitions, seconds=60)
         )
     finally:
         consumer.close()
@@ -187,9 +187,9 @@ a1.sinks.k4.kafka.topic = {out}
         rows = {key.decode(): b"good " + cells[b"f:text"] for key, cells in table.scan()}
         assert rows == wanted
         assert not [id for id in list(rows)[::20] if len(table.cells(id, b"f:text", versions=10)) > 1]
-    found = reconciliation(kafka_cluster, topic, hdfs_cluster, root)
-    assert found.differences == []
-    assert found.channel_events == found.delivered_events == len(channel)
+    audited = reconciliation(kafka_cluster, topic, hdfs_cluster, root)
+    assert audited.differences == []
+    assert audited.channel_events == audited.delivered_events == len(channel)
 
     records = [
         (dict(m.headers() or ()).get("flafka.id", b"").decode(), m.value()) for m in consumed(kafka_cluster, out)
@@ -202,8 +202,8 @@ a1.sinks.k4.kafka.topic = {out}
     letters = dead_letters(kafka_cluster, topic)
     undecodable = {letter.headers["flafka.id"] for letter in letters if letter.body == b"from the future"}
     assert len(undecodable) == 2
-    kept = {(letter.headers["flafka.component"], letter.headers["flafka.id"]) for letter in letters}
-    assert kept == {("a1.sinks.k1", id) for id in channel.keys() - wanted.keys()} | {
+    rejected = {(letter.headers["flafka.component"], letter.headers["flafka.id"]) for letter in letters}
+    assert rejected == {("a1.sinks.k1", id) for id in channel.keys() - wanted.keys()} | {
         (f"a1.sinks.k{n}", id) for n in (1, 2, 3, 4) for id in undecodable
     }
     assert all(channel.get(letter.headers["flafka.id"], b"from the future") == letter.body for letter in letters)

@@ -66,9 +66,9 @@ class Feed(threading.Thread):
         """Put events of both formats, in turn."""
         channels = {form: opened(self.kafka, self.topic, form) for form in ("arrow", "raw")}
         for number, (form, channel) in enumerate(itertools.cycle(channels.items())):
-            some = [b"event %d %d" % (n % KEYS, n) for n in range(number * 50, number * 50 + 50)]
-            channel.put(batch(form, some))
-            self.written += some
+            bodies = [b"event %d %d" % (n % KEYS, n) for n in range(number * 50, number * 50 + 50)]
+            channel.put(batch(form, bodies))
+            self.written += bodies
             if self.enough.wait(0.2):
                 break
         for channel in channels.values():
@@ -77,8 +77,8 @@ class Feed(threading.Thread):
 
 def shown(agent: RunningAgent) -> dict[str, str]:
     """Return the agent's health message about its application."""
-    told: dict[str, str] = json.loads(agent.get("/healthz")[1] or b"{}").get("spark", {})
-    return told
+    reported: dict[str, str] = json.loads(agent.get("/healthz")[1] or b"{}").get("spark", {})
+    return reported
 
 
 @pytest.mark.timeout(1800)  # two starts of Spark, on a machine that may be ten times slower than an idle one
@@ -127,11 +127,11 @@ a1.sinks.p.output.counts.mode = update
 
     def counted() -> dict[str, int]:
         """Return the highest reported count by key."""
-        found: dict[str, int] = {}
+        counts: dict[str, int] = {}
         for event in in_topic(kafka_cluster, f"{topic}-counts"):
             key, count = event.body.decode().split()
-            found[key] = max(found.get(key, 0), int(count))
-        return found
+            counts[key] = max(counts.get(key, 0), int(count))
+        return counts
 
     def delivers(agent: RunningAgent, after: str) -> None:
         """Return True if both sinks deliver and the agent is healthy."""
@@ -139,8 +139,8 @@ a1.sinks.p.output.counts.mode = update
         before = [agent.count(f"SINK.{sink}", name) for sink, name in zip(SINKS, names, strict=True)]
         agent.until(
             lambda: all(
-                agent.count(f"SINK.{sink}", name) > many
-                for sink, name, many in zip(SINKS, names, before, strict=True)
+                agent.count(f"SINK.{sink}", name) > count
+                for sink, name, count in zip(SINKS, names, before, strict=True)
             ),
             f"deliveries after {after}",
             TIMEOUT_SECONDS,
@@ -181,10 +181,10 @@ a1.sinks.p.output.counts.mode = update
                     case "the ApplicationMaster":
                         (master,) = processes(yarn_cluster, "ExecutorLauncher")
                         os.kill(master, signal.SIGKILL)
-                        ended = f"FAILED: Application {application} failed 1 times"
+                        cause = f"FAILED: Application {application} failed 1 times"
                     case "the application":
                         kill(yarn_cluster, application)
-                        ended = f"KILLED: Application {application} was killed by"
+                        cause = f"KILLED: Application {application} was killed by"
                     case "the agent":
                         agent.stop(signal.SIGKILL)
                         until(lambda: not live(yarn_cluster), "the application of the killed agent to end")
@@ -197,7 +197,7 @@ a1.sinks.p.output.counts.mode = update
                         continue
                 if part in ENDING:
                     restarts += 1
-                    restarted(agent, restarts, f"the YARN application {application} has ended as {ended}")
+                    restarted(agent, restarts, f"the YARN application {application} has ended as {cause}")
                 else:
                     delivers(agent, f"{part} was killed")
                     assert live(yarn_cluster) == [application]
@@ -217,9 +217,9 @@ a1.sinks.p.output.counts.mode = update
             assert agent.stop() == 0
             assert "Traceback" not in agent.log
         until(lambda: not live(yarn_cluster), "the application to end")
-        found = reconciliation(kafka_cluster, topic, hdfs_cluster, f"{root}/events")
-        assert found.differences == []
-        assert found.channel_events == found.delivered_events == len(feed.written)
+        audited = reconciliation(kafka_cluster, topic, hdfs_cluster, f"{root}/events")
+        assert audited.differences == []
+        assert audited.channel_events == audited.delivered_events == len(feed.written)
         assert counted() == wanted
     finally:
         feed.enough.set()
@@ -264,7 +264,7 @@ a1.sinks = k1
             assert second != orphan
             assert state(yarn_cluster, orphan) == "KILLED"
             assert f"{orphan} was left by an earlier driver of this agent, and is ended" in agent.log
-            assert [one for one in live(yarn_cluster) if one != other] == [second]
+            assert [application for application in live(yarn_cluster) if application != other] == [second]
             assert agent.stop() == 0
             assert "Traceback" not in agent.log
         until(lambda: second not in live(yarn_cluster), "the application that waited to be ended with its agent")

@@ -39,12 +39,12 @@ def test_the_quickstart_needs_no_extra_and_no_java(tmp_path: Path) -> None:
         subprocess.run([*logger, "ann@example.com paid with 4111 1111 1111 1111"], check=True)
         with (inbox / "app.log").open("ab") as file:
             file.write(b"and another line\n")
-        agent.until(lambda: written(out).total() == 4, "the events in the files")
+        agent.until(lambda: delivered(out).total() == 4, "the events in the files")
         children = Path(f"/proc/{agent.process.pid}/task/{agent.process.pid}/children").read_text()
         assert children == ""
         assert agent.stop() == 0
         assert not [line for line in agent.log.splitlines() if "ERROR" in line or "Traceback" in line]
-    assert written(out) == Counter(
+    assert delivered(out) == Counter(
         {
             b"shop - - - hello from syslog": 1,
             b"shop - - - *** paid with ***": 1,
@@ -54,5 +54,5 @@ def test_the_quickstart_needs_no_extra_and_no_java(tmp_path: Path) -> None:
     )
 
 
-def written(out: Path) -> Counter[bytes]:
+def delivered(out: Path) -> Counter[bytes]:
     return Counter(line for file in out.glob("*") for line in file.read_bytes().splitlines())

@@ -34,7 +34,7 @@ pytestmark = [
 
 
 @pytest.fixture(scope="module")
-def every() -> list[Real]:
+def real_agents() -> list[Real]:
     return agents()
 
 
@@ -45,34 +45,36 @@ def real_lines(chance: random.Random) -> Sequence[bytes]:
     return chance.sample(usable, 1000) if usable else []
 
 
-def test_events_for_drawn_files_arrive(every: list[Real], shared: Shared, seed: int, tmp_path: Path) -> None:
+def test_events_for_drawn_files_arrive(real_agents: list[Real], shared: Shared, seed: int, tmp_path: Path) -> None:
     chance = random.Random(seed)
     lines = real_lines(chance)
-    left, runs = REAL_DATA if lines else 0, []
-    for real in chance.sample(every, min(DRAWN, len(every))):
-        take_any = left > 0 and real.id not in LINES
-        left -= take_any
+    remaining, runs = REAL_DATA if lines else 0, []
+    for real in chance.sample(real_agents, min(DRAWN, len(real_agents))):
+        take_any = remaining > 0 and real.id not in LINES
+        remaining -= take_any
         runs.append(real.run(tmp_path, shared, lines=lines if take_any else ()))
     assert not undelivered(runs, at_once=AT_ONCE)
 
 
-def test_migrated_files_deliver_the_same_events(every: list[Real], shared: Shared, seed: int, tmp_path: Path) -> None:
+def test_migrated_files_deliver_the_same_events(
+    real_agents: list[Real], shared: Shared, seed: int, tmp_path: Path
+) -> None:
     components = Components()
     rewritten = []
-    for real in every:
-        old, new = (tmp_path / f"{real.id}-{which}.conf" for which in ("old", "new"))
+    for real in real_agents:
+        old, new = (tmp_path / f"{real.id}-{version}.conf" for version in ("old", "new"))
         old.write_text(real.text, "utf-8", newline="")
         variables, system = real_files.environment(real.id), real_files.system(real.id)
-        found = migrate(old, real.spec.name, components=components, environment=variables, system=system)
-        assert found.is_complete
-        assert found.content is not None
-        if found.content == old.read_bytes():
+        migrated = migrate(old, real.spec.name, components=components, environment=variables, system=system)
+        assert migrated.is_complete
+        assert migrated.content is not None
+        if migrated.content == old.read_bytes():
             continue
-        new.write_bytes(found.content)
-        spec, told = real_files.loaded(real.id, new, real.spec.name, components)
-        assert spec is not None, told
+        new.write_bytes(migrated.content)
+        spec, problems = real_files.loaded(real.id, new, real.spec.name, components)
+        assert spec is not None, problems
         rewritten.append((real, Real(real.id, new.read_text("utf-8"), spec)))
     drawn = random.Random(seed).sample(rewritten, min(MIGRATED, len(rewritten)))
     pairs = [(a.run(tmp_path, shared, mark="-old"), b.run(tmp_path, shared, mark="-new")) for a, b in drawn]
     assert not undelivered([run for pair in pairs for run in pair], at_once=AT_ONCE)
-    assert not [told for a, b in pairs for told in compared(a, b, ("the file", "what migrate writes"))]
+    assert not [difference for a, b in pairs for difference in compared(a, b, ("the file", "what migrate writes"))]

@@ -75,10 +75,10 @@ def wheel(servers: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def uv(*arguments: str) -> None:
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "uv", "--quiet", *arguments], capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
+    assert result.returncode == 0, result.stderr
 
 
 def installed(environment: Path, *requirements: str, python: str = sys.executable) -> Path:
@@ -94,10 +94,10 @@ def interpreters() -> Iterator[tuple[str, Path]]:
     managed = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv", "versions")
     for version in VERSIONS:
         name = f"python{version}"
-        for found in (*managed.glob(f"{version}.*/bin/{name}"), *filter(None, [shutil.which(name)])):
+        for candidate in (*managed.glob(f"{version}.*/bin/{name}"), *filter(None, [shutil.which(name)])):
             # A version manager also has shims for versions that are not installed.
-            if subprocess.run([str(found), "--version"], capture_output=True, check=False).returncode == 0:
-                yield version, Path(found)
+            if subprocess.run([str(candidate), "--version"], capture_output=True, check=False).returncode == 0:
+                yield version, Path(candidate)
                 break
 
 
@@ -110,11 +110,11 @@ def agent(environment: Path, directory: Path, *arguments: str, code: int = 0) ->
     """Return the output of the installed command; fail on another exit code."""
     directory.mkdir(exist_ok=True)
     command = [str(environment / "bin" / "agent"), *arguments]
-    done = subprocess.run(
+    result = subprocess.run(
         command, cwd=directory, env=user_environment(directory), capture_output=True, text=True, check=False
     )
-    assert done.returncode == code, done.stdout + done.stderr
-    return done.stdout + done.stderr
+    assert result.returncode == code, result.stdout + result.stderr
+    return result.stdout + result.stderr
 
 
 def test_the_wheel_holds_what_it_needs_and_nothing_else(wheel: Path) -> None:
@@ -193,5 +193,7 @@ def test_the_containerfile_copies_what_the_wheel_is_made_of(wheel: Path, tmp_pat
     build = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path / "wheels")]
     assert "pip wheel --no-cache-dir --no-deps --wheel-dir /wheels /src\n" in text
     subprocess.run([sys.executable, *build, str(tmp_path / "src")], check=True)
-    names_of = [sorted(zipfile.ZipFile(one).namelist()) for one in (wheel, *(tmp_path / "wheels").glob("*.whl"))]
+    names_of = [
+        sorted(zipfile.ZipFile(archive).namelist()) for archive in (wheel, *(tmp_path / "wheels").glob("*.whl"))
+    ]
     assert names_of[0] == names_of[1]

@@ -22,7 +22,7 @@ from tests.fixtures.ports import free_port
 from tests.system.running import agent_command
 
 
-def configuration(home: Path, port: int, round_: int, *more: str) -> str:
+def configuration(home: Path, port: int, round_: int, *options: str) -> str:
     """Return the configuration of a round: it changes an interceptor, a sink, a channel and its users, or nothing."""
     change = [f"x{(round_ - part) // 4}" for part in range(3)]
     return f"""
@@ -49,7 +49,7 @@ a1.channels.kept.dataDirs = {home}/data
 a1.channels.quick.type = memory
 a1.channels.quick.capacity = {20000 + (round_ - 2) // 4}
 {"".join(sink(home, name, change[1] if name == "kept" else "x") for name in ("steady", "kept", "quick"))}
-{chr(10).join(more)}
+{chr(10).join(options)}
 """
 
 
@@ -90,8 +90,8 @@ def arrived(directory: Path) -> Counter[int]:
 
 
 def state(agent: RunningAgent) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(agent.get("/api/state")[1])
-    return found
+    answer: dict[str, Any] = json.loads(agent.get("/api/state")[1])
+    return answer
 
 
 def outcome(agent: RunningAgent, number: int) -> str:
@@ -99,8 +99,8 @@ def outcome(agent: RunningAgent, number: int) -> str:
     agent.until(lambda: state(agent)["reloads"]["number"] == number, f"reload {number}")
     reloads = state(agent)["reloads"]
     assert reloads["ok"], reloads["told"]
-    told: str = reloads["told"]
-    return told
+    changes: str = reloads["told"]
+    return changes
 
 
 @pytest.fixture
@@ -114,8 +114,8 @@ def home(tmp_path: Path) -> Path:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("rounds", [24, pytest.param(100, marks=pytest.mark.soak)])
 def test_reloads_under_load_lose_and_double_nothing(servers: None, home: Path, rounds: int) -> None:
-    port, more = free_port(), f"a1.monitoring.port = {free_port()}"
-    with RunningAgent(home / "a", configuration(home, port, 0, more)) as agent:
+    port, option = free_port(), f"a1.monitoring.port = {free_port()}"
+    with RunningAgent(home / "a", configuration(home, port, 0, option)) as agent:
         agent.until(lambda: agent.get("/readyz")[0] == 200, "the agent to be ready")
         with (
             socket.create_connection(("127.0.0.1", port)) as connection,
@@ -123,13 +123,13 @@ def test_reloads_under_load_lose_and_double_nothing(servers: None, home: Path, r
             Load(connection.sendall) as sent,
             Load(log.write) as written,
         ):
-            told = []
+            outcomes = []
             for round_ in range(1, rounds + 1):
-                agent.file.write_text(configuration(home, port, round_, more))
+                agent.file.write_text(configuration(home, port, round_, option))
                 agent.process.send_signal(signal.SIGHUP)
-                told.append(outcome(agent, round_))
-        assert {"sources files", "sinks kept", "nothing"} <= set(told), told
-        assert "channels quick; sources files; sinks quick" in told
+                outcomes.append(outcome(agent, round_))
+        assert {"sources files", "sinks kept", "nothing"} <= set(outcomes), outcomes
+        assert "channels quick; sources files; sinks quick" in outcomes
         agent.until(lambda: agent.count("SOURCE.tcp", "EventAcceptedCount") == sent.written, "what was sent")
         agent.until(lambda: len(arrived(home / "kept")) == written.written, "what was written")
         assert agent.stop() == 0
@@ -139,8 +139,8 @@ def test_reloads_under_load_lose_and_double_nothing(servers: None, home: Path, r
 
 
 def test_a_wrong_configuration_changes_nothing(servers: None, home: Path) -> None:
-    port, more = free_port(), f"a1.monitoring.port = {free_port()}"
-    with RunningAgent(home / "a", configuration(home, port, 0, more)) as agent:
+    port, option = free_port(), f"a1.monitoring.port = {free_port()}"
+    with RunningAgent(home / "a", configuration(home, port, 0, option)) as agent:
         agent.until(lambda: agent.get("/readyz")[0] == 200, "the agent to be ready")
         good = agent.file.read_text()
         agent.file.write_text(good.replace("a1.sinks.kept.type = file_roll", "a1.sinks.kept.type = file_rol"))
@@ -157,8 +157,8 @@ def test_a_wrong_configuration_changes_nothing(servers: None, home: Path) -> Non
         agent.file.write_text(good)
         answer = agent_command("reload", "-c", str(agent.file))
         assert (answer.returncode, answer.stdout.splitlines()[-1]) == (0, "changed: nothing"), answer
-        told = json.loads(agent_command("reload", "-c", str(agent.file), "--json").stdout)
-        assert told == {"agent": "a1", "processes": [agent.process.pid], "ok": True, "told": "nothing"}
+        reported = json.loads(agent_command("reload", "-c", str(agent.file), "--json").stdout)
+        assert reported == {"agent": "a1", "processes": [agent.process.pid], "ok": True, "told": "nothing"}
         assert agent.stop() == 0
 
 

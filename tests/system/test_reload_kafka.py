@@ -52,10 +52,10 @@ def members(admin: AdminClient, group: str) -> dict[str, Member]:
     """Return the members by sink."""
     described = admin.describe_consumer_groups([group])[group].result(60)
     return {
-        one.group_instance_id.split(".a1.")[1].partition(".")[0]: Member(
-            one.member_id, frozenset(found.partition for found in one.assignment.topic_partitions)
+        member.group_instance_id.split(".a1.")[1].partition(".")[0]: Member(
+            member.member_id, frozenset(assigned.partition for assigned in member.assignment.topic_partitions)
         )
-        for one in described.members
+        for member in described.members
     }
 
 
@@ -71,7 +71,7 @@ def test_the_sink_that_does_not_change_keeps_its_partitions(tmp_path: Path, kafk
     admin = AdminClient({"bootstrap.servers": servers})
     with RunningAgent(tmp_path / "a", configuration(tmp_path, port, servers, topic, 0)) as agent:
         agent.until(lambda: agent.get("/readyz")[0] == 200, "the agent to be ready")
-        shared = lambda: [len(one.partitions) for one in members(admin, topic).values()] == [2, 2]  # noqa: E731
+        shared = lambda: [len(member.partitions) for member in members(admin, topic).values()] == [2, 2]  # noqa: E731
         agent.until(shared, "both sinks to have partitions")
         before = members(admin, topic)
         agent.until(lambda: all(took_over(name, of) in agent.log for name, of in before.items()), "both to say so")
@@ -80,7 +80,7 @@ def test_the_sink_that_does_not_change_keeps_its_partitions(tmp_path: Path, kafk
             Load(connection.sendall) as sent,
         ):
             agent.until(lambda: arrived(tmp_path / "steady") and arrived(tmp_path / "changed"), "events at both")
-            told_before = len(agent.log)
+            log_size = len(agent.log)
             for round_ in range(1, ROUNDS + 1):
                 agent.file.write_text(configuration(tmp_path, port, servers, topic, round_))
                 agent.process.send_signal(signal.SIGHUP)
@@ -89,7 +89,7 @@ def test_the_sink_that_does_not_change_keeps_its_partitions(tmp_path: Path, kafk
                 until(lambda held=held: sum(arrived(tmp_path / "changed").values()) > held, "the changed sink")
         assert members(admin, topic)["steady"] == before["steady"]
         assert members(admin, topic)["changed"].partitions == before["changed"].partitions
-        assert "a1.sinks.steady: has partitions" not in agent.log[told_before:]
+        assert "a1.sinks.steady: has partitions" not in agent.log[log_size:]
         assert agent.log.count("a1.sinks.changed: has partitions") >= ROUNDS + 1
         agent.until(lambda: agent.count("SOURCE.tcp", "EventAcceptedCount") == sent.written, "what was sent")
         agent.until(lambda: agent.count("SINK.steady", "Backlog") == 0, "nothing to be left")

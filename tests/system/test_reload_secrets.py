@@ -72,9 +72,9 @@ def alerting(agent: RunningAgent) -> set[str]:
 def test_certificates_and_secrets_take_effect_without_a_restart(tmp_path: Path) -> None:
     (tmp_path / "k1").mkdir()
     old, new = tmp_path / "old", tmp_path / "new"
-    for directory, more in ((old, {"days": 1}), (new, {"password": "another"})):
+    for directory, options in ((old, {"days": 1}), (new, {"password": "another"})):
         directory.mkdir()
-        certificate(directory, whose=directory.name, **more)
+        certificate(directory, whose=directory.name, **options)
     shutil.copy(old / "server.p12", tmp_path)
     (tmp_path / "password").write_text("changeit\n")
     (tmp_path / "token").write_text("first\n")
@@ -96,11 +96,11 @@ def test_certificates_and_secrets_take_effect_without_a_restart(tmp_path: Path) 
             shutil.copy(new / "server.p12", tmp_path)
             (tmp_path / "password").write_text("another\n")
             (tmp_path / "token").write_text("second\n")
-            told = agent_command("reload", "-c", str(agent.file))
-            assert (told.returncode, told.stdout.splitlines()[-1]) == (
+            result = agent_command("reload", "-c", str(agent.file))
+            assert (result.returncode, result.stdout.splitlines()[-1]) == (
                 0,
                 "changed: sources tls; the monitoring server",
-            ), told
+            ), result
             agent.until(lambda: status(port, "second") == 200, "the new token")
             assert status(port, "first") == 403
             agent.until(lambda: agent.log.count("a1.sources.tls: listening") == 2, "the source to listen anew")

@@ -85,11 +85,11 @@ class Scene:
     def positions(self) -> dict[str, Any]:
         """Return the output of `agent group describe` for the agent's groups."""
         servers = self.kafka.bootstrap_servers
-        told = {}
+        offsets = {}
         for group in (self.topic, f"{self.topic}-solr"):
             shown = run("group", "describe", group, "--bootstrap-server", servers, "--json")
-            told[group] = [(r["partition"], r["current_offset"], r["epoch"]) for r in json.loads(shown.stdout)]
-        return told
+            offsets[group] = [(r["partition"], r["current_offset"], r["epoch"]) for r in json.loads(shown.stdout)]
+        return offsets
 
 
 def run(*arguments: str) -> Result:
@@ -98,9 +98,9 @@ def run(*arguments: str) -> Result:
 
 def unused_address() -> int:
     """Return a port on which nothing listens."""
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return int(one.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
 
 
 def now() -> str:
@@ -189,61 +189,61 @@ def trace(scene: Scene) -> Callable[..., tuple[int, dict[str, Any]]]:
 
 
 def id_of(scene: Scene, body: bytes) -> str:
-    (found,) = [id for id, one in scene.bodies.items() if one == body]
-    return found
+    (event_id,) = [id for id, value in scene.bodies.items() if value == body]
+    return event_id
 
 
 def sink_result(traced: dict[str, Any], sink: str) -> dict[str, Any]:
-    (found,) = [one for one in traced["sinks"] if one["sink"] == f"a1.sinks.{sink}"]
-    return dict(found)
+    (result,) = [entry for entry in traced["sinks"] if entry["sink"] == f"a1.sinks.{sink}"]
+    return dict(result)
 
 
 def test_a_delivered_event_is_found_in_every_store(
     scene: Scene, trace: Callable[..., tuple[int, dict[str, Any]]]
 ) -> None:
     id = id_of(scene, b"7")
-    code, found = trace(id)
+    code, traced = trace(id)
     assert code == 0
-    assert (found["id"], found["channel"], found["sources"]) == (id, "a1.channels.c1", ["a1.sources.app"])
-    assert found["place"]["topic"] == scene.topic
-    assert found["headers"]["host"] == "web-1"
+    assert (traced["id"], traced["channel"], traced["sources"]) == (id, "a1.channels.c1", ["a1.sources.app"])
+    assert traced["place"]["topic"] == scene.topic
+    assert traced["headers"]["host"] == "web-1"
 
-    file = sink_result(found, "k1")
-    (place,) = file["places"]
+    file = sink_result(traced, "k1")
+    (location,) = file["places"]
     assert file["state"] == "delivered"
-    assert place["first"] <= found["place"]["offset"] <= place["last"]
-    assert b"7" in lines(HdfsReader(scene.hdfs.webhdfs).read(place["path"]))
-    (document,) = sink_result(found, "k2")["places"]
+    assert location["first"] <= traced["place"]["offset"] <= location["last"]
+    assert b"7" in lines(HdfsReader(scene.hdfs.webhdfs).read(location["path"]))
+    (document,) = sink_result(traced, "k2")["places"]
     assert (document["id"], document["document"]["number_i"]) == (id, 7)
-    assert sink_result(found, "k4")["state"] == "waiting"
+    assert sink_result(traced, "k4")["state"] == "waiting"
 
     assert trace(f"web-1-{id}")[1]["id"] == id  # the key of a row
     shown = run("trace", id, "-c", str(scene.agent.file))
     assert shown.exit_code == 0
-    assert place["path"] in shown.stdout
+    assert location["path"] in shown.stdout
     assert re.search(r"a1\.sinks\.k4 \(http\)  waiting: group \S+ is at record \d+, \d+ before it", shown.stdout)
 
 
 def test_rejected_filtered_and_unknown_events_are_reported_as_such(
     scene: Scene, trace: Callable[..., tuple[int, dict[str, Any]]]
 ) -> None:
-    code, found = trace(id_of(scene, b"bad"))
+    code, traced = trace(id_of(scene, b"bad"))
     assert code == 0
-    assert sink_result(found, "k2")["state"] == "dead letter"
-    assert "bad" in sink_result(found, "k2")["why"]
-    assert found["dead_letters"][0]["component"] == "a1.sinks.k2"
+    assert sink_result(traced, "k2")["state"] == "dead letter"
+    assert "bad" in sink_result(traced, "k2")["why"]
+    assert traced["dead_letters"][0]["component"] == "a1.sinks.k2"
     assert sink_result(trace(id_of(scene, b"13"))[1], "k1")["state"] == "filtered"
 
     topic, partition, offset, _ = id_of(scene, b"7").rsplit("-", 3)
-    code, found = trace(f"{topic}-{partition}-999999-0")
+    code, traced = trace(f"{topic}-{partition}-999999-0")
     assert code == 1
-    assert "ends at" in found["missing"]
-    code, found = trace(f"{topic}-{partition}-{offset}-5000")
+    assert "ends at" in traced["missing"]
+    code, traced = trace(f"{topic}-{partition}-{offset}-5000")
     assert code == 1
-    assert "events, numbered from 0" in found["missing"]
-    code, found = trace(f"{scene.topic}~0123456789-0-0-0")
+    assert "events, numbered from 0" in traced["missing"]
+    code, traced = trace(f"{scene.topic}~0123456789-0-0-0")
     assert code == 1
-    assert "not the topic of this ID" in found["missing"]
+    assert "not the topic of this ID" in traced["missing"]
     assert "is no event ID" in run("trace", "hello", "-c", str(scene.agent.file)).stderr
 
 
@@ -263,8 +263,8 @@ def test_a_killed_replay_to_hdfs_resumes_and_does_not_touch_the_live_group(
     amid = Counter(scene.files(replayed=True))
     assert 0 < amid.total() < EVENTS - 1
 
-    rest = replay("k1")
-    assert rest.exit_code == 0, rest.output
+    resumed = replay("k1")
+    assert resumed.exit_code == 0, resumed.output
     expected = Counter(body for body in scene.bodies.values() if body != b"13")
     assert Counter(scene.files(replayed=True)) == expected
     assert "this replay is complete" in replay("k1").stderr
@@ -280,7 +280,7 @@ def test_a_killed_replay_to_hdfs_resumes_and_does_not_touch_the_live_group(
         for (_, old, was), (_, position, epoch) in zip(before[group], after[group], strict=True)
     )
     places = sink_result(trace(id_of(scene, b"7"))[1], "k1")["places"]
-    assert sorted(place["replay"] for place in places) == [False, True]
+    assert sorted(location["replay"] for location in places) == [False, True]
 
 
 def test_documents_replace_themselves(scene: Scene, replay: Callable[..., Result]) -> None:
@@ -294,13 +294,13 @@ def test_documents_replace_themselves(scene: Scene, replay: Callable[..., Result
     assert f"{EVENTS - 1} events delivered" in replayed.stderr, replayed.output
     assert "1 event became a dead letter: " in replayed.stderr
     assert replayed.exit_code == 1
-    found = solr_documents(scene.solr)
-    assert {one: found[one]["number_i"] for one in scene.bodies if one in documents or one == id} == {
-        one: int(body) for one, body in scene.bodies.items() if body != b"bad"
+    restored = solr_documents(scene.solr)
+    assert {key: restored[key]["number_i"] for key in scene.bodies if key in documents or key == id} == {
+        key: int(body) for key, body in scene.bodies.items() if body != b"bad"
     }
-    again = replay("k2", "--again")
-    assert f"{EVENTS - 1} events delivered" in again.stderr, again.output
-    assert len(solr_documents(scene.solr)) == len(found)
+    repeated = replay("k2", "--again")
+    assert f"{EVENTS - 1} events delivered" in repeated.stderr, repeated.output
+    assert len(solr_documents(scene.solr)) == len(restored)
 
 
 def test_rows_overwrite_themselves(scene: Scene, hbase_cluster: HBaseCluster, tmp_path: Path) -> None:
@@ -314,18 +314,18 @@ def test_rows_overwrite_themselves(scene: Scene, hbase_cluster: HBaseCluster, tm
     key = f"web-1-{id_of(scene, b'7')}"
     with table_of(hbase_cluster, topic) as table:
         table.connection.create_table(topic, {"f": {"max_versions": 10}})
-        for more in ((), ("--again",)):
-            replayed = run("replay", "-c", str(conf), "--sink", "k3", *scene.span, "--yes", *more)
+        for extra in ((), ("--again",)):
+            replayed = run("replay", "-c", str(conf), "--sink", "k3", *scene.span, "--yes", *extra)
             assert f"{EVENTS} events delivered" in replayed.stderr, replayed.output
         assert len(table.cells(key, b"f:pCol", versions=10)) == 1
     rows = hbase_rows(hbase_cluster.address, topic)
     assert {key: cells["pCol"] for key, cells in rows.items()} == {
         f"web-1-{id}": body for id, body in scene.bodies.items()
     }
-    found = json.loads(run("trace", key, "-c", str(conf), "--json").stdout)
-    (row,) = sink_result(found, "k3")["places"]
+    traced = json.loads(run("trace", key, "-c", str(conf), "--json").stdout)
+    (row,) = sink_result(traced, "k3")["places"]
     assert (row["row"], row["cells"]["f:pCol"]) == (key, "7")
-    assert sink_result(found, "k3")["why"] == "it is there ahead of the group's committed offset"
+    assert sink_result(traced, "k3")["why"] == "it is there ahead of the group's committed offset"
 
 
 def test_rows_that_a_deletion_hides_are_not_reported_as_delivered(
@@ -368,16 +368,16 @@ def test_a_replay_to_a_topic_has_each_event_once_more(
         f"a1.sinks.k6.group = {scene.topic}-copy\na1.sinks.k6.kafka.topic = {copy}\n"
         f"a1.sinks.k6.kafka.bootstrap.servers = {servers}\n"
     )
-    again = ["replay", "-c", str(conf), "--sink", "k6", *scene.span, "--yes"]
-    for told in (f"{EVENTS} events delivered to a1.sinks.k6", "this replay is complete"):
-        replayed = run(*again)
-        assert told in replayed.stderr, replayed.output
+    command = ["replay", "-c", str(conf), "--sink", "k6", *scene.span, "--yes"]
+    for message in (f"{EVENTS} events delivered to a1.sinks.k6", "this replay is complete"):
+        replayed = run(*command)
+        assert message in replayed.stderr, replayed.output
     consumer = Consumer({**CONSUMER, "bootstrap.servers": servers, "group.id": copy})
     sink_result = TopicPartition(copy, 0, 0)
     _, end = consumer.get_watermark_offsets(sink_result, timeout=30)
-    found = [message.value() for message in read_up_to(consumer, sink_result, end, 30)]
+    values = [message.value() for message in read_up_to(consumer, sink_result, end, 30)]
     consumer.close()
-    assert Counter(found) == Counter(scene.bodies.values())
+    assert Counter(values) == Counter(scene.bodies.values())
 
 
 def test_a_replay_without_guarantees_is_refused(scene: Scene, replay: Callable[..., Result]) -> None:
@@ -400,13 +400,13 @@ def test_events_removed_by_retention_are_still_found_in_the_stores(
     admin = AdminClient({"bootstrap.servers": scene.kafka.bootstrap_servers})
     for removed in admin.delete_records([TopicPartition(scene.topic, partition, 1)]).values():
         removed.result(60)
-    code, found = trace(id)
+    code, traced = trace(id)
     assert code == 0
-    assert found["missing"] == f"retention has removed it: the oldest record of partition {partition} is 1"
-    assert found["body"] is None
-    places = sink_result(found, "k1")["places"]
+    assert traced["missing"] == f"retention has removed it: the oldest record of partition {partition} is 1"
+    assert traced["body"] is None
+    places = sink_result(traced, "k1")["places"]
     assert places
-    assert all(place["first"] == 0 for place in places)
-    (document,) = sink_result(found, "k2")["places"]
+    assert all(location["first"] == 0 for location in places)
+    (document,) = sink_result(traced, "k2")["places"]
     assert document["id"] == id
     assert f"partition {partition} begins with record 1" in replay("k1", "--dry-run").stderr

@@ -68,10 +68,10 @@ def test_each_event_goes_where_its_header_says(tmp_path: Path, seed: int) -> Non
         b"%s n=%d secret=hidden \xff" % (chance.choice([b"ERROR", b"INFO", b"DEBUG", b"TRACE"]), n)
         for n in range(4000)
     ]
-    errors, rest = tmp_path / "errors", tmp_path / "rest"
-    for directory in (errors, rest):
+    errors, remaining = tmp_path / "errors", tmp_path / "rest"
+    for directory in (errors, remaining):
         directory.mkdir()
-    configuration = CONFIGURATION.format(errors=errors, rest=rest, kafka=free_port())
+    configuration = CONFIGURATION.format(errors=errors, rest=remaining, kafka=free_port())
     with RunningAgent(tmp_path, configuration) as agent:
         with socket.create_connection(("127.0.0.1", agent.port("lines")), timeout=60) as sender:
             sender.sendall(b"".join(line + b"\n" for line in lines))
@@ -87,7 +87,7 @@ def test_each_event_goes_where_its_header_says(tmp_path: Path, seed: int) -> Non
     assert int(metrics["INTERCEPTOR.lines.hide"]["EventReceivedCount"]) == len(lines)
     assert int(shown["OptionalEventDropCount"]) == kinds[b"ERROR"]
     assert "optional channel away does not take events" in agent.log
-    written = {True: delivered(errors), False: delivered(rest)}
+    written = {True: delivered(errors), False: delivered(remaining)}
     for is_error, level in ((True, b"ERROR"), (False, b"INFO")):
         expected = [line.replace(b"secret=hidden", b"secret=h") for line in lines if line.startswith(level)]
         assert Counter(line for line in written[is_error] if b"n=" in line) == Counter(expected)

@@ -30,10 +30,10 @@ def channel(request: pytest.FixtureRequest) -> tuple[dict[str, str], str]:
 
 def topic(servers: str, name: str) -> str:
     """Create a topic, as brokers need not create those that clients ask for."""
-    made = NewTopic(unique(name), num_partitions=1, replication_factor=3)
+    new_topic = NewTopic(unique(name), num_partitions=1, replication_factor=3)
     admin = AdminClient({"bootstrap.servers": servers})
-    admin.create_topics([made])[made.topic].result(60)
-    return made.topic
+    admin.create_topics([new_topic])[new_topic.topic].result(60)
+    return new_topic.topic
 
 
 def source(request: pytest.FixtureRequest) -> tuple[dict[str, str], str]:
@@ -43,8 +43,8 @@ def source(request: pytest.FixtureRequest) -> tuple[dict[str, str], str]:
 
 def kafka_sink(request: pytest.FixtureRequest) -> tuple[dict[str, str], str]:
     servers = kafka(request)
-    there = f"a1.channels.c1.kafka.bootstrap.servers = {servers}\na1.channels.c1.kafka.topic = {unique('events')}"
-    return {"kafka-1:9092,kafka-2:9092": servers, "= alerts": f"= {topic(servers, 'alerts')}"}, there
+    channel = f"a1.channels.c1.kafka.bootstrap.servers = {servers}\na1.channels.c1.kafka.topic = {unique('events')}"
+    return {"kafka-1:9092,kafka-2:9092": servers, "= alerts": f"= {topic(servers, 'alerts')}"}, channel
 
 
 def hdfs(request: pytest.FixtureRequest) -> tuple[dict[str, str], str]:

@@ -34,10 +34,10 @@ def run(
     environment = {"XDG_DATA_HOME": str(tmp_path), "FLAFKA_CLUSTER_DIR": str(kafka_cluster.directory)}
 
     def run(*arguments: str, code: int = 0) -> subprocess.CompletedProcess[str]:
-        done = agent_command("sandbox", *arguments, environment=environment)
-        assert done.returncode == code, done.stdout + done.stderr
-        assert "Traceback" not in done.stderr
-        return done
+        result = agent_command("sandbox", *arguments, environment=environment)
+        assert result.returncode == code, result.stdout + result.stderr
+        assert "Traceback" not in result.stderr
+        return result
 
     return run
 
@@ -78,9 +78,9 @@ def test_native_tools(run: Run) -> None:
 
 def test_a_service_that_was_never_started(tmp_path: Path) -> None:
     environment = {"XDG_DATA_HOME": str(tmp_path), "FLAFKA_CLUSTER_DIR": str(tmp_path / "kafka")}
-    seen = agent_command("sandbox", "status", environment=environment)
-    assert seen.returncode == 1
-    assert [line.split("\t")[2] for line in seen.stdout.splitlines()[1:]] == ["never started"] * 4
+    status = agent_command("sandbox", "status", environment=environment)
+    assert status.returncode == 1
+    assert [line.split("\t")[2] for line in status.stdout.splitlines()[1:]] == ["never started"] * 4
     assert agent_command("sandbox", "down", environment=environment).returncode == 0
     wrong = agent_command("sandbox", "up", "sollr", environment=environment)
     assert "'sollr' is not one of 'kafka', 'hdfs', 'hbase', 'solr', 'spark', 'yarn'" in wrong.stderr

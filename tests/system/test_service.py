@@ -127,23 +127,23 @@ class Machine:
 
 
 def _mounted(kind: str) -> str:
-    found = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines() if line.split()[2] == kind]
-    return found[0] if found else ""
+    mounts = [line.split()[1] for line in Path("/proc/mounts").read_text().splitlines() if line.split()[2] == kind]
+    return mounts[0] if mounts else ""
 
 
 def _reachable() -> Iterator[str]:
     """Return mounts that make an interpreter or this tree reachable below a private directory such as /root."""
-    needed = {str(Path(place).resolve()) for place in (sys.base_prefix, sys.prefix, ROOT)}
+    needed = {str(Path(path).resolve()) for path in (sys.base_prefix, sys.prefix, ROOT)}
     closed: dict[Path, list[str]] = {}
-    for place in sorted(needed):
-        above = [one for one in reversed(Path(place).parents) if not one.stat().st_mode & 0o001]
+    for path in sorted(needed):
+        above = [parent for parent in reversed(Path(path).parents) if not parent.stat().st_mode & 0o001]
         if above:
-            closed.setdefault(above[0], []).append(place)
-    for number, (over, places) in enumerate(closed.items()):
+            closed.setdefault(above[0], []).append(path)
+    for number, (covered, places) in enumerate(closed.items()):
         kept = f"/run/{number}"
-        yield f"mkdir {kept} && mount --bind {over} {kept} && mount -t tmpfs -o mode=755 tmpfs {over}"
-        for place in places:
-            yield f"mkdir -p {place} && mount --bind {kept}/{Path(place).relative_to(over)} {place}"
+        yield f"mkdir {kept} && mount --bind {covered} {kept} && mount -t tmpfs -o mode=755 tmpfs {covered}"
+        for path in places:
+            yield f"mkdir -p {path} && mount --bind {kept}/{Path(path).relative_to(covered)} {path}"
 
 
 @pytest.fixture
@@ -163,24 +163,24 @@ def machine(servers: None, tmp_path: Path) -> Iterator[Machine]:
     (tmp_path / "init.sh").write_text(
         INIT.format(work=tmp_path, unit=UNIT, systemd=SYSTEMD, reachable="\n".join(_reachable()))
     )
-    made = Machine(tmp_path)
+    machine = Machine(tmp_path)
     try:
         until(
             lambda: (
-                made.process.poll() is not None
+                machine.process.poll() is not None
                 or (
                     (tmp_path / "prepared").exists()
-                    and "running" in made.run("systemctl", "is-system-running").stdout
+                    and "running" in machine.run("systemctl", "is-system-running").stdout
                 )
             ),
             "systemd to run",
             60,
         )
-        if made.process.poll() is not None:
+        if machine.process.poll() is not None:
             pytest.skip(f"no systemd can be run here: {(tmp_path / 'systemd.log').read_text().strip()}")
-        yield made
+        yield machine
     finally:
-        made.close()
+        machine.close()
 
 
 def test_the_service_is_started_reloaded_restarted_when_it_hangs_and_stopped(machine: Machine) -> None:
@@ -229,12 +229,12 @@ def test_the_service_is_started_reloaded_restarted_when_it_hangs_and_stopped(mac
 def send(machine: Machine, line: str) -> list[str]:
     """Send a line by TCP; return the contents of the sink's files once it has arrived."""
     assert machine.run(sys.executable, "-c", SEND, line).returncode == 0
-    found: list[str] = []
+    arrived: list[str] = []
 
-    def came() -> bool:
+    def has_arrived() -> bool:
         lines = machine.run("sh", "-c", "cat /var/lib/flafka/out/*").stdout.splitlines()
-        found[:] = [line.split()[-1] for line in lines]
-        return line.split()[-1] in found
+        arrived[:] = [line.split()[-1] for line in lines]
+        return line.split()[-1] in arrived
 
-    until(came, "the event", 60)
-    return found
+    until(has_arrived, "the event", 60)
+    return arrived

@@ -23,14 +23,14 @@ from tests.system.delivering import batch, deliver
 from tests.system.running import unique
 
 
-def made(url: str, **options: str) -> SolrSink:
+def sink_of(url: str, **options: str) -> SolrSink:
     config, problems = SolrConfig.parse({"url": url, **options})
     assert config is not None, problems
     return SolrSink(config)
 
 
 def opened(url: str, **options: str) -> SolrSink:
-    sink = made(url, **options)
+    sink = sink_of(url, **options)
     sink.open()
     return sink
 
@@ -40,9 +40,9 @@ def documents(url: str) -> dict[str, dict[str, Any]]:
     urllib.request.urlopen(f"{url}/update?commit=true", timeout=30).close()
     query = urllib.parse.urlencode({"q": "*:*", "rows": 100_000, "wt": "json", "fl": "*"})
     with urllib.request.urlopen(f"{url}/select?{query}", timeout=30) as answer:
-        found = json.load(answer)["response"]
-    assert len(found["docs"]) == found["numFound"]
-    return {document.pop("id"): document for document in found["docs"] if document.pop("_version_")}
+        response = json.load(answer)["response"]
+    assert len(response["docs"]) == response["numFound"]
+    return {document.pop("id"): document for document in response["docs"] if document.pop("_version_")}
 
 
 @pytest.fixture
@@ -113,7 +113,7 @@ def test_only_what_solr_refuses_is_rejected(core: str, chain: dict[str, str]) ->
 
 def test_probe_names_each_mistake(core: str, solr_cluster: SolrCluster) -> None:
     def troubles(url: str, **options: str) -> list[str]:
-        return [str(sentence) for sentence in made(url, **options).check_connectivity()]
+        return [str(sentence) for sentence in sink_of(url, **options).check_connectivity()]
 
     assert troubles(core) == []
     assert troubles("http://127.0.0.1:1/solr/c") == ["Solr is away: no answer from http://127.0.0.1:1/solr/c"]
@@ -239,9 +239,9 @@ def test_an_agent_with_flumes_morphlines(core: str, tmp_path: Path) -> None:
             agent.until(lambda: len(documents(core)) == 2, "documents")
             agent.until(lambda: agent.count("SINK.solrSink", "EventRejectedCount") == 1, "what is no syslog")
         assert agent.stop() == 0
-    found = sorted(documents(core).values(), key=lambda document: str(document["program_s"]))
+    stored = sorted(documents(core).values(), key=lambda document: str(document["program_s"]))
     common = {"port_i": 514, "host_s": "web"}
-    assert found == [
+    assert stored == [
         common | {"priority_i": 13, "time_dt": "1970-02-15T07:46:14Z", "program_s": "app", "text_t": "started"},
         common
         | {"priority_i": 164, "time_dt": "1970-02-04T18:46:14Z", "program_s": "sshd", "pid_i": 607}

@@ -76,16 +76,16 @@ def test_the_sandbox_s_cluster_and_its_bare_python(tmp_path: Path, spark_cluster
     assert [row["server"] for row in rows] == [MASTER, *WORKERS]
     assert {(row["state"], row["address"]) for row in rows} == {("up", spark_cluster.address)}
     python = spark_cluster.python / "bin" / spark_cluster.python.name
-    there = subprocess.run([python, "-c", "import pyarrow"], capture_output=True, text=True, env={}, check=False)
-    assert "No module named 'pyarrow'" in there.stderr
+    result = subprocess.run([python, "-c", "import pyarrow"], capture_output=True, text=True, env={}, check=False)
+    assert "No module named 'pyarrow'" in result.stderr
     spark_cluster.kill(MASTER)
     spark_cluster.start()  # ready only with both workers, after they have found the new master
 
 
 def running(cluster: SparkCluster) -> bool:
     """Return True if the application is alive and registered at the master."""
-    told = fetch_master_status("127.0.0.1", cluster.ports[f"{MASTER}-ui"]) or {"activeapps": []}
-    return any(app["state"] in ("WAITING", "RUNNING") for app in told["activeapps"])
+    status = fetch_master_status("127.0.0.1", cluster.ports[f"{MASTER}-ui"]) or {"activeapps": []}
+    return any(app["state"] in ("WAITING", "RUNNING") for app in status["activeapps"])
 
 
 def kill_application(cluster: SparkCluster) -> None:
@@ -140,11 +140,11 @@ a1.sinks.p.output.sizes.topic = {topic}-sizes
 """
     written: list[bytes] = []
 
-    def more() -> None:
+    def put_more() -> None:
         for form in ("arrow", "raw"):
-            some = [b"event %d of eve@example.com" % (len(written) + n) for n in range(250)]
-            put(kafka_cluster, topic, form, some)
-            written.extend(some)
+            bodies = [b"event %d of eve@example.com" % (len(written) + n) for n in range(250)]
+            put(kafka_cluster, topic, form, bodies)
+            written.extend(bodies)
 
     def delivered() -> Counter[bytes]:
         return Counter(in_hdfs(hdfs_cluster, f"{root}/events"))
@@ -159,7 +159,7 @@ a1.sinks.p.output.sizes.topic = {topic}-sizes
         by = spark_cluster.python.name.encode()
         return {b.replace(b"eve@example.com", b"***") + b" by " + by for b in written}
 
-    more()
+    put_more()
     environment = install(tmp_path / "installed")
     command = (str(lean_python), "-m", "flafka", "start")
     with RunningAgent(tmp_path, configuration, environment=environment, command=command) as agent:
@@ -175,29 +175,29 @@ a1.sinks.p.output.sizes.topic = {topic}-sizes
         restarts = int(killed == "the application")
         if restarts:
             kill_application(spark_cluster)
-            told = "the SparkContext was stopped from outside: Master removed our application: KILLED; its log: "
+            message = "the SparkContext was stopped from outside: Master removed our application: KILLED; its log: "
             agent.until(
-                lambda: all(agent.failing().get(f"SINK.{sink}", "").startswith(told) for sink in ("k1", "p")),
+                lambda: all(agent.failing().get(f"SINK.{sink}", "").startswith(message) for sink in ("k1", "p")),
                 "the end of the application to be reported",
             )
-            more()
+            put_more()
             agent.until(all_there, "all events, by way of a new application", 600)
         else:
             try:
-                more()
+                put_more()
                 spark_cluster.kill(WORKERS[0])
                 spark_cluster.kill(MASTER)
-                more()
+                put_more()
                 agent.until(all_there, "all events, by way of the other worker")
             finally:
                 spark_cluster.start()
             agent.until(lambda: running(spark_cluster), "the master to know its application again")
         agent.wait_until_healthy()
         assert agent.count("SINK.k1", "DriverRestartCount") == restarts
-        more()
+        put_more()
         assert agent.stop() == 0
         assert agent.log.count("the Spark driver has ended and is restarted") == restarts
         assert "Traceback" not in agent.log
-    found = delivered()
-    assert set(found.values()) == {1}
-    assert found.keys() <= expected()
+    counts = delivered()
+    assert set(counts.values()) == {1}
+    assert counts.keys() <= expected()

@@ -124,25 +124,25 @@ a1.sinks.p.output.rows.type = console
         return bodies
 
     def expect(bodies: Iterable[bytes]) -> None:
-        some = list(bodies)
-        on_hdfs.update(some)
-        in_solr.update(some)
+        added = list(bodies)
+        on_hdfs.update(added)
+        in_solr.update(added)
 
     def all_there(after: str) -> None:
-        def there() -> bool:
-            return Counter(in_hdfs(hdfs_cluster, root)) >= on_hdfs and found_in_solr() >= in_solr
+        def stored() -> bool:
+            return Counter(in_hdfs(hdfs_cluster, root)) >= on_hdfs and solr_bodies() >= in_solr
 
         def counted() -> bool:  # a cheap check
             wanted = {"SINK.k1": on_hdfs.total(), "SINK.k2": in_solr.total()}
             return all(agent.count(sink, "EventDrainSuccessCount") >= n for sink, n in wanted.items())
 
         agent.until(counted, f"all events after {after} to be counted", TIMEOUT_SECONDS)
-        agent.until(there, f"all events after {after}", TIMEOUT_SECONDS)
+        agent.until(stored, f"all events after {after}", TIMEOUT_SECONDS)
         agent.wait_until_healthy()
         assert Counter(in_hdfs(hdfs_cluster, root)) == on_hdfs
-        assert found_in_solr() == in_solr
+        assert solr_bodies() == in_solr
 
-    def found_in_solr() -> Counter[bytes]:
+    def solr_bodies() -> Counter[bytes]:
         return Counter(document["body_t"].encode() for document in documents(url).values())
 
     def recreate_topic() -> None:
@@ -155,8 +155,8 @@ a1.sinks.p.output.rows.type = console
         return agent_command(*command.split(), "--bootstrap-server", servers, "--yes")
 
     def removed() -> dict[str, re.Match[str]]:
-        said = {sink: ADVICE.search(agent.failing().get(sink, "")) for sink in sinks}
-        return {sink: advice for sink, advice in said.items() if advice is not None}
+        matches = {sink: ADVICE.search(agent.failing().get(sink, "")) for sink in sinks}
+        return {sink: advice for sink, advice in matches.items() if advice is not None}
 
     with RunningAgent(tmp_path, configuration) as agent:
         expect(written("first"))
@@ -232,6 +232,6 @@ a1.sinks.p.output.rows.type = console
             assert agent.count("SINK.k1", "DriverRestartCount") == 1
 
         assert agent.stop() == 0
-        ended = int("memory ends" in happening)
-        assert agent.log.count("the Spark driver has ended and is restarted: ") == ended
+        restarts = int("memory ends" in happening)
+        assert agent.log.count("the Spark driver has ended and is restarted: ") == restarts
         assert "Traceback" not in agent.log

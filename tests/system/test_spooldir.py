@@ -55,8 +55,8 @@ a1.sinks.k1.channel = c1
         assert agent.stop() == 0
     events = in_topic(kafka_cluster, topic)
     for name, lines in files.items():
-        found = [event.body for event in events if event.headers["basename"] == name]
-        assert list(dict.fromkeys(found)) == lines
+        bodies = [event.body for event in events if event.headers["basename"] == name]
+        assert list(dict.fromkeys(bodies)) == lines
     repeated = Counter(event.body for event in events)
     assert sum(times - 1 for times in repeated.values()) <= KILLS * BATCH
 
@@ -81,13 +81,13 @@ a1.sinks.k1.channel = c1
 """
     file.write_text(text.format(directory=tmp_path, pattern="^(.*"))
     checked = agent_command("check", "-c", str(file), "--json")
-    (found,) = [d for d in json.loads(checked.stdout)["diagnostics"] if d["severity"] == "error"]
-    assert (found["line"], found["component"]) == (10, "a1.sources.s2")
-    assert "the regular expression '^(.*' cannot be read" in found["message"]
+    (diagnostic,) = [d for d in json.loads(checked.stdout)["diagnostics"] if d["severity"] == "error"]
+    assert (diagnostic["line"], diagnostic["component"]) == (10, "a1.sources.s2")
+    assert "the regular expression '^(.*' cannot be read" in diagnostic["message"]
     file.write_text(text.format(directory=tmp_path, pattern="^.*[.]tmp$"))
     assert agent_command("check", "-c", str(file)).returncode == 0
     checked = agent_command("check", "-c", str(file), "--json", "--connect")
-    (found,) = [d for d in json.loads(checked.stdout)["diagnostics"] if d["severity"] == "error"]
-    assert (found["line"], found["component"]) == (5, "a1.sources.s1")
-    assert found["message"] == f"spoolDir {tmp_path}/missing does not exist"
+    (diagnostic,) = [d for d in json.loads(checked.stdout)["diagnostics"] if d["severity"] == "error"]
+    assert (diagnostic["line"], diagnostic["component"]) == (5, "a1.sources.s1")
+    assert diagnostic["message"] == f"spoolDir {tmp_path}/missing does not exist"
     assert not (tmp_path / ".flumespool").exists()

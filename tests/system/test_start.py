@@ -150,14 +150,14 @@ a1.sinks.k1.channel = c1
 """
     with RunningAgent(tmp_path, configuration) as agent:
         agent.port("syslog")
-        told = agent.stacks(seconds=WAIT_TIMEOUT_SECONDS)
-        for place in (
+        stacks = agent.stacks(seconds=WAIT_TIMEOUT_SECONDS)
+        for frame in (
             "Thread a1.sources.syslog (",
             "Thread a1.sinks.k1 (",
             "Thread MainThread (",
             "agent/cli/start.py",
         ):
-            assert place in told
+            assert frame in stacks
         send_lines(agent)
         assert agent.stop() == 0
 

@@ -49,9 +49,9 @@ def test_no_event_is_lost_or_doubled_beside_readers(tmp_path: Path) -> None:
             reader = subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
             agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount") == EVENTS, "all events")
             assert agent.stop() == 0
-        shown, told = reader.communicate(timeout=120)
-    written = b"".join(one.read_bytes() for one in out.iterdir()).split()
+        shown, errors = reader.communicate(timeout=120)
+    written = b"".join(path.read_bytes() for path in out.iterdir()).split()
     assert sorted(map(int, written)) == [*range(EVENTS)]
-    seen = [json.loads(line) for line in shown.splitlines()]
-    assert all(one["headers"] == {"key": "value"} and int(one["body"]) < EVENTS for one in seen)
-    assert len(seen) == 100 or b"the agent has ended" in told or b"is it started" in told
+    events = [json.loads(line) for line in shown.splitlines()]
+    assert all(event["headers"] == {"key": "value"} and int(event["body"]) < EVENTS for event in events)
+    assert len(events) == 100 or b"the agent has ended" in errors or b"is it started" in errors

@@ -54,13 +54,13 @@ def an_old_backlog(kafka: KafkaCluster) -> str:
     return topic
 
 
-def up(agent: RunningAgent) -> list[bool]:
+def brokers_up(agent: RunningAgent) -> list[bool]:
     return [broker["up"] for broker in cluster(agent).get("brokers", [])]
 
 
 def test_brokers_and_backlogs_as_they_are(tmp_path: Path, kafka_cluster: KafkaCluster, figures: list[str]) -> None:
     topic = unique("watched")
-    late = an_old_backlog(kafka_cluster)
+    old_topic = an_old_backlog(kafka_cluster)
     text = f"""
 a1.sources = s1
 a1.channels = c1 old
@@ -70,7 +70,7 @@ a1.sources.s1.bind = 127.0.0.1
 a1.sources.s1.port = 0
 a1.sources.s1.channels = c1
 {kafka_channel(kafka_cluster.bootstrap_servers, topic)}
-{kafka_channel(kafka_cluster.bootstrap_servers, late, name="old")}
+{kafka_channel(kafka_cluster.bootstrap_servers, old_topic, name="old")}
 a1.sinks.late.type = hdfs
 a1.sinks.late.channel = old
 a1.sinks.late.hdfs.path = webhdfs://127.0.0.1:{free_port()}/nowhere
@@ -83,7 +83,7 @@ a1.sinks.down.group = {topic}-down
 a1.sinks.down.hdfs.path = webhdfs://127.0.0.1:{free_port()}/nowhere
 """
     with RunningAgent(tmp_path, text) as agent:
-        agent.until(lambda: up(agent) == [True] * 3, "the brokers")
+        agent.until(lambda: brokers_up(agent) == [True] * 3, "the brokers")
         agent.until(lambda: figure(agent, "late", "Backlog") == 3, "the old backlog")
         alerts = alerting(agent)
         assert (alerts["FlafkaSinkBehind"], alerts["FlafkaRetentionNear"]) == ({"late"}, {"late"})
@@ -96,18 +96,18 @@ a1.sinks.down.hdfs.path = webhdfs://127.0.0.1:{free_port()}/nowhere
         assert (figure(agent, "well", "LagSeconds"), figure(agent, "well", "RetentionSecondsLeft")) == (0, None)
         agent.until(lambda: figure(agent, "down", "Backlog"), "the backlog of the sink that is down")
         agent.until(lambda: (figure(agent, "down", "LagSeconds") or 0) > 3, "the backlog to be older")
-        left = figure(agent, "down", "RetentionSecondsLeft")
-        assert left is not None
+        seconds_left = figure(agent, "down", "RetentionSecondsLeft")
+        assert seconds_left is not None
         age = time.time() - began
         assert (figure(agent, "down", "LagSeconds") or 0) <= age + 1
-        assert WEEK - age - 1 <= left <= WEEK
-        seen = cluster(agent)
-        assert (sum(broker["leads"] for broker in seen["brokers"]), seen["under_replicated"]) == (3, 0)
+        assert WEEK - age - 1 <= seconds_left <= WEEK
+        shown = cluster(agent)
+        assert (sum(broker["leads"] for broker in shown["brokers"]), shown["under_replicated"]) == (3, 0)
 
         kafka_cluster.kill("broker-2")
         killed = time.monotonic()
         try:
-            agent.until(lambda: up(agent) == [True, False, True], "the killed broker to be shown")
+            agent.until(lambda: brokers_up(agent) == [True, False, True], "the killed broker to be shown")
             figures.append(f"page: a killed broker was shown after {time.monotonic() - killed:.1f} s")
             agent.until(lambda: cluster(agent)["under_replicated"] == 3, "under-replicated partitions")
             agent.until(lambda: cluster(agent)["brokers"][1]["leads"] == 0, "other leaders")
@@ -120,7 +120,7 @@ a1.sinks.down.hdfs.path = webhdfs://127.0.0.1:{free_port()}/nowhere
             assert "down" in alerts["FlafkaComponentFailing"]
         finally:
             kafka_cluster.start()
-        agent.until(lambda: up(agent) == [True] * 3, "the broker to be back")
+        agent.until(lambda: brokers_up(agent) == [True] * 3, "the broker to be back")
         agent.until(lambda: cluster(agent)["under_replicated"] == 0, "its replicas to be in sync")
 
 
@@ -132,8 +132,8 @@ def test_a_backlog_is_known_where_the_settings_of_the_topic_are_not(brokers: str
     assert producer.flush(60) == 0
     monitor = TopicMonitor(QUERY, topic, topic, {"bootstrap.servers": brokers})
     try:
-        found = monitor.backlog(None)
-        assert (found.records, found.retention) == (5, None)
+        backlog = monitor.backlog(None)
+        assert (backlog.records, backlog.retention) == (5, None)
     finally:
         monitor.close()
 
@@ -143,9 +143,9 @@ def test_the_age_of_a_backlog_is_that_of_its_group(brokers: str, monkeypatch: py
     producer = Producer({"bootstrap.servers": brokers})
     producer.produce(topic, b"x", partition=0, timestamp=5000)
     assert producer.flush(60) == 0
-    done = Consumer({**CONSUMER, "bootstrap.servers": brokers, "group.id": f"{topic}-done"})
-    done.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
-    done.close()
+    consumer = Consumer({**CONSUMER, "bootstrap.servers": brokers, "group.id": f"{topic}-done"})
+    consumer.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
+    consumer.close()
     monitor = TopicMonitor(QUERY, topic, f"{topic}-behind", {"bootstrap.servers": brokers})
     try:
         assert monitor.backlog(None).oldest == 5000

@@ -66,14 +66,14 @@ def test_the_sandbox_s_cluster(tmp_path: Path, yarn_cluster: YarnCluster) -> Non
 def test_check_reports_the_answers_of_the_resourcemanager(
     tmp_path: Path, kafka_cluster: KafkaCluster, yarn_cluster: YarnCluster, environment: dict[str, str]
 ) -> None:
-    def checked(*more: str) -> str:
+    def checked(*options: str) -> str:
         file = tmp_path / "agent.conf"
         topic = unique("checked")
         channel, sink = (
             kafka_channel(kafka_cluster.bootstrap_servers, topic),
             yarn_cluster.hdfs.webhdfs,
         )
-        lines = [small_containers(*more), "a1.channels = c1", "a1.sinks = k1", "a1.monitoring.port = 0", channel]
+        lines = [small_containers(*options), "a1.channels = c1", "a1.sinks = k1", "a1.monitoring.port = 0", channel]
         lines += [
             "a1.sinks.k1.type = hdfs",
             "a1.sinks.k1.channel = c1",
@@ -87,12 +87,12 @@ def test_check_reports_the_answers_of_the_resourcemanager(
     assert "YARN has no queue night (spark.conf.spark.yarn.queue): there are default" in checked(
         "a1.spark.conf.spark.yarn.queue = night"
     )
-    told = checked("a1.spark.conf.spark.executor.memory = 9g")
-    assert "no node of YARN has room for a container of 10,137 MB, which the executor needs" in told
-    told = checked("a1.spark.conf.spark.pyspark.python = no-python")
-    assert "a node of YARN has no no-python on the PATH of its containers" in told
-    told = checked("a1.spark.conf.spark.pyspark.python = /bin/false")
-    assert "the Python of the nodes of YARN, /bin/false, is unknown" in told
+    report = checked("a1.spark.conf.spark.executor.memory = 9g")
+    assert "no node of YARN has room for a container of 10,137 MB, which the executor needs" in report
+    report = checked("a1.spark.conf.spark.pyspark.python = no-python")
+    assert "a node of YARN has no no-python on the PATH of its containers" in report
+    report = checked("a1.spark.conf.spark.pyspark.python = /bin/false")
+    assert "the Python of the nodes of YARN, /bin/false, is unknown" in report
 
 
 def test_spark_s_jars_are_uploaded_once_by_whoever_comes_first(
@@ -116,25 +116,25 @@ def test_spark_s_jars_are_uploaded_once_by_whoever_comes_first(
         command = [sys.executable, "-c", UPLOAD, str(home), turn, "spark", "upload", "-c", str(file), "--json"]
         return subprocess.Popen(command, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
-    def told(process: subprocess.Popen[str]) -> dict[str, str]:
-        said, errors = process.communicate(timeout=300)
+    def result_of(process: subprocess.Popen[str]) -> dict[str, str]:
+        output, errors = process.communicate(timeout=300)
         assert process.returncode == 0, errors
-        (row,) = json.loads(said)
+        (row,) = json.loads(output)
         return {**row}
 
     killed = begin("killed")
     assert killed.wait(300) == -signal.SIGKILL
-    ends = [told(process) for process in [begin("together 1"), begin("together 2")]]
-    assert [one["state"] for one in ends] == ["uploaded", "uploaded"]
-    (uri,) = {one["file"] for one in ends}
+    ends = [result_of(process) for process in [begin("together 1"), begin("together 2")]]
+    assert [row["state"] for row in ends] == ["uploaded", "uploaded"]
+    (uri,) = {row["file"] for row in ends}
     path = uri.removeprefix(yarn_cluster.hdfs.rpc)
-    place, _, name = path.rpartition("/")
-    left, there = sorted(client.listdir(place))
-    assert left.startswith(f".{name}.")
-    assert there == name
-    client.set_times(f"{place}/{left}", modificationtime=int((time.time() - DRAFT_EXPIRY_SECONDS - 60) * 1000))
-    last = told(begin("alone"))
+    directory, _, name = path.rpartition("/")
+    draft, uploaded = sorted(client.listdir(directory))
+    assert draft.startswith(f".{name}.")
+    assert uploaded == name
+    client.set_times(f"{directory}/{draft}", modificationtime=int((time.time() - DRAFT_EXPIRY_SECONDS - 60) * 1000))
+    last = result_of(begin("alone"))
     assert (last["state"], last["file"]) == ("exists", uri)
-    assert client.listdir(place) == [name]
+    assert client.listdir(directory) == [name]
     with zipfile.ZipFile(io.BytesIO(HdfsReader(yarn_cluster.hdfs.webhdfs).read(path))) as archive:
         assert archive.namelist() == ["one.jar", "other.jar"]

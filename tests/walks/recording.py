@@ -86,8 +86,8 @@ def walk(name: str, directory: Path, batches: Sequence[Window], idle: Window) ->
     A timer that expires during one batch is no part of it. Neither is a thread that does the same when idle, such as
     the one that polls the configuration file.
     """
-    idle_calls, first, *others = (_calls_within(directory, window) for window in (idle, *batches))
-    called = {key: call for key, call in first.items() if all(key in other for other in others)}
+    idle_calls, first, *later = (_calls_within(directory, window) for window in (idle, *batches))
+    called = {key: call for key, call in first.items() if all(key in calls for calls in later)}
     batch_threads = {thread for thread, function in called.keys() - idle_calls.keys()}
     batch: dict[Function, Call] = {}
     loops: dict[Function, Call] = {}

@@ -26,7 +26,9 @@ from flafka.agent.yarn.resourcemanager import describe_yarn, megabytes, yarn_pro
 from flafka.plugins import ConnectivityWarning, Retry
 from tests.fixtures.ports import free_port
 
-ONE = Application("application_1_0001", "ACCEPTED", "UNDEFINED", "http://rm/1", "the queue is full", "night", 0)
+APPLICATION = Application(
+    "application_1_0001", "ACCEPTED", "UNDEFINED", "http://rm/1", "the queue is full", "night", 0
+)
 
 
 class FakeYarn:
@@ -42,7 +44,7 @@ class FakeYarn:
 
     def kill(self, id: str) -> None:
         self.killed.append(id)
-        self.known = [replace(one, state="KILLED") if one.id == id else one for one in self.known]
+        self.known = [replace(app, state="KILLED") if app.id == id else app for app in self.known]
 
     def nodes(self) -> int:
         return self.running
@@ -52,77 +54,80 @@ class FakeYarn:
 
 
 def of(*applications: Application) -> tuple[YarnApplication, FakeYarn, list[str], list[dict[str, str]]]:
-    said, shown = list[str](), list[dict[str, str]]()
-    made, fake = YarnApplication("tag", said.append, lambda one: shown.append({**one})), FakeYarn(*applications)
-    made.yarn = fake  # type: ignore[assignment]  # it has what is asked of it here
-    return made, fake, said, shown
+    messages, shown = list[str](), list[dict[str, str]]()
+    yarn_app, fake = (
+        YarnApplication("tag", messages.append, lambda status: shown.append({**status})),
+        FakeYarn(*applications),
+    )
+    yarn_app.yarn = fake  # type: ignore[assignment]  # it has what is asked of it here
+    return yarn_app, fake, messages, shown
 
 
 def test_the_reason_of_a_waiting_application_is_reported_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(application, "APPLICATION_CHECK_SECONDS", 0.01)
     monkeypatch.setattr(application, "CONTAINER_WAIT_SECONDS", 0.05)
-    made, fake, said, shown = of()
-    with made.submitting():
-        fake.known = [ONE]
-        until(lambda: said)
+    yarn_app, fake, messages, shown = of()
+    with yarn_app.submitting():
+        fake.known = [APPLICATION]
+        until(lambda: messages)
         fake.running = 0
-        until(lambda: len(said) > 1)
-        fake.known = [replace(ONE, state="RUNNING")]
-    assert said[:2] == [
+        until(lambda: len(messages) > 1)
+        fake.known = [replace(APPLICATION, state="RUNNING")]
+    assert messages[:2] == [
         "the YARN application application_1_0001 waits (ACCEPTED): the queue is full; http://rm/1",
         "the YARN application application_1_0001 waits (ACCEPTED): no NodeManager runs; the queue is full; http://rm/1",
     ]
-    assert shown == [{"application": ONE.id, "tracking": "http://rm/1"}]
+    assert shown == [{"application": APPLICATION.id, "tracking": "http://rm/1"}]
 
 
 def test_a_starting_container_is_not_reported_as_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(application, "APPLICATION_CHECK_SECONDS", 0.001)
     monkeypatch.setattr(application, "CONTAINER_WAIT_SECONDS", 0.0)
-    made, fake, said, _ = of(replace(ONE, containers=1))
-    with made.submitting():
+    yarn_app, fake, messages, _ = of(replace(APPLICATION, containers=1))
+    with yarn_app.submitting():
         until(lambda: fake.asked > 5, "questions", 60)
-        assert not said
+        assert not messages
         monkeypatch.setattr(application, "LAUNCH_SECONDS", 0.0)
-        until(lambda: said, "a word", 60)
+        until(lambda: messages, "a word", 60)
 
 
 def test_missing_executors() -> None:
-    made, fake, _, _ = of(replace(ONE, state="RUNNING", containers=1))
-    assert made.executor_shortage("a container with 2g") == (
+    yarn_app, fake, _, _ = of(replace(APPLICATION, state="RUNNING", containers=1))
+    assert yarn_app.executor_shortage("a container with 2g") == (
         "YARN gives application_1_0001 no executor: queue night is full to 100 %, and a container with 2g is needed; "
         "http://rm/1"
     )
-    fake.known = [replace(ONE, state="RUNNING", containers=2)]
-    assert made.executor_shortage("a container with 2g") is None, "it is being started"
-    fake.known = [replace(ONE, state="ACCEPTED", containers=1)]
-    assert made.executor_shortage("a container with 2g") is None, "another ApplicationMaster is"
+    fake.known = [replace(APPLICATION, state="RUNNING", containers=2)]
+    assert yarn_app.executor_shortage("a container with 2g") is None, "it is being started"
+    fake.known = [replace(APPLICATION, state="ACCEPTED", containers=1)]
+    assert yarn_app.executor_shortage("a container with 2g") is None, "another ApplicationMaster is"
 
 
 def test_an_end_is_reported_with_the_message_of_the_resource_manager(monkeypatch: pytest.MonkeyPatch) -> None:
-    made, fake, _, _ = of(replace(ONE, state="RUNNING"))
+    yarn_app, fake, _, _ = of(replace(APPLICATION, state="RUNNING"))
     with monkeypatch.context() as hasty:
         hasty.setattr(application, "LAST_RESPONSE_SECONDS", 0.1)
-        assert made.end_reason() is None
+        assert yarn_app.end_reason() is None
     fake.known = [
-        replace(ONE, state="KILLED", final_status="KILLED", diagnostics="Application was killed by user ann")
+        replace(APPLICATION, state="KILLED", final_status="KILLED", diagnostics="Application was killed by user ann")
     ]
-    assert made.end_reason() == (
+    assert yarn_app.end_reason() == (
         "the YARN application application_1_0001 has ended as KILLED: Application was killed by user ann; http://rm/1"
     )
 
 
 def test_an_application_that_runs_is_ended_where_the_agent_is() -> None:
-    made, fake, _, _ = of(ONE)
-    made.end()
-    made.end()
-    assert fake.killed == [ONE.id]
+    yarn_app, fake, _, _ = of(APPLICATION)
+    yarn_app.end()
+    yarn_app.end()
+    assert fake.killed == [APPLICATION.id]
 
 
 def test_settings_of_the_user_are_kept() -> None:
-    made = of()[0]
+    yarn_app = of()[0]
     own = {"spark.yarn.tags": "logs", "spark.yarn.maxAppAttempts": "2"}
-    assert made.settings(own) == {"spark.yarn.tags": "tag,logs", "spark.yarn.maxAppAttempts": "2"}
-    assert made.settings({})["spark.yarn.maxAppAttempts"] == "1"
+    assert yarn_app.settings(own) == {"spark.yarn.tags": "tag,logs", "spark.yarn.maxAppAttempts": "2"}
+    assert yarn_app.settings({})["spark.yarn.maxAppAttempts"] == "1"
 
 
 def test_a_tag_is_one_agent_s_and_held_by_one_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,10 +171,10 @@ class Pages(http.server.BaseHTTPRequestHandler):
 
     def do_GET(self) -> None:
         path = self.path.partition("?")[0].removeprefix("/ws/v1/cluster/")
-        found = self.answers.get(path)
-        self.send_response(200 if found is not None else 401)
+        answer = self.answers.get(path)
+        self.send_response(200 if answer is not None else 401)
         self.end_headers()
-        self.wfile.write(found if isinstance(found, bytes) else json.dumps(found).encode())
+        self.wfile.write(answer if isinstance(answer, bytes) else json.dumps(answer).encode())
 
     def do_POST(self) -> None:
         self.rfile.read(int(self.headers["Content-Length"]))
@@ -193,8 +198,8 @@ def pages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[type[Page
             "apps/application_1_0009": {"app": {"state": "FAILED", "diagnostics": "AM\n exited with  exitCode: 0"}},
         }
 
-    with serving(Own) as at:
-        properties = {"yarn.resourcemanager.address": at, "yarn.resourcemanager.webapp.address": at}
+    with serving(Own) as address:
+        properties = {"yarn.resourcemanager.address": address, "yarn.resourcemanager.webapp.address": address}
         (tmp_path / "yarn-site.xml").write_text(site_xml(properties))
         monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
         monkeypatch.delenv("YARN_CONF_DIR", raising=False)
@@ -225,32 +230,32 @@ def queue(name: str, state: str = "RUNNING", used: float = 10.0) -> dict[str, An
     return {"queueName": name, "queuePath": f"root.{name}", "state": state, "usedCapacity": used}
 
 
-def found(**conf: str) -> list[str]:
+def problems(**conf: str) -> list[str]:
     named = {f"spark.{name.replace('_', '.')}": value for name, value in conf.items()}
     return list(yarn_problems(AgentOptions(spark_master="yarn", spark_conf=named)))
 
 
 def test_all_is_well(pages: type[Pages]) -> None:
-    assert found() == []
+    assert problems() == []
     assert describe_yarn() == "YARN 3.4.3 with 2 NodeManagers and 8,192 MB"
 
 
 def test_queues(pages: type[Pages]) -> None:
-    assert found(yarn_queue="root.day") == []
-    assert found(yarn_queue="night") == [
+    assert problems(yarn_queue="root.day") == []
+    assert problems(yarn_queue="night") == [
         "YARN has no queue night (spark.conf.spark.yarn.queue): there are day, default"
     ]
     queues = pages.answers["scheduler"]["scheduler"]["schedulerInfo"]["queues"]
     queues["queue"] = [queue("default", "STOPPED")]
-    assert found() == ["YARN's queue default is STOPPED: it takes no applications"]
+    assert problems() == ["YARN's queue default is STOPPED: it takes no applications"]
     queues["queue"] = [queue("default", used=100.0)]
-    (full,) = found()
+    (full,) = problems()
     assert full == "YARN's queue default is full to 100 %: the application may wait"
     assert isinstance(full, ConnectivityWarning)
 
 
 def test_sizes_that_do_not_fit(pages: type[Pages]) -> None:
-    assert found(executor_memory="8g", executor_cores="9") == [
+    assert problems(executor_memory="8g", executor_cores="9") == [
         "no node of YARN has room for a container of 9,011 MB, which the executor needs (spark.executor.memory and "
         "its overhead): the largest has 7,168 MB",
         "no node of YARN has 9 cores (spark.executor.cores): the largest has 4",
@@ -260,32 +265,32 @@ def test_sizes_that_do_not_fit(pages: type[Pages]) -> None:
 
 
 @pytest.mark.parametrize(
-    ("diagnostics", "said"),
+    ("diagnostics", "expected"),
     [
         ("exitCode: 127 failing", "a node of YARN has no python"),
         ("exitCode: 42 failing", " on a node of YARN is not Python "),
         ("exitCode: -1000", "is unknown: application_1_0009 is FAILED: exitCode: -1000"),
     ],
 )
-def test_the_python_of_the_executors(pages: type[Pages], diagnostics: str, said: str) -> None:
+def test_the_python_of_the_executors(pages: type[Pages], diagnostics: str, expected: str) -> None:
     pages.answers["apps/application_1_0009"]["app"]["diagnostics"] = diagnostics
-    (one,) = found()
-    assert said in one
+    (problem,) = problems()
+    assert expected in problem
 
 
 def test_a_resource_manager_without_nodes_too_old_or_with_kerberos(pages: type[Pages]) -> None:
     pages.answers["nodes"] = {"nodes": None}
     pages.answers["info"]["clusterInfo"].update(resourceManagerVersion="2.10.1", state="STOPPED")
-    assert found() == [
+    assert problems() == [
         "YARN is 2.10.1, and Spark needs 3.0 or newer",
         "the ResourceManager is STOPPED",
         "YARN has no running NodeManager, so it gives no container",
     ]
     del pages.answers["info"]
-    (one,) = found()
-    assert isinstance(one, ConnectivityWarning)
-    assert one.startswith("no active ResourceManager answers at its web pages (http://127.0.0.1:")
-    assert "requires Kerberos" in one
+    (problem,) = problems()
+    assert isinstance(problem, ConnectivityWarning)
+    assert problem.startswith("no active ResourceManager answers at its web pages (http://127.0.0.1:")
+    assert "requires Kerberos" in problem
 
 
 def test_of_two_resource_managers_the_active_one_is_asked(
@@ -309,18 +314,18 @@ def test_of_two_resource_managers_the_active_one_is_asked(
     (active,) = hadoop_configuration().pages()
     with serving(StandingBy) as other:
         properties = {"yarn.resourcemanager.ha.enabled": "true", "yarn.resourcemanager.ha.rm-ids": "rm1,rm2"}
-        for id, at in ("rm1", other), ("rm2", active.removeprefix("http://")):
-            properties |= {f"yarn.resourcemanager.{name}.{id}": at for name in ("address", "webapp.address")}
+        for id, address in ("rm1", other), ("rm2", active.removeprefix("http://")):
+            properties |= {f"yarn.resourcemanager.{name}.{id}": address for name in ("address", "webapp.address")}
         (tmp_path / "yarn-site.xml").write_text(site_xml(properties))
-        assert found() == []
+        assert problems() == []
         assert describe_yarn() == "YARN 3.4.3 with 2 NodeManagers and 8,192 MB"
         StandingBy.answers["info"] = {"another": "program"}
-        assert found() == []
+        assert problems() == []
         StandingBy.answers["info"] = {"clusterInfo": {"haState": "STANDBY"}}
         pages.answers["info"]["clusterInfo"]["haState"] = "STANDBY"
-        (one,) = found()
-        assert isinstance(one, ConnectivityWarning)
-        assert f"(http://{other} is STANDBY; {active} is STANDBY): nothing else is checked" in one
+        (problem,) = problems()
+        assert isinstance(problem, ConnectivityWarning)
+        assert f"(http://{other} is STANDBY; {active} is STANDBY): nothing else is checked" in problem
 
 
 OTHERWISE = b"""
@@ -348,15 +353,17 @@ def test_answers_of_another_program_are_reported(
 ) -> None:
     monkeypatch.setattr(resourcemanager, "TRIAL_SECONDS", 0.05)
     pages.answers[page] = answer
-    said = found()
-    assert all(isinstance(one, ConnectivityWarning) for one in said), "no more is known of YARN than before"
+    reported = problems()
+    assert all(isinstance(problem, ConnectivityWarning) for problem in reported), (
+        "no more is known of YARN than before"
+    )
     assert describe_yarn() == "" or page not in ("info", "metrics")
 
 
 def test_an_answer_that_does_not_end(pages: type[Pages], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resourcemanager, "MAX_RESPONSE_BYTES", 100)
     pages.answers["nodes"] = b" " * 1000
-    (first, *_) = found()
+    (first, *_) = problems()
     assert isinstance(first, ConnectivityWarning)
     assert first.startswith("the nodes of YARN are unknown: http://127.0.0.1:")
     assert first.endswith(": its answer does not end")
@@ -364,7 +371,7 @@ def test_an_answer_that_does_not_end(pages: type[Pages], monkeypatch: pytest.Mon
 
 def test_no_resource_manager(pages: type[Pages], monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     (tmp_path / "yarn-site.xml").write_text(site_xml({"yarn.resourcemanager.address": "127.0.0.1:1"}))
-    assert found() == ["no ResourceManager of YARN answers (127.0.0.1:1: Connection refused)"]
+    assert problems() == ["no ResourceManager of YARN answers (127.0.0.1:1: Connection refused)"]
 
 
 def test_the_driver_is_at_the_address_that_reaches_the_first_live_resource_manager(
@@ -372,8 +379,8 @@ def test_the_driver_is_at_the_address_that_reaches_the_first_live_resource_manag
 ) -> None:
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
     monkeypatch.delenv("YARN_CONF_DIR", raising=False)
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        silent, port = free_port(), one.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        silent, port = free_port(), server.getsockname()[1]
         several = {
             "yarn.resourcemanager.ha.enabled": "true",
             "yarn.resourcemanager.ha.rm-ids": "a,b",

@@ -24,7 +24,7 @@ a1.sinks.k1.runner = {runner}
 
 
 @pytest.fixture(autouse=True)
-def nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
         monkeypatch.delenv(name, raising=False)
 
@@ -42,14 +42,14 @@ def test_both_directories_and_references(tmp_path: Path, monkeypatch: pytest.Mon
     second = write(tmp_path / "yarn", yarn={"yarn.resourcemanager.hostname": "other", "only": "there"})
     monkeypatch.setenv("HADOOP_CONF_DIR", str(first))
     monkeypatch.setenv("YARN_CONF_DIR", str(second))
-    found = hadoop_configuration()
-    assert found.directories == (first, second)
-    assert found.get("fs.defaultFS") == "hdfs://hdfs"
-    assert found.get("only") == "there"
-    assert found.get("missing", "otherwise") == "otherwise"
-    assert found.get("x")  # two that refer to one another end
-    assert found.resource_managers() == [("rm", 8032)]
-    assert found.pages() == ["http://rm:8088"]
+    configuration = hadoop_configuration()
+    assert configuration.directories == (first, second)
+    assert configuration.get("fs.defaultFS") == "hdfs://hdfs"
+    assert configuration.get("only") == "there"
+    assert configuration.get("missing", "otherwise") == "otherwise"
+    assert configuration.get("x")  # two that refer to one another end
+    assert configuration.resource_managers() == [("rm", 8032)]
+    assert configuration.pages() == ["http://rm:8088"]
 
 
 def test_several_resource_managers_and_https(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -63,32 +63,34 @@ def test_several_resource_managers_and_https(tmp_path: Path, monkeypatch: pytest
         "yarn.resourcemanager.webapp.https.address.rm1": "a:9090",
     }
     monkeypatch.setenv("YARN_CONF_DIR", str(write(tmp_path / "conf", yarn=properties)))
-    found = hadoop_configuration()
-    assert found.resource_managers() == [("a", 8032), ("b", 9032)]
-    assert found.pages() == ["https://a:9090", "https://b:8090"]
+    configuration = hadoop_configuration()
+    assert configuration.resource_managers() == [("a", 8032), ("b", 9032)]
+    assert configuration.pages() == ["https://a:9090", "https://b:8090"]
 
 
 def test_missing_configuration_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def said() -> str:
+    def message() -> str:
         with pytest.raises(FlafkaError) as raised:
             hadoop_configuration()
         return str(raised.value)
 
-    assert said().startswith("spark.master = yarn needs the environment variable HADOOP_CONF_DIR or YARN_CONF_DIR: ")
+    assert message().startswith(
+        "spark.master = yarn needs the environment variable HADOOP_CONF_DIR or YARN_CONF_DIR: "
+    )
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "none"))
-    assert said() == f"HADOOP_CONF_DIR = {tmp_path / 'none'} is not a directory"
+    assert message() == f"HADOOP_CONF_DIR = {tmp_path / 'none'} is not a directory"
     monkeypatch.setenv("HADOOP_CONF_DIR", str(write(tmp_path / "conf", core={})))
-    assert said() == f"{tmp_path / 'conf'} has no yarn-site.xml, which has the address of YARN"
+    assert message() == f"{tmp_path / 'conf'} has no yarn-site.xml, which has the address of YARN"
     (tmp_path / "conf" / "yarn-site.xml").write_text("<configuration>")
-    assert said().startswith(f"{tmp_path / 'conf' / 'yarn-site.xml'} cannot be read: ")
+    assert message().startswith(f"{tmp_path / 'conf' / 'yarn-site.xml'} cannot be read: ")
 
 
 @pytest.mark.parametrize("runner", ["local", "spark"])
 def test_a_configuration_for_yarn_needs_it_at_the_line_of_the_master(runner: str, tmp_path: Path) -> None:
     file = tmp_path / "agent.conf"
     file.write_text(CONFIGURATION.format(runner=runner))
-    spec, found = load(file, components=Components())
-    errors = [one for one in found if one.severity == "error"]
+    spec, diagnostics = load(file, components=Components())
+    errors = [diagnostic for diagnostic in diagnostics if diagnostic.severity == "error"]
     if runner == "local":
         assert spec is not None
         assert errors == []

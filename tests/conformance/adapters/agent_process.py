@@ -94,10 +94,10 @@ def changed_file() -> str:
             Path(file.name).write_text(CONFIGURATION + "a1.channels.d.capacity = 7\n")
             changed, _ = load(Path(file.name), "a1", components=Components(), mode="normal", environment={})
             assert changed is not None
-            told = agent.reload(changed)
+            restarted = agent.reload(changed)
         finally:
             agent.stop()
-    return f"these start again: {told}"
+    return f"these start again: {restarted}"
 
 
 def killed_taildir() -> str:
@@ -110,9 +110,9 @@ def killed_taildir() -> str:
         options = {"filegroups": "g", "filegroups.g": "{dir}/log", "positionFile": "{dir}/positions.json"}
         run = Run(options, Path(directory))
         run.start()
-        again = len(run.process()["events"])
+        redelivered = len(run.process()["events"])
         run.close()
-    return f"{again} of 5 lines delivered twice"
+    return f"{redelivered} of 5 lines delivered twice"
 
 
 REFUSED = "every error told with its line, nothing starts, exit code 2"
@@ -131,7 +131,7 @@ def op_agent_process(input: str) -> str:
     """Return our behaviour, which has to be the documented one; Flume differs in each of these."""
     for pattern, (play, promise) in PLAYS.items():
         if re.search(pattern, input, re.DOTALL):
-            said = play()
-            assert said == promise
-            return said
+            outcome = play()
+            assert outcome == promise
+            return outcome
     pytest.skip(f"no play for: {input}")

@@ -23,28 +23,30 @@ def checked(text: str) -> dict[str, Any]:
     properties = last_wins(parse(text, "case", report), report)
     if report.has_errors:
         return {"error": "IllegalArgumentException"}
-    found: dict[str, Any] = {}
+    agents: dict[str, Any] = {}
     for agent in filter(None, agent_names(properties)):
         with tempfile.NamedTemporaryFile("wb", suffix=".conf") as file:
             file.write(text.encode("utf-8", "surrogatepass"))
             file.flush()
             spec, diagnostics = load(file.name, agent, components=components(), environment={}, notes=True)
-        own = {
+        options = {
             name.removeprefix(f"{agent}."): prop.value
             for name, prop in properties.items()
             if name.startswith(f"{agent}.")
         }
-        lists = {kind: split_names(own[kind]) for kind in LISTS if own.get(kind) and "${" not in own[kind]}
-        left = _remaining(agent, lists, own, named_in(diagnostics))
-        found[agent] = {"starts": spec is not None} | left
-    return {"agents": found}
+        lists = {
+            kind: split_names(options[kind]) for kind in LISTS if options.get(kind) and "${" not in options[kind]
+        }
+        remaining = _remaining(agent, lists, options, named_in(diagnostics))
+        agents[agent] = {"starts": spec is not None} | remaining
+    return {"agents": agents}
 
 
 def _remaining(
-    agent: str, lists: Mapping[str, list[str]], own: Mapping[str, str], named: Collection[str]
+    agent: str, lists: Mapping[str, list[str]], options: Mapping[str, str], named: Collection[str]
 ) -> dict[str, list[str]]:
     """Return the listed components without the named ones, and without those that need named ones alone."""
-    left = {
+    remaining = {
         kind: [name for name in names if not is_named(f"{agent}.{kind}.{name}", named)]
         for kind, names in lists.items()
         if f"{agent}.{kind}" not in named
@@ -54,45 +56,49 @@ def _remaining(
         ("sinks", "channel", "channels"),
         ("sinkgroups", "sinks", "sinks"),
     ):
-        there = {*left.get(needed, ())}
-        left[kind] = [
-            name for name in left.get(kind, ()) if there & {*split_names(own.get(f"{kind}.{name}.{needs}", ""))}
+        available = {*remaining.get(needed, ())}
+        remaining[kind] = [
+            name
+            for name in remaining.get(kind, ())
+            if available & {*split_names(options.get(f"{kind}.{name}.{needs}", ""))}
         ]
-    return left
+    return remaining
 
 
 def named_in(diagnostics: Iterable[Diagnostic]) -> set[str]:
     """Return the paths of what does not run here, does not run in Flume, or is joined to nothing."""
     without_effect = "(ignored)", "no source fills it and no sink drains it"
     return {
-        one.component
-        for one in diagnostics
-        if one.severity == "error" or one.differs or one.message.endswith(without_effect)
+        diagnostic.component
+        for diagnostic in diagnostics
+        if diagnostic.severity == "error" or diagnostic.differs or diagnostic.message.endswith(without_effect)
     }
 
 
 def is_named(path: str, named: Collection[str]) -> bool:
     """Return True if a component, or one of its parts, is among the named ones."""
-    return any(one == path or one.startswith(f"{path}.") for one in named)
+    return any(name == path or name.startswith(f"{path}.") for name in named)
 
 
-def agree(got: Any, expected: Any) -> bool:
+def agree(actual: Any, expected: Any) -> bool:
     """Return True if `check` names every component, and refuses every agent, that Flume leaves out in silence."""
-    return not skipped(got, expected)
+    return not skipped(actual, expected)
 
 
-def skipped(got: Any, expected: Any) -> list[str]:
+def skipped(actual: Any, expected: Any) -> list[str]:
     """Return the agents and components that Flume leaves out, or fails on, and `check` does not name."""
-    if "error" in got:
+    if "error" in actual:
         return []
     if "error" in expected:
-        return [name for name, agent in got["agents"].items() if agent["starts"]]
-    found: list[str] = []
-    for name, agent in got["agents"].items():
-        kept = expected["agents"].get(name)
-        if kept is None:
-            found += [name] * bool(agent["starts"] and agent["sources"] + agent["sinks"])
+        return [name for name, agent in actual["agents"].items() if agent["starts"]]
+    missed: list[str] = []
+    for name, agent in actual["agents"].items():
+        in_flume = expected["agents"].get(name)
+        if in_flume is None:
+            missed += [name] * bool(agent["starts"] and agent["sources"] + agent["sinks"])
             continue
         for kind in LISTS:
-            found += [f"{name}.{kind}.{one}" for one in agent.get(kind, ()) if one not in kept[kind]]
-    return found
+            missed += [
+                f"{name}.{kind}.{component}" for component in agent.get(kind, ()) if component not in in_flume[kind]
+            ]
+    return missed

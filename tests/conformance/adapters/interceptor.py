@@ -30,8 +30,8 @@ def _listed(properties: dict[str, str]) -> list[dict[str, Any]]:
     return chain
 
 
-def _through(chain: Iterable[dict[str, Any]], given: list[dict[str, Any]]) -> Any:
-    batch = Batch.of(map(_event, given), Origin.of_record("t", 0, 0, 0, len(given)))
+def _through(chain: Iterable[dict[str, Any]], events: list[dict[str, Any]]) -> Any:
+    batch = Batch.of(map(_event, events), Origin.of_record("t", 0, 0, 0, len(events)))
     for link in chain:
         try:
             cls = components().get("interceptor", link["type"])
@@ -44,16 +44,16 @@ def _through(chain: Iterable[dict[str, Any]], given: list[dict[str, Any]]) -> An
         interceptor.open()
         batch = interceptor.intercept(batch)
         interceptor.close()
-    left = dict(zip((id.index for id in batch.ids()), batch, strict=True))
-    return {"events": [_shown(left.get(row), before) for row, before in enumerate(given)]}
+    remaining = dict(zip((id.index for id in batch.ids()), batch, strict=True))
+    return {"events": [_as_json(remaining.get(row), before) for row, before in enumerate(events)]}
 
 
-def _event(given: dict[str, Any]) -> Event:
-    body = base64.b64decode(given["body_b64"]) if "body_b64" in given else given["body"].encode()
-    return Event(body, given.get("headers") or {})
+def _event(event: dict[str, Any]) -> Event:
+    body = base64.b64decode(event["body_b64"]) if "body_b64" in event else event["body"].encode()
+    return Event(body, event.get("headers") or {})
 
 
-def _shown(event: Event | None, before: dict[str, Any]) -> dict[str, Any] | None:
+def _as_json(event: Event | None, before: dict[str, Any]) -> dict[str, Any] | None:
     if event is None:
         return None
     if "body_b64" in before:

@@ -27,20 +27,20 @@ def op_materialize(input: dict[str, Any]) -> Any:
         file.write(text)
         file.flush()
         spec = load_partially(Path(file.name), agent, report, components=components(), environment={})
-    found = report.diagnostics(notes=True)
-    for diagnostic in found:
+    diagnostics = report.diagnostics(notes=True)
+    for diagnostic in diagnostics:
         if missing := re.search(r"Flume's .*? is not supported", diagnostic.message):
             pytest.skip(missing[0])
     if spec is None:
-        return {"error": [str(diagnostic) for diagnostic in found]}
-    named = named_in(found)
+        return {"error": [str(diagnostic) for diagnostic in diagnostics]}
+    named = named_in(diagnostics)
     properties = last_wins(parse(text, "case", report), report)
     for path in [path for path in named if path.startswith(f"{agent}.sinkgroups.")]:  # with all its sinks
         named |= {f"{agent}.sinks.{name}" for name in split_names(properties[f"{path}.sinks"].value)}
     return {
         "starts": not report.has_errors,
-        "sourceRunners": _simple_names(one for one in spec.sources if not is_named(one.path, named)),
-        "channels": _simple_names(one for one in spec.channels if not is_named(one.path, named)),
+        "sourceRunners": _simple_names(source for source in spec.sources if not is_named(source.path, named)),
+        "channels": _simple_names(channel for channel in spec.channels if not is_named(channel.path, named)),
         "sinkRunners": {
             name: processor
             for name, processor in _sink_runners(spec).items()
@@ -52,7 +52,9 @@ def op_materialize(input: dict[str, Any]) -> Any:
 def _sink_runners(spec: AgentSpec) -> dict[str, str]:
     """Return the number of sink runners: a group counts as one, and so does a sink outside of groups."""
     grouped = {name for group in spec.groups for name in group.sinks}
-    processors = {known.alias: known.java.rpartition(".")[2] for known in catalogue.FLUME_TYPES["sink processor"]}
+    processors = {
+        flume_type.alias: flume_type.java.rpartition(".")[2] for flume_type in catalogue.FLUME_TYPES["sink processor"]
+    }
     alone = {sink.name: processors["default"] for sink in spec.sinks if sink.name not in grouped}
     return alone | {group.name: processors[group.processor.kind] for group in spec.groups}
 
@@ -67,8 +69,8 @@ def _simple_names(specs: Iterable[ComponentSpec]) -> dict[str, str]:
 RUNNERS = ("sourceRunners", "channels", "sinkRunners")
 
 
-def agree(got: Any, expected: Any) -> bool:
+def agree(actual: Any, expected: Any) -> bool:
     """Return True if what `check` does not name is what Flume runs; Flume starts nothing if a type is unknown."""
-    left = {kind: got.get(kind) or {} for kind in RUNNERS}
+    remaining = {kind: actual.get(kind) or {} for kind in RUNNERS}
     runs = {kind: expected.get(kind) or {} for kind in RUNNERS}
-    return left == runs or (not any(runs.values()) and not got.get("starts"))
+    return remaining == runs or (not any(runs.values()) and not actual.get("starts"))

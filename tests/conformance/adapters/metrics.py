@@ -24,10 +24,10 @@ def op_metrics(input: dict[str, Any]) -> Any:
         return _answer(input["method"], input["path"])
     if "type" in input:
         kind = input["component"]
-        return _shown(kind, _class(kind, input["type"]))
+        return _counters(kind, _class(kind, input["type"]))
     if counter := re.match(r"(\w+)Counter \((\w+)\)", input["component"]):
         types = catalogue.FLUME_TYPES[counter[2].lower()]
-        java = next(known.java for known in types if known.java.endswith(f".{counter[1]}"))
+        java = next(flume_type.java for flume_type in types if flume_type.java.endswith(f".{counter[1]}"))
         return {"counters_besides_the_base_class": _at_zero(_class(counter[2], java))}
     return {"no_entry_for": []}  # the agent registers every component that it runs
 
@@ -36,14 +36,14 @@ def _at_zero(cls: type[Component[Any]]) -> list[str]:
     return [metric.name for metric in cls.declared_metrics if metric.shown == "always"]
 
 
-def _class(kind: str, written: str) -> type[Component[Any]]:
+def _class(kind: str, type_name: str) -> type[Component[Any]]:
     try:
-        return components().get(kind.lower(), written)
+        return components().get(kind.lower(), type_name)
     except UnknownType:
-        pytest.skip(f"the {kind.lower()} {written} is not supported")
+        pytest.skip(f"the {kind.lower()} {type_name} is not supported")
 
 
-def _shown(kind: str, cls: type[Component[Any]]) -> Any:
+def _counters(kind: str, cls: type[Component[Any]]) -> Any:
     registry = Registry("a1")
     registry.add(kind, "<name>", Metrics(), cls.declared_metrics)
     ((key, values),) = registry.flume().items()

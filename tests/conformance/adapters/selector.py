@@ -15,12 +15,12 @@ from flafka.plugins import Batch, Event
 
 def op_selector(input: dict[str, Any]) -> Any:
     """Return the channels of each event."""
-    place, report = ConfigLocation("case", 1), DiagnosticCollector("normal")
-    part = ComponentProperties("source", "s", "a.sources.s", place, {})
-    properties = {name: Property(f"a.sources.s.selector.{name}", v, place) for name, v in input["config"].items()}
+    location, report = ConfigLocation("case", 1), DiagnosticCollector("normal")
+    part = ComponentProperties("source", "s", "a.sources.s", location, {})
+    properties = {name: Property(f"a.sources.s.selector.{name}", v, location) for name, v in input["config"].items()}
     spec = SelectorReader(part, properties, tuple(input["channels"]), report).read()
     if report.has_errors:
-        return {"error": [str(found) for found in report.diagnostics()]}
+        return {"error": [str(diagnostic) for diagnostic in report.diagnostics()]}
     selector = Selector(spec)
     routes = []
     for event in input["events"]:

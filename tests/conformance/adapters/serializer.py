@@ -41,10 +41,10 @@ def normalise(op: str, value: Any) -> Any:
     counterpart."""
     if "error" in value:
         return {"error": True}
-    found = {name: part for name, part in value.items() if name != "supportsReopen"}
-    if "output" in found:
-        found["output"] = [_sorted(line) for line in found["output"].split("\n")]
-    return found
+    result = {name: part for name, part in value.items() if name != "supportsReopen"}
+    if "output" in result:
+        result["output"] = [_sorted(line) for line in result["output"].split("\n")]
+    return result
 
 
 def _sorted(line: str) -> Any:

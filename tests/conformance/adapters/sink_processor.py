@@ -42,7 +42,7 @@ def op_sink_group(input: dict[str, Any]) -> Any:
         ComponentProperties("sink group", "g", "a.sinkgroups.g", PLACE, lines), specs, {}, report
     ).read()
     if group is None or report.has_errors:
-        return {"error": [str(found) for found in report.diagnostics()]}
+        return {"error": [str(diagnostic) for diagnostic in report.diagnostics()]}
     channel = ChannelRunner("a.channels.m", "m", MemoryChannel(MemoryConfig(), "m"))
     letters: Any = None
     runner = SinkRunner([specs[name] for name in group.sinks], channel, letters, "member", group)
@@ -51,14 +51,14 @@ def op_sink_group(input: dict[str, Any]) -> Any:
     runner.open()
     handled: list[str] = []
     for step in input["steps"]:
-        verb, _, what = step.partition(" ")
+        verb, _, argument = step.partition(" ")
         if verb == "process":
-            handled += [_process(runner, channel.channel) for _ in range(int(what))]
+            handled += [_process(runner, channel.channel) for _ in range(int(argument))]
         elif verb == "sleep":
-            now += int(what) / 1000
+            now += int(argument) / 1000
         else:  # an idle sink counts as working: it is called only when there are events
             for sink in runner.members:
-                if sink.name == what:
+                if sink.name == argument:
                     sink.sink.failing = verb == "fail"
     runner.close()
     return {"processed_by": handled}

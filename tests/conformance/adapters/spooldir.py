@@ -34,8 +34,8 @@ def op_spooldir(input: dict[str, Any]) -> Any:
             return {"error": type(e).__name__, "message": str(e)}
         for event in events:
             event["headers"] = {k: v.replace(directory, "{dir}") for k, v in event["headers"].items()}
-        left = sorted(str(path.relative_to(directory)) for path in Path(directory).rglob("*") if path.is_file())
-        return {"events": events, "files_after": left}
+        files = sorted(str(path.relative_to(directory)) for path in Path(directory).rglob("*") if path.is_file())
+        return {"events": events, "files_after": files}
 
 
 def read_all(source: SpooldirSource) -> list[dict[str, Any]]:

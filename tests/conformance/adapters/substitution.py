@@ -18,18 +18,20 @@ def op_resolve(input: dict[str, Any]) -> Any:
     agents = {name.partition(".")[0] for name in properties if name.endswith((".sources", ".channels", ".sinks"))}
     contexts: dict[str, dict[str, str]] = {}
     for agent in agents:
-        own = {n.removeprefix(f"{agent}."): prop for n, prop in properties.items() if n.startswith(f"{agent}.")}
+        agent_properties = {
+            n.removeprefix(f"{agent}."): prop for n, prop in properties.items() if n.startswith(f"{agent}.")
+        }
         resolver = Resolver(
             properties,
             report,
             directory=Path.cwd(),
             system=input.get("sysprops", {}),
             environment=environment,
-            filters=config_filters(agent, own, environment, report),
+            filters=config_filters(agent, agent_properties, environment, report),
         )
-        for key, prop in own.items():
-            kind, _, rest = key.partition(".")
-            name, dot, option = rest.partition(".")
+        for key, prop in agent_properties.items():
+            kind, _, subkey = key.partition(".")
+            name, dot, option = subkey.partition(".")
             if dot and kind in ("sources", "channels", "sinks"):
                 contexts.setdefault(f"{kind}.{name}", {})[option] = resolver.resolve(prop.name).value
     return {"contexts": contexts}

@@ -19,12 +19,12 @@ def pieces_of(input: dict[str, Any]) -> list[bytes]:
     return [text.encode(charset) for text in input.get("chunks") or [input["data"]]]
 
 
-def source_of(cls: type[Any], input: dict[str, Any], **others: str) -> Any:
+def source_of(cls: type[Any], input: dict[str, Any], **options: str) -> Any:
     """Return the source with the case's values as options."""
     names = {option.name for option in cls.config_class.options()}
     properties = {name: str(value) for name, value in input.items() if name in names}
     zone = input.get("tz", "UTC")
-    config, problems = cls.config_class.parse({"host": "127.0.0.1", "timeZone": zone, **others} | properties)
+    config, problems = cls.config_class.parse({"host": "127.0.0.1", "timeZone": zone, **options} | properties)
     if config is None:
         raise ValueError(str(problems))
     source = cls(config)
@@ -35,13 +35,13 @@ def source_of(cls: type[Any], input: dict[str, Any], **others: str) -> Any:
 
 def received(source: Any, pieces: list[bytes], *, event_size: int) -> tuple[list[Event], bool]:
     """Return the events of one open connection, and True if bytes followed the last of them."""
-    framer, held, tail, sender = SyslogFramer(event_size), b"", False, None
+    framer, buffered, tail, sender = SyslogFramer(event_size), b"", False, None
     for piece in pieces:
-        arrived = held + piece
+        arrived = buffered + piece
         source._accumulator.free_space[: len(arrived)] = arrived
         ends, marks = framer.cut(source._accumulator.free_space[: len(arrived)])
-        done = source._accumulator.add(ends, marks, sender)
-        held = arrived[done:]
+        consumed = source._accumulator.add(ends, marks, sender)
+        buffered = arrived[consumed:]
         frames = np.flatnonzero(marks != NO_FRAME)
         tail = len(arrived) > (int(ends[frames[-1]]) if len(frames) else 0)
     return events_of(source), tail

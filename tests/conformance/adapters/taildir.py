@@ -27,8 +27,8 @@ class Run:
         config, problems = TaildirConfig.parse(properties)
         if config is None:
             raise ValueError(str(problems))
-        looks = {"backoff_sleep_increment": 1, "max_backoff_sleep": 1}
-        self._source = TaildirSource(config.model_copy(update=looks))
+        backoff = {"backoff_sleep_increment": 1, "max_backoff_sleep": 1}
+        self._source = TaildirSource(config.model_copy(update=backoff))
         try:
             self._source.open()
         except FlafkaError as e:
@@ -39,10 +39,10 @@ class Run:
         assert self._source is not None
         time.sleep(0.002)  # past the time of the next poll
         events: list[dict[str, Any]] = []
-        look = self._source.poll()
+        batches = self._source.poll()
         while True:
             try:
-                batch = next(look)
+                batch = next(batches)
             except StopIteration as stop:
                 return {"status": "READY" if stop.value else "BACKOFF", "events": events}
             self._source.stored(batch)
@@ -64,18 +64,18 @@ class Run:
             self._source.close()
             self._source = None
 
-    def files(self, step: str, name: str, *more: Any) -> None:
+    def files(self, step: str, name: str, *arguments: Any) -> None:
         """Run a step of a writer or a rotation."""
         path = self._directory / name
         if step == "write":
-            path.write_text(more[0], newline="")
+            path.write_text(arguments[0], newline="")
         elif step == "append":
             with path.open("a", newline="") as file:
-                file.write(more[0])
+                file.write(arguments[0])
         elif step == "truncate":
-            os.truncate(path, more[0] if more else 0)
+            os.truncate(path, arguments[0] if arguments else 0)
         elif step == "rename":
-            path.rename(self._directory / more[0])
+            path.rename(self._directory / arguments[0])
         elif step == "delete":
             path.unlink()
         else:

@@ -17,12 +17,12 @@ def main() -> None:
     parser.add_argument("operations", nargs="*", default=[*OPERATIONS])
     parser.add_argument("--inputs", type=int, default=2_000)
     parser.add_argument("--seed", type=int, default=random.randrange(2**32))
-    given = parser.parse_args()
-    print(f"seed: {given.seed}")
+    arguments = parser.parse_args()
+    print(f"seed: {arguments.seed}")
     with tempfile.TemporaryDirectory() as directory, Flumes(Path(directory)) as flumes:
-        for name in given.operations:
+        for name in arguments.operations:
             started, cpu = time.monotonic(), time.process_time()
-            print(search(flumes, OPERATIONS[name], given.seed, given.inputs))
+            print(search(flumes, OPERATIONS[name], arguments.seed, arguments.inputs))
             print(
                 f"  {time.monotonic() - started:.1f} s, {time.process_time() - cpu:.1f} s of our processor time",
                 flush=True,

@@ -89,12 +89,12 @@ SINKS = (
 @cache
 def samples() -> tuple[str, ...]:
     """Return users' real files and the files of Flume's guide, if present."""
-    found = [file.read_text("utf-8") for file in sorted(cases().glob("userguide*/*.conf"))]
+    texts = [file.read_text("utf-8") for file in sorted(cases().glob("userguide*/*.conf"))]
     for suite in ("config", "real_files"):
         if (file := cases() / f"{suite}.json").exists():
-            given = [case["input"] for case in json.loads(file.read_text("utf-8"))["cases"]]
-            found += [one["properties"] for one in given if len(one.get("properties", "")) < 4000]
-    return tuple(one for one in found if one)
+            inputs = [case["input"] for case in json.loads(file.read_text("utf-8"))["cases"]]
+            texts += [entry["properties"] for entry in inputs if len(entry.get("properties", "")) < 4000]
+    return tuple(text for text in texts if text)
 
 
 def drawn(draw: random.Random) -> str:
@@ -213,14 +213,14 @@ class Config(Operation):
         if "ours" in answer:
             return []
         ours = conformance.checked(item)
-        found = conformance.skipped(ours, answer)
+        differences = conformance.skipped(ours, answer)
         if "error" not in answer and "error" not in ours:
-            found += [f"properties of {path}" for path in _other_contexts(item, answer["agents"])]
-        return found
+            differences += [f"properties of {path}" for path in _other_contexts(item, answer["agents"])]
+        return differences
 
 
-def _are_groups(found: list[str]) -> bool:
-    return all(".sinkgroups." in one for one in found)
+def _are_groups(differences: list[str]) -> bool:
+    return all(".sinkgroups." in difference for difference in differences)
 
 
 def _other_contexts(text: str, agents: Mapping[str, Any]) -> Iterator[str]:
@@ -233,20 +233,21 @@ def _other_contexts(text: str, agents: Mapping[str, Any]) -> Iterator[str]:
     properties = last_wins(parse(text, "case", report), report)
     for name, agent in agents.items():
         own = {key.removeprefix(f"{name}."): prop for key, prop in properties.items() if key.startswith(f"{name}.")}
-        written = group_properties(name, {key: prop for key, prop in own.items() if key and prop.value}, report)
+        grouped = group_properties(name, {key: prop for key, prop in own.items() if key and prop.value}, report)
         for part, context in (agent or {}).get("contexts", {}).items():
-            kind, _, one = part.partition(".")
+            kind, _, component = part.partition(".")
             if (
-                one not in agent[kind]
+                component not in agent[kind]
                 or context.get("type", "").upper() in ("LOGGER", "OTHER")
                 or context.get("config", "").upper() == "OTHER"
             ):
                 continue
-            mine = {key: prop.value for key, prop in written.components[kind].get(one, {}).items()}
+            mine = {key: prop.value for key, prop in grouped.components[kind].get(component, {}).items()}
             if kind == "sources":
-                there = {*agent["channels"]}
+                channels = {*agent["channels"]}
                 context, mine = (
-                    {**both, "channels": {*split_names(both.get("channels", ""))} & there} for both in (context, mine)
+                    {**settings, "channels": {*split_names(settings.get("channels", ""))} & channels}
+                    for settings in (context, mine)
                 )
             if context != mine:
                 yield f"{name}.{part}"
@@ -268,17 +269,17 @@ def _in_some_order(case: Case) -> bool:
         parse(case.settings["before"] + case.item, "case", report := DiagnosticCollector("normal")), report
     )
     sources = {name: prop for name, prop in properties.items() if name.startswith("a1.sources")}
-    others = [name for name in properties if name not in sources and name != "a1.channels.c.type"][-5:]
-    left, orders = {*SHOWN}, [sources]
-    for before in orders:
-        found = _resolved(before)
-        left -= {key for key in left if found.get(key) == case.theirs.get(key)}
-        if not left:
+    names = [name for name in properties if name not in sources and name != "a1.channels.c.type"][-5:]
+    unexplained, orders = {*SHOWN}, [sources]
+    for order in orders:
+        resolved = _resolved(order)
+        unexplained -= {key for key in unexplained if resolved.get(key) == case.theirs.get(key)}
+        if not unexplained:
             return True
-        for name in others:
-            if name not in before:
-                value = _resolver({**before, name: properties[name]}).resolve(name).value
-                orders.append({**before, name: replace(properties[name], value=value)})
+        for name in names:
+            if name not in order:
+                value = _resolver({**order, name: properties[name]}).resolve(name).value
+                orders.append({**order, name: replace(properties[name], value=value)})
     return False
 
 
@@ -292,9 +293,9 @@ def _resolver(properties: Mapping[str, Property]) -> Resolver:
 def _resolved(properties: Mapping[str, Property]) -> dict[str, str]:
     """Return the resolved values of the compared properties; empty ones are None."""
     resolver = _resolver(properties)
-    written = {key: f"a1.sources.r.{key}" for key in SHOWN}
-    found = {key: resolver.resolve(name).value for key, name in written.items() if name in properties}
-    return {key: value for key, value in found.items() if value}
+    names = {key: f"a1.sources.r.{key}" for key in SHOWN}
+    values = {key: resolver.resolve(name).value for key, name in names.items() if name in properties}
+    return {key: value for key, value in values.items() if value}
 
 
 class Resolve(Operation):
@@ -335,9 +336,9 @@ class Resolve(Operation):
         return mutated(draw, text, ("$", "{", "}", ":", "-", "${", "x")) if sometimes(draw, 0.2) else text
 
     def ours(self, settings: Settings, items: list[Any]) -> Answers:
-        return [self._one(settings["before"] + item) for item in items]
+        return [self._answer(settings["before"] + item) for item in items]
 
-    def _one(self, text: str) -> Any:
+    def _answer(self, text: str) -> Any:
         report = DiagnosticCollector("normal")
         properties = last_wins(parse(text, "case", report), report)
         return {"error": "IllegalArgumentException"} if report.has_errors else _resolved(properties)

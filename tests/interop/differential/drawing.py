@@ -22,22 +22,22 @@ ODD = (
 @cache
 def lines() -> tuple[str, ...]:
     """Return lines of real logs; a few if those are absent."""
-    found = [line for file in sorted(LOGS.glob("*.log")) for line in file.read_text("utf-8", "replace").split("\n")]
-    return tuple(filter(None, found)) or _FEW
+    texts = [line for file in sorted(LOGS.glob("*.log")) for line in file.read_text("utf-8", "replace").split("\n")]
+    return tuple(filter(None, texts)) or _FEW
 
 
-def line(draw: random.Random, most: int = 120) -> str:
+def line(draw: random.Random, max_length: int = 120) -> str:
     """Draw a real line, or the beginning of one."""
-    return draw.choice(lines())[: draw.choice([8, 30, most, most])]
+    return draw.choice(lines())[: draw.choice([8, 30, max_length, max_length])]
 
 
 def mutated(draw: random.Random, text: str, odd: Sequence[str] = ODD) -> str:
     """Draw the text with a piece or two replaced, omitted, doubled or moved."""
     for _ in range(draw.choice([1, 1, 2, 3])):
-        at = draw.randrange(len(text) + 1)
-        end = min(len(text), at + draw.choice([0, 1, 1, 2, 5]))
-        piece = draw.choice([draw.choice(odd), draw.choice(odd), "", text[at:end] * 2])
-        text = text[:at] + piece + text[end:]
+        start = draw.randrange(len(text) + 1)
+        end = min(len(text), start + draw.choice([0, 1, 1, 2, 5]))
+        piece = draw.choice([draw.choice(odd), draw.choice(odd), "", text[start:end] * 2])
+        text = text[:start] + piece + text[end:]
     return text
 
 
@@ -53,8 +53,8 @@ def as_bytes(text: str) -> str:
 
 def headers(draw: random.Random, names: Sequence[str] = ("a", "b", "host", "key", "x.y", "Key")) -> dict[str, str]:
     """Draw some headers of an event."""
-    some = draw.sample(names, draw.choice([0, 0, 1, 2, min(3, len(names))]))
-    return {name: header(draw) for name in some}
+    drawn = draw.sample(names, draw.choice([0, 0, 1, 2, min(3, len(names))]))
+    return {name: header(draw) for name in drawn}
 
 
 def header(draw: random.Random) -> str:

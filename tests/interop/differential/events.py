@@ -80,7 +80,9 @@ def link(draw: random.Random) -> dict[str, Any]:
             config["regex"] = regex(draw, groups)
             names = [f"s{n}" for n in range(draw.choice([groups, groups, 1, groups + 1]))]
             config["serializers"] = draw.choice([" ", "  "]).join(names)
-            config |= {f"serializers.{one}.name": draw.choice(["a", "new", f"h{one}"]) for one in names}
+            config |= {
+                f"serializers.{serializer}.name": draw.choice(["a", "new", f"h{serializer}"]) for serializer in names
+            }
         case "search_replace":
             groups = draw.choice([0, 1, 2])
             config["searchPattern"] = regex(draw, groups)
@@ -143,7 +145,7 @@ def _repeats_nothing(case: Case) -> bool:
 def _kept_null(case: Case) -> bool:
     """Return True if the only additions are headers that `preserveExisting` makes Flume keep as null."""
     chain = case.settings["chain"]
-    extractors = [at for at, link in enumerate(chain) if link["type"] == "regex_extractor"]
+    extractors = [index for index, link in enumerate(chain) if link["type"] == "regex_extractor"]
     if not extractors or not (isinstance(case.theirs, list) and isinstance(case.ours, list)):
         return False
     later = [link["config"] for link in chain[extractors[0] :]]
@@ -207,9 +209,9 @@ class Intercept(Operation):
         origin = Origin.of_record("t", 0, 0, 0, len(items))
         batch = Batch.of((Event(body.encode("latin-1"), headers) for headers, body in items), origin)
         chain = []
-        for given in settings["chain"]:
-            cls = components().get("interceptor", given["type"])
-            config, problems = cls.config_class.parse(given["config"])
+        for entry in settings["chain"]:
+            cls = components().get("interceptor", entry["type"])
+            config, problems = cls.config_class.parse(entry["config"])
             if config is None:
                 return {"error": str(problems)}
             chain.append(cls(config))
@@ -217,29 +219,30 @@ class Intercept(Operation):
             interceptor.open()
             batch = interceptor.intercept(batch)
             interceptor.close()
-        left = {
-            id.index: [one.headers, one.body.decode("latin-1")] for id, one in zip(batch.ids(), batch, strict=True)
+        kept = {
+            id.index: [event.headers, event.body.decode("latin-1")]
+            for id, event in zip(batch.ids(), batch, strict=True)
         }
-        return [left.get(row) for row in range(len(items))]
+        return [kept.get(row) for row in range(len(items))]
 
     def comparable(self, settings: Settings, item: Any, answer: Any) -> Any:
         """Return the answer without null headers, and with a placeholder for the time of reading."""
         answer = super().comparable(settings, item, answer)
         if isinstance(answer, list):
-            there = {name: _now(value) for name, value in answer[0].items() if value is not None}
-            return [there, answer[1]]
+            present = {name: _now(value) for name, value in answer[0].items() if value is not None}
+            return [present, answer[1]]
         return answer
 
     def smaller(self, settings: Settings, item: Any) -> Iterator[tuple[Settings, Any]]:
         chain = settings["chain"]
-        for at in range(len(chain)):
+        for index in range(len(chain)):
             if len(chain) > 1:
-                yield {"chain": chain[:at] + chain[at + 1 :]}, item
-            for name, value in chain[at]["config"].items():
+                yield {"chain": chain[:index] + chain[index + 1 :]}, item
+            for name, value in chain[index]["config"].items():
                 for less in shrunk(value):
                     if less.strip(JAVA_BLANKS) and value not in _SWITCHES:
-                        smaller = {**chain[at], "config": {**chain[at]["config"], name: less}}
-                        yield {"chain": [*chain[:at], smaller, *chain[at + 1 :]]}, item
+                        smaller = {**chain[index], "config": {**chain[index]["config"], name: less}}
+                        yield {"chain": [*chain[:index], smaller, *chain[index + 1 :]]}, item
         for less in shrunk(item):
             yield settings, less
 
@@ -285,8 +288,8 @@ class Select(Operation):
         return {"channels": channels, "config": config}, [self.headers(draw, config) for _ in range(20)]
 
     def names(self, draw: random.Random, channels: list[str]) -> str:
-        some = draw.choices([*channels, *channels, *channels, *channels, "c9"], k=draw.choice([1, 1, 2, 3]))
-        return draw.choice([" ", " ", " ", "  ", "\t"]).join(dict.fromkeys(some) if sometimes(draw, 0.9) else some)
+        drawn = draw.choices([*channels, *channels, *channels, *channels, "c9"], k=draw.choice([1, 1, 2, 3]))
+        return draw.choice([" ", " ", " ", "  ", "\t"]).join(dict.fromkeys(drawn) if sometimes(draw, 0.9) else drawn)
 
     def headers(self, draw: random.Random, config: dict[str, str]) -> dict[str, str]:
         name = config.get("header", "flume.selector.header")
@@ -294,9 +297,11 @@ class Select(Operation):
         return {name: value} if sometimes(draw, 0.9) else {}
 
     def ours(self, settings: Settings, items: list[Any]) -> Answers:
-        place, report = ConfigLocation("case", 1), DiagnosticCollector("normal")
-        part = ComponentProperties("source", "s", "a.sources.s", place, {})
-        lines = {name: Property(f"a.sources.s.selector.{name}", v, place) for name, v in settings["config"].items()}
+        location, report = ConfigLocation("case", 1), DiagnosticCollector("normal")
+        part = ComponentProperties("source", "s", "a.sources.s", location, {})
+        lines = {
+            name: Property(f"a.sources.s.selector.{name}", v, location) for name, v in settings["config"].items()
+        }
         spec = SelectorReader(part, lines, tuple(settings["channels"]), report).read()
         if report.has_errors:
             return {"error": " ".join(map(str, report.diagnostics()))}

@@ -68,7 +68,7 @@ class Serialize(Operation):
         data = answer.encode("latin-1")
         if settings["type"] == "avro_event":
             file = fastavro.reader(io.BytesIO(data))
-            records = [[one["headers"], one["body"].decode("latin-1")] for one in file]
+            records = [[record["headers"], record["body"].decode("latin-1")] for record in file]
             return [json.loads((file.metadata or {})["avro.schema"]), file.codec, records]
         if settings["type"] == "header_and_text":
             return _unordered(data, item)
@@ -78,8 +78,8 @@ class Serialize(Operation):
 def _unordered(data: bytes, item: list[Any]) -> str:
     """Return the text with every event's headers in the order of their names."""
     text = data.decode("utf-8", "surrogateescape")
-    for given, _ in item:
-        pairs = sorted(f"{name}={value}" for name, value in given.items())
+    for event_headers, _ in item:
+        pairs = sorted(f"{name}={value}" for name, value in event_headers.items())
         for order in itertools.permutations(pairs):
             text = text.replace(f"{{{', '.join(order)}}} ", f"{{{', '.join(pairs)}}} ")
     return text
@@ -166,13 +166,13 @@ class Deserialize(Operation):
         )
         data = text.encode(charset.replace("windows-", "cp"), "replace").decode("latin-1")
         if sometimes(draw, 0.2):
-            at = draw.randrange(len(data) + 1)
+            position = draw.randrange(len(data) + 1)
             data = (
-                data[:at]
+                data[:position]
                 + draw.choice(
                     ["\xff", "\xc3", "\xe2\x82", "\xf0\x9f\x98", "\xed\xa0\x80", "\xd8\x00", "\x80", "\xc0\x80"]
                 )
-                + data[at:]
+                + data[position:]
             )
         return data
 
@@ -203,7 +203,7 @@ class Deserialize(Operation):
         return [[{}, body.decode("latin-1")] for body in bodies]
 
 
-def _whole(text: str) -> str:
+def _as_java_utf8(text: str) -> str:
     """Return the text as Java writes it in UTF-8."""
     return re.sub("[\ud800-\udfff]", "?", text)
 
@@ -239,38 +239,45 @@ class JsonHandler(Operation):
         return mutated(draw, text, odd) if sometimes(draw, 0.5) else text
 
     def event(self, draw: random.Random) -> Any:
-        given: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         if sometimes(draw, 0.8):
-            given["headers"] = headers(draw)
+            fields["headers"] = headers(draw)
             if sometimes(draw, 0.2):
-                given["headers"]["odd"] = draw.choice([1, 1.5, True, None, -0.0, 10**20, 1e300])
+                fields["headers"]["odd"] = draw.choice([1, 1.5, True, None, -0.0, 10**20, 1e300])
         if sometimes(draw, 0.9):
-            given["body"] = draw.choice(
+            fields["body"] = draw.choice(
                 [line(draw, 30), "", header(draw), 'a"b\\c\n', 5, True, None]
                 if sometimes(draw, 0.3)
                 else [line(draw, 30)]
             )
         if sometimes(draw, 0.1):
-            given["more"] = draw.choice([1, [], {"a": [1, {}]}, None, "x"])
-        return given
+            fields["more"] = draw.choice([1, [], {"a": [1, {}]}, None, "x"])
+        return fields
 
     def ours(self, settings: Settings, items: list[Any]) -> Answers:
-        return [self._one(item.encode("latin-1"), settings["charset"]) for item in items]
+        return [self._answer(item.encode("latin-1"), settings["charset"]) for item in items]
 
-    def _one(self, content: bytes, charset: str | None) -> Any:
+    def _answer(self, content: bytes, charset: str | None) -> Any:
         try:
             events = json_handler(content, charset)
         except HandlerError as e:
             return {"error": str(e), "status": e.status}
-        return [[one.headers, one.body.decode("latin-1")] for one in events]
+        return [[event.headers, event.body.decode("latin-1")] for event in events]
 
     def comparable(self, settings: Settings, item: Any, answer: Any) -> Any:
         """Return the status of Flume's source as answer; null headers are omitted."""
         if isinstance(answer, dict):
             return answer.get("status") or (400 if answer["error"].startswith("HTTPBadRequestException") else 500)
         return [
-            [{_whole(name): _whole(text) for name, text in given.items() if text is not None}, body]
-            for given, body in answer
+            [
+                {
+                    _as_java_utf8(name): _as_java_utf8(text)
+                    for name, text in event_headers.items()
+                    if text is not None
+                },
+                body,
+            ]
+            for event_headers, body in answer
         ]
 
 
@@ -288,8 +295,8 @@ class Wire(Operation):
 
     def comparable(self, settings: Settings, item: Any, answer: Any) -> Any:
         """Return the answer with sorted headers, as the order of a map is free."""
-        one = flumeevent.decode_event(answer.encode("latin-1"))
-        return [len(answer), one.headers, one.body]
+        event = flumeevent.decode_event(answer.encode("latin-1"))
+        return [len(answer), event.headers, event.body]
 
 
 _SCHEMA = fastavro.parse_schema(
@@ -340,20 +347,20 @@ class Unwire(Operation):
         return {}, [self.value(draw) for _ in range(100)]
 
     def value(self, draw: random.Random) -> str:
-        given, body = event(draw)
-        value: str = flumeevent.encode_event(Event(str(body).encode("latin-1"), given)).decode("latin-1")  # type: ignore[arg-type]  # as drawn
+        drawn, body = event(draw)
+        value: str = flumeevent.encode_event(Event(str(body).encode("latin-1"), drawn)).decode("latin-1")  # type: ignore[arg-type]  # as drawn
         if sometimes(draw, 0.4):
             other = mutated(draw, value, ("\0", "\1", "\2", "\4", "\x80", "\xff", "a", "\x10", "\x7f"))
             return other if _headers(other) < 100_000 else value  # Flume allocates this many, and dies of it
         return value
 
     def ours(self, settings: Settings, items: list[Any]) -> Answers:
-        return [self._one(item.encode("latin-1")) for item in items]
+        return [self._answer(item.encode("latin-1")) for item in items]
 
-    def _one(self, value: bytes) -> Any:
+    def _answer(self, value: bytes) -> Any:
         together = flumeevent.decode([value])
         try:
-            one = next(iter(together)) if together is not None else flumeevent.decode_event(value)
+            event = next(iter(together)) if together is not None else flumeevent.decode_event(value)
         except ValueError as e:
             return {"error": str(e)}
-        return [one.headers, one.body.decode("latin-1")]
+        return [event.headers, event.body.decode("latin-1")]

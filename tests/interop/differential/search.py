@@ -47,8 +47,8 @@ class Flumes(Application):
 
     def ask(self, op: str, settings: Settings, items: Sequence[Any]) -> Answers:
         """Return the answer of Flume's class for each item."""
-        found: dict[str, Any] = json.loads(self.request(json.dumps({"op": op, **settings, "items": items})))
-        return found.get("results", found)
+        answer: dict[str, Any] = json.loads(self.request(json.dumps({"op": op, **settings, "items": items})))
+        return answer.get("results", answer)
 
 
 class Case(NamedTuple):
@@ -63,7 +63,7 @@ class Case(NamedTuple):
 class Known(NamedTuple):
     """Intended difference."""
 
-    said: str
+    sentence: str
     """Beginning of a documented sentence or clause: see `texts`."""
     holds: Callable[[Case], Any]
     """Return True if this difference explains the case; called only if the answers differ."""
@@ -90,7 +90,7 @@ class Operation(ABC):
 
     def explained(self, case: Case) -> str | None:
         """Return the sentence of the known difference that explains this case."""
-        return next((known.said for known in self.known if known.holds(case)), None)
+        return next((known.sentence for known in self.known if known.holds(case)), None)
 
     def smaller(self, settings: Settings, item: Any) -> Iterator[tuple[Settings, Any]]:
         """Return inputs a little smaller than this one."""
@@ -112,28 +112,28 @@ class SearchResult:
 
     def __str__(self) -> str:
         lines = [f"{self.operation}: {self.inputs} inputs, {self.known.total()} differ as known"]
-        lines += [f"  {count:6} {said}" for said, count in self.known.most_common()]
+        lines += [f"  {count:6} {sentence}" for sentence, count in self.known.most_common()]
         lines += [f"  {self.differ:6} for causes that are not known"] if self.differ else []
         for case in self.unknown.values():
-            lines += [f"    {what:9}{value!r}" for what, value in case._asdict().items()]
+            lines += [f"    {name:9}{value!r}" for name, value in case._asdict().items()]
         return "\n".join(lines)
 
 
 def search(flumes: Flumes, operation: Operation, seed: int, inputs: int) -> SearchResult:
     """Compare this many inputs, or fewer after many differences."""
     draw = random.Random(f"{operation.name} {seed}")
-    found = SearchResult(operation.name)
-    while found.inputs < inputs and found.differ < 10 * REPORTED:
+    result = SearchResult(operation.name)
+    while result.inputs < inputs and result.differ < 10 * REPORTED:
         settings, items = operation.draw(draw)
-        found.inputs += len(items)
+        result.inputs += len(items)
         for case in differing(flumes, operation, settings, items):
-            if (said := operation.explained(case)) is not None:
-                found.known[said] += 1
+            if (sentence := operation.explained(case)) is not None:
+                result.known[sentence] += 1
                 continue
-            found.differ += 1
-            if found.differ <= REPORTED:
-                found.unknown.setdefault(_shape(smallest := _smallest(flumes, operation, case)), smallest)
-    return found
+            result.differ += 1
+            if result.differ <= REPORTED:
+                result.unknown.setdefault(_shape(smallest := _smallest(flumes, operation, case)), smallest)
+    return result
 
 
 def differing(flumes: Flumes, operation: Operation, settings: Settings, items: list[Any]) -> Iterator[Case]:
@@ -164,15 +164,15 @@ def _alone(answers: Answers) -> Any:
 
 
 def _smallest(flumes: Flumes, operation: Operation, case: Case) -> Case:
-    left = SHRINKING
-    while left > 0:
+    attempts = SHRINKING
+    while attempts > 0:
         for settings, item in operation.smaller(case.settings, case.item):
-            left -= 1
+            attempts -= 1
             smaller = next(iter(differing(flumes, operation, settings, [item])), None)
             if smaller is not None and operation.explained(smaller) is None:
                 case = smaller
                 break
-            if left <= 0:
+            if attempts <= 0:
                 return case
         else:
             return case
@@ -184,21 +184,21 @@ def shrunk(value: Any) -> Iterator[Any]:
     if isinstance(value, str):
         size = len(value) // 2
         while size:
-            for at in range(0, len(value), size):
-                yield value[:at] + value[at + size :]
+            for index in range(0, len(value), size):
+                yield value[:index] + value[index + size :]
             size //= 2
     elif isinstance(value, list):
         if not _is_event(value):
-            for at in range(len(value)):
-                yield value[:at] + value[at + 1 :]
-        for at, one in enumerate(value):
-            for less in shrunk(one):
-                yield [*value[:at], less, *value[at + 1 :]]
+            for index in range(len(value)):
+                yield value[:index] + value[index + 1 :]
+        for index, item in enumerate(value):
+            for less in shrunk(item):
+                yield [*value[:index], less, *value[index + 1 :]]
     elif isinstance(value, dict):
         for name in value:
-            yield {other: one for other, one in value.items() if other != name}
-        for name, one in value.items():
-            for less in shrunk(one):
+            yield {key: item for key, item in value.items() if key != name}
+        for name, item in value.items():
+            for less in shrunk(item):
                 yield {**value, name: less}
 
 
@@ -215,5 +215,5 @@ def _shape(case: Case) -> str:
 @cache
 def texts() -> str:
     """Return all documented sentences about differences: the sentences of components are in the documentation."""
-    told = ("docs/migrating-from-flume.md", "tests/conformance/deviations.toml")
-    return "\n".join((REPOSITORY / name).read_text("utf-8") for name in told)
+    files = ("docs/migrating-from-flume.md", "tests/conformance/deviations.toml")
+    return "\n".join((REPOSITORY / name).read_text("utf-8") for name in files)

@@ -34,7 +34,7 @@ def configured(directory: str, options: Settings) -> SpooldirConfig:
     return config
 
 
-def _whole(case: Case) -> bool:
+def _is_valid_avro(case: Case) -> bool:
     """Return True for an Avro file as a library wrote it."""
     try:
         list(fastavro.reader(io.BytesIO(case.item.encode("latin-1"))))
@@ -48,8 +48,8 @@ def _same_schema(case: Case) -> bool:
     if case.theirs == "error" or case.ours == "error" or len(case.theirs) != len(case.ours):
         return False
     return all(
-        body == other and _canonical(headers[LITERAL]) == _canonical(others[LITERAL])
-        for (headers, body), (others, other) in zip(case.theirs, case.ours, strict=True)
+        body == our_body and _canonical(headers[LITERAL]) == _canonical(our_headers[LITERAL])
+        for (headers, body), (our_headers, our_body) in zip(case.theirs, case.ours, strict=True)
         if LITERAL in headers
     )
 
@@ -64,7 +64,7 @@ class DeserializeAvro(Operation):
     name = "deserializeAvro"
     known = (
         Known("the schema in the header is written anew", _same_schema),
-        Known("a damaged or empty Avro file", lambda case: not _whole(case)),
+        Known("a damaged or empty Avro file", lambda case: not _is_valid_avro(case)),
     )
 
     def draw(self, draw: random.Random) -> tuple[Settings, list[Any]]:
@@ -168,8 +168,8 @@ def _but_for_twins(case: Case) -> bool:
     if "error" in (case.theirs, case.ours):
         return False
     times = dict(map(tuple, case.item))
-    read, others = ([(times[path], Path(path).name) for path in files] for files, _ in (case.theirs, case.ours))
-    return read == others and case.theirs[1] == case.ours[1]
+    read, ours = ([(times[path], Path(path).name) for path in files] for files, _ in (case.theirs, case.ours))
+    return read == ours and case.theirs[1] == case.ours[1]
 
 
 class Spool(Operation):
@@ -210,31 +210,31 @@ class Spool(Operation):
         for row in range(len(item)):
             yield settings, item[:row] + item[row + 1 :]
         for name in settings["config"]:
-            left = {key: value for key, value in settings["config"].items() if key != name}
-            yield {**settings, "config": left}, item
+            fewer = {key: value for key, value in settings["config"].items() if key != name}
+            yield {**settings, "config": fewer}, item
 
     def ours(self, settings: Settings, items: list[Any]) -> Answers:
-        return [self._one(settings["config"], item) for item in items]
+        return [self._answer(settings["config"], item) for item in items]
 
-    def _one(self, config: dict[str, str], files: list[Any]) -> Any:
-        with tempfile.TemporaryDirectory(dir=room()) as made:
-            root = Path(made)
+    def _answer(self, config: dict[str, str], files: list[Any]) -> Any:
+        with tempfile.TemporaryDirectory(dir=room()) as folder:
+            root = Path(folder)
             for name, modified in files:
                 (root / name).parent.mkdir(parents=True, exist_ok=True)
                 (root / name).write_text("x\n")
                 os.utime(root / name, ns=(modified * 1_000_000,) * 2)
-            directory = SpoolDirectory(configured(made, config), FileErrors(logging.getLogger("spool"), Metrics()))
+            directory = SpoolDirectory(configured(folder, config), FileErrors(logging.getLogger("spool"), Metrics()))
             read = []
             for file in directory.candidates():
                 if trouble := directory.mark_as_read(file.path):
                     return {"error": trouble}
-                read.append(os.path.relpath(file.path, made))
-            left = sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
-            return [read, left]
+                read.append(os.path.relpath(file.path, folder))
+            remaining = sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+            return [read, remaining]
 
     def comparable(self, settings: Settings, item: Any, answer: Any) -> Any:
         """Return the answer without the metadata that only one of the two keeps beside the files."""
         if isinstance(answer, dict):
             return "error"
-        read, left = answer
-        return [read, sorted(name for name in left if not name.startswith(".flumespool/.flumespool-main"))]
+        read, remaining = answer
+        return [read, sorted(name for name in remaining if not name.startswith(".flumespool/.flumespool-main"))]

@@ -67,8 +67,8 @@ def stamp_5424(draw: random.Random) -> str:
 def _spoiled(draw: random.Random, text: str) -> str:
     """Draw the text, or one with other digits."""
     if sometimes(draw, 0.15):
-        at = draw.randrange(len(text))
-        return text[:at] + draw.choice("0123456789 -:T") + text[at + 1 :]
+        index = draw.randrange(len(text))
+        return text[:index] + draw.choice("0123456789 -:T") + text[index + 1 :]
     return text
 
 
@@ -97,14 +97,14 @@ def message(draw: random.Random) -> str:
     text = draw.choice(
         [line(draw, 60), line(draw, 60), "", " ", "app 1 id - text", "su: 'su root' failed", "-", "\xef\xbb\xbftext"]
     )
-    whole = f"<{priority}>{version}{stamp} {host} {text}"
-    return mutated(draw, whole, _ODD) if sometimes(draw, 0.3) else whole
+    frame = f"<{priority}>{version}{stamp} {host} {text}"
+    return mutated(draw, frame, _ODD) if sometimes(draw, 0.3) else frame
 
 
 def stream(draw: random.Random, datagram: bool) -> str:
     """Draw a line, or several."""
-    some = [message(draw) for _ in range(draw.choice([1, 1, 1, 1, 1, 2, 3]))]
-    text = "".join(one.replace("\n", "") + "\n" for one in some)
+    messages = [message(draw) for _ in range(draw.choice([1, 1, 1, 1, 1, 2, 3]))]
+    text = "".join(frame.replace("\n", "") + "\n" for frame in messages)
     return text.removesuffix("\n") if datagram and sometimes(draw, 0.5) else text
 
 
@@ -123,9 +123,9 @@ _NO_ZONE = rb"<\d{1,3}>\d?\s?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-](\d\d:[6-9]\d|(2[
 _FRACTION = re.compile(rb"<\d{1,3}>\d?\s?\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.(\d+)")
 
 
-def _headers_of(case: Case, which: str) -> dict[str, str]:
+def _headers_of(case: Case, side: str) -> dict[str, str]:
     """Return an event's headers; empty for no event."""
-    event = getattr(case, which)
+    event = getattr(case, side)
     return dict(event[0]) if event and isinstance(event[0], dict) else {}
 
 
@@ -140,7 +140,7 @@ def _only_read_here(case: Case) -> bool:
 
 
 def _timestamp_alone(case: Case) -> bool:
-    theirs, ours = ({**_headers_of(case, which), "timestamp": ""} for which in ("theirs", "ours"))
+    theirs, ours = ({**_headers_of(case, side), "timestamp": ""} for side in ("theirs", "ours"))
     return theirs == ours and case.theirs[1] == case.ours[1] and "timestamp" in _headers_of(case, "ours")
 
 
@@ -189,7 +189,7 @@ SINGLE = (
             _only_read_here(case)
             and (
                 not _HOST.fullmatch(_headers_of(case, "ours").get("host", "-"))
-                or ((found := _FRACTION.match(case.item)) and len(found[1]) > 6)
+                or ((match := _FRACTION.match(case.item)) and len(match[1]) > 6)
             )
         ),
     ),
@@ -252,17 +252,17 @@ class Syslog(Operation):
         lines = by_line(case.settings, case.item.encode("latin-1"))
         otherwise_cut = "\0" in case.item and not case.settings.get("udp")
         if isinstance(case.theirs, str) or otherwise_cut or not len(lines) == len(case.theirs) == len(case.ours):
-            whole = case._replace(item=case.item.encode("latin-1"))
-            return next((known.said for known in self.streams if known.holds(whole)), None)
-        said = None
+            encoded = case._replace(item=case.item.encode("latin-1"))
+            return next((known.sentence for known in self.streams if known.holds(encoded)), None)
+        reason = None
         for frame, theirs, ours in zip(lines, case.theirs, case.ours, strict=True):
             if theirs != ours:
-                said, ours = self.as_text(theirs, ours)
+                reason, ours = self.as_text(theirs, ours)
                 if theirs != ours:
-                    said = super().explained(Case(case.settings, frame, theirs, ours))
-                if said is None:
+                    reason = super().explained(Case(case.settings, frame, theirs, ours))
+                if reason is None:
                     return None
-        return said
+        return reason
 
     def as_text(self, theirs: Any, ours: Any) -> tuple[str, Any]:
         """Return our event with a text as body, as Flume's is where it could read the message."""
@@ -300,10 +300,13 @@ class Syslog(Operation):
             accumulator.add(ends, marks)
             counts.append(int((marks != NO_FRAME).sum()))
         events = iter(events_of(source))
-        return [[[event.headers, event.body.decode("latin-1")] for event in _some(events, count)] for count in counts]
+        return [
+            [[event.headers, event.body.decode("latin-1")] for event in _next_events(events, count)]
+            for count in counts
+        ]
 
 
-def _some(events: Any, count: int) -> list[Any]:
+def _next_events(events: Any, count: int) -> list[Any]:
     return [next(events) for _ in range(count)]
 
 

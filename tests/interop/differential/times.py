@@ -53,28 +53,28 @@ NAMES = {
 MOST = {"M": 13, "d": 32, "D": 367, "H": 25, "k": 25, "h": 13, "K": 12, "m": 60, "s": 60, "S": 1000}
 
 
-def written(draw: random.Random, pattern: str) -> str:
+def time_text(draw: random.Random, pattern: str) -> str:
     """Draw a text similar to a time of that pattern."""
-    done, at, quoted = [], 0, False
-    while at < len(pattern):
-        end = at + 1
-        while end < len(pattern) and pattern[end] == pattern[at]:
+    parts, begin, quoted = [], 0, False
+    while begin < len(pattern):
+        end = begin + 1
+        while end < len(pattern) and pattern[end] == pattern[begin]:
             end += 1
-        token = pattern[at:end]
-        at = end
+        token = pattern[begin:end]
+        begin = end
         if "'" in token:
             quoted ^= bool(len(token) % 2)
-            done.append("'" * (len(token) // 2))
+            parts.append("'" * (len(token) // 2))
         elif quoted or not token[0].isalpha():
-            done.append(token)
+            parts.append(token)
         elif token in NAMES:
-            done.append(draw.choice(NAMES[token]))
+            parts.append(draw.choice(NAMES[token]))
         elif token[0] == "y":
             year = draw.choice([draw.randrange(1900, 2100), 2024, 2023, 1969, 1970, 0, 9999, 24, 99])
-            done.append(f"{year:0{len(token)}}"[-4:] if len(token) != 2 else f"{year % 100:02}")
+            parts.append(f"{year:0{len(token)}}"[-4:] if len(token) != 2 else f"{year % 100:02}")
         else:
-            done.append(f"{draw.randrange(MOST.get(token[0], 10)):0{len(token)}}")
-    text = "".join(done)
+            parts.append(f"{draw.randrange(MOST.get(token[0], 10)):0{len(token)}}")
+    text = "".join(parts)
     return mutated(draw, text, _ODD) if sometimes(draw, 0.25) else text
 
 
@@ -108,13 +108,13 @@ class Time(Operation):
     def draw(self, draw: random.Random) -> tuple[Settings, list[Any]]:
         pattern = draw.choice(PATTERNS)
         return {"pattern": pattern, "tz": draw.choice(ZONES), "now": int(time.time() * 1000)}, [
-            written(draw, pattern) for _ in range(100)
+            time_text(draw, pattern) for _ in range(100)
         ]
 
     def ours(self, settings: Settings, items: list[Any]) -> Answers:
         pattern = TimePattern(settings["pattern"], parse_zone(settings["tz"]))
         millis = [pattern.millis(item) for item in items]
-        return [{"error": "no time"} if one is None else str(one) for one in millis]
+        return [{"error": "no time"} if value is None else str(value) for value in millis]
 
 
 _ESCAPES = re.compile(r"%[aAbBcdeDHIjklmMnpsStyYz%]|%\{[\w.-]+\}|%\[(localhost|IP|FQDN)\]", re.ASCII)
@@ -169,9 +169,9 @@ class Path(Operation):
         )
 
     def headers(self, draw: random.Random) -> dict[str, str]:
-        given = headers(draw)
+        drawn = headers(draw)
         if sometimes(draw, 0.03):
-            return given
+            return drawn
         millis = draw.choice([
             draw.randrange(1_600_000_000_000, 1_800_000_000_000),
             draw.randrange(1_600_000_000_000, 1_800_000_000_000),
@@ -180,7 +180,7 @@ class Path(Operation):
             draw.choice([0, 1, 999, -1, 253_402_300_800_000, 10**11, 1_700_000_000]),
         ])  # fmt: skip
         text = str(millis)
-        return {**given, "timestamp": mutated(draw, text) if sometimes(draw, 0.05) else text}
+        return {**drawn, "timestamp": mutated(draw, text) if sometimes(draw, 0.05) else text}
 
     def ours(self, settings: Settings, items: list[Any]) -> Answers:
         try:
@@ -194,8 +194,8 @@ class Path(Operation):
         except ValueError as e:
             return {"error": str(e)}
         paths, codes = path.resolve_batch(Batch.of(Event(b"", item) for item in items))
-        found = [paths[code] for code in codes.tolist()]
-        return [{"error": str(one)} if isinstance(one, ValueError) else one for one in found]
+        results = [paths[code] for code in codes.tolist()]
+        return [{"error": str(result)} if isinstance(result, ValueError) else result for result in results]
 
     def smaller(self, settings: Settings, item: Any) -> Iterator[tuple[Settings, Any]]:
         for pattern in shrunk(settings["pattern"]):

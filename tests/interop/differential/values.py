@@ -85,7 +85,7 @@ class ContextValue(Operation):
                 "nan",
             ),
         }
-        some = values.get(
+        choices = values.get(
             "float" if get == "double" else get,
             (
                 str(number),
@@ -103,7 +103,7 @@ class ContextValue(Operation):
                 "-",
             ),
         )
-        value = draw.choice(some)
+        value = draw.choice(choices)
         value = (
             mutated(draw, value, (" ", "0", "-", "+", ".", "_", "e", "\u00a0", "\u0661", "x"))
             if sometimes(draw, 0.2)
@@ -120,9 +120,9 @@ class ContextValue(Operation):
             yield settings, {**item, "params": less}
 
     def ours(self, settings: Settings, items: list[Any]) -> Answers:
-        return [self._one(item) for item in items]
+        return [self._answer(item) for item in items]
 
-    def _one(self, item: dict[str, Any]) -> Any:
+    def _answer(self, item: dict[str, Any]) -> Any:
         config, problems = _class(item["get"], item["key"]).parse(item["params"])
         return {"error": str(problems)} if config is None else [config.value]
 

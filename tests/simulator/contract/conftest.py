@@ -20,8 +20,8 @@ def made(side: str) -> Iterator[World | None]:
     if side == "real":
         yield None
         return
-    with simulation(World(1)) as one:
-        yield one
+    with simulation(World(1)) as world:
+        yield world
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -59,17 +59,17 @@ class Side:
     def until(self, there: Callable[[], Any], seconds: float = GENEROUS_SECONDS) -> Any:
         """Return the result of the call once it is true."""
         deadline = self.now() + seconds
-        while not (found := there()):
+        while not (result := there()):
             assert self.now() < deadline, "it does not come about"
             self.sleep(0.02)
-        return found
+        return result
 
     def message(self, reader: Any) -> Any:
         """The next one it is given."""
         deadline = self.now() + GENEROUS_SECONDS
-        while (found := reader.poll(1)) is None:
+        while (message := reader.poll(1)) is None:
             assert self.now() < deadline, "nothing comes"
-        return found
+        return message
 
     # --- clients
 
@@ -80,7 +80,7 @@ class Side:
     @functools.cached_property
     def _brokers(self) -> list[Any]:
         """A client of each broker: they hear of a change one after the other, and a request may go to any."""
-        return [self.AdminClient({"bootstrap.servers": one, "log_level": 0}) for one in self.servers.split(",")]
+        return [self.AdminClient({"bootstrap.servers": server, "log_level": 0}) for server in self.servers.split(",")]
 
     def name(self, what: str) -> str:
         return f"{what}-{self._tag}-{next(self._numbers)}"
@@ -138,15 +138,15 @@ class Side:
 
     def committed(self, group: str, topic: str, partition: int = 0) -> tuple[int, str | None]:
         onlooker = self.consumer(group)
-        (at,) = onlooker.committed([TopicPartition(topic, partition)], timeout=30)
+        (committed,) = onlooker.committed([TopicPartition(topic, partition)], timeout=30)
         onlooker.close()
-        return at.offset, at.metadata
+        return committed.offset, committed.metadata
 
     def values(self, topic: str, partition: int = 0, **config: Any) -> list[tuple[int, str]]:
         """Offsets and values of all that is in a partition, for readers of what is committed."""
         reader = self.consumer(self.name("values"), **config)
         reader.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
-        found: list[tuple[int, str]] = []
+        values: list[tuple[int, str]] = []
         deadline = self.now() + GENEROUS_SECONDS
         while self.now() < deadline:
             message = reader.poll(0.1)
@@ -155,9 +155,9 @@ class Side:
             if message.error() is not None:
                 assert message.error().code() == KafkaError._PARTITION_EOF, message.error()
                 break
-            found.append((message.offset(), message.value().decode()))
+            values.append((message.offset(), message.value().decode()))
         reader.close()
-        return found
+        return values
 
     def close(self) -> None:
         for consumer in self._consumers:
@@ -198,7 +198,7 @@ class Member:
 
     def __init__(self, side: Side, consumer: Any, topics: Iterable[str]) -> None:
         self.side, self.consumer, self.topics = side, consumer, list(topics)
-        self.told: list[tuple[str, list[int]]] = []
+        self.callbacks: list[tuple[str, list[int]]] = []
         """Callbacks and their partitions, but for those without any."""
         self.shares = 0
         """Number of assignments, empty ones included."""
@@ -210,7 +210,7 @@ class Member:
 
     def _note(self, what: str, partitions: list[TopicPartition]) -> None:
         if partitions:
-            self.told.append((what, sorted(tp.partition for tp in partitions)))
+            self.callbacks.append((what, sorted(tp.partition for tp in partitions)))
 
     def _on_assign(self, consumer: Any, partitions: list[TopicPartition]) -> None:
         self._note("assign", partitions)
@@ -218,8 +218,8 @@ class Member:
         if not partitions:
             return
         starts = [
-            TopicPartition(at.topic, at.partition, at.offset if at.offset >= 0 else OFFSET_BEGINNING)
-            for at in consumer.committed(partitions, timeout=30)
+            TopicPartition(tp.topic, tp.partition, tp.offset if tp.offset >= 0 else OFFSET_BEGINNING)
+            for tp in consumer.committed(partitions, timeout=30)
         ]
         consumer.incremental_assign(starts)
 
@@ -233,23 +233,25 @@ class Member:
 
     def poll(self, timeout: float = 0.05) -> None:
         message = self.consumer.poll(timeout)
-        for one in [message, *self.consumer.consume(100, timeout=0)] if message is not None else ():
-            error = one.error()
+        for record in [message, *self.consumer.consume(100, timeout=0)] if message is not None else ():
+            error = record.error()
             if error is None:
-                self.records.append((one.partition(), one.offset(), one.value().decode()))
+                self.records.append((record.partition(), record.offset(), record.value().decode()))
             elif error.code() == KafkaError._PARTITION_EOF:
-                self.ends.append((one.partition(), one.offset()))
+                self.ends.append((record.partition(), record.offset()))
             else:
-                self.errors.append(one)
+                self.errors.append(record)
 
     def until(self, there: Callable[[], Any], *others: Member, seconds: float = GENEROUS_SECONDS) -> Any:
         """Poll, and so do the others, until that is true."""
         deadline = self.side.now() + seconds
-        while not (found := there()):
-            assert self.side.now() < deadline, f"it does not come about: {self.told} {self.records} {self.errors}"
+        while not (result := there()):
+            assert self.side.now() < deadline, (
+                f"it does not come about: {self.callbacks} {self.records} {self.errors}"
+            )
             for member in (self, *others):
                 member.poll(0.02)
-        return found
+        return result
 
     def for_a_while(self, seconds: float, *others: Member) -> None:
         end = self.side.now() + seconds
@@ -266,8 +268,8 @@ class Member:
         return [message.error().code() for message in self.errors]
 
     def commit(self, offset: int, partition: int = 0, metadata: str = "") -> None:
-        at = TopicPartition(self.topics[0], partition, offset, metadata=metadata)
-        self.consumer.commit(offsets=[at], asynchronous=False)
+        tp = TopicPartition(self.topics[0], partition, offset, metadata=metadata)
+        self.consumer.commit(offsets=[tp], asynchronous=False)
 
     def close(self) -> None:
         self.consumer.close()
@@ -311,7 +313,7 @@ def on_both(test: Callable[[Side], Any]) -> Callable[..., None]:
     """A test that runs on the model and on the real brokers."""
 
     @pytest.mark.parametrize("side", ["model", "real"])
-    def both(side: str, request: pytest.FixtureRequest) -> None:
+    def run_on_side(side: str, request: pytest.FixtureRequest) -> None:
         if side == "model":
             simulated(test, World(7))
         else:
@@ -321,8 +323,8 @@ def on_both(test: Callable[[Side], Any]) -> Callable[..., None]:
             finally:
                 real.close()
 
-    both.__name__, both.__doc__, both.__module__ = test.__name__, test.__doc__, test.__module__
-    return both
+    run_on_side.__name__, run_on_side.__doc__, run_on_side.__module__ = test.__name__, test.__doc__, test.__module__
+    return run_on_side
 
 
 def _dotted(config: dict[str, Any]) -> dict[str, Any]:

@@ -26,15 +26,15 @@ class Kernel:
     most = int(Path("/proc/sys/fs/inotify/max_queued_events").read_text())
 
     def __init__(self, home: Path) -> None:
-        self.home, self.told = home, list[NameEvent | str]()
+        self.home, self.reported = home, list[NameEvent | str]()
         (home / "logs").mkdir()
         (home / "elsewhere").mkdir()
-        self.names = self._watching(self.told.append, lambda: self.told.append("overflow"))
+        self.names = self._watching(self.reported.append, lambda: self.reported.append("overflow"))
         self.names.add(str(home / "logs"), PATTERNS)
         self.names.wait_ready()
 
     def _watching(self, tell: Callable[[NameEvent], None], overflow: Callable[[], None]) -> Any:
-        return NameWatcher(on_event=tell, on_overflow=overflow, on_end=self.told.append, on_sync=lambda _: None)
+        return NameWatcher(on_event=tell, on_overflow=overflow, on_end=self.reported.append, on_sync=lambda _: None)
 
     def create(self, path: Path) -> None:
         path.touch()
@@ -75,14 +75,14 @@ class Kernel:
         end = self.home / "logs" / "1000000"
         self.create(end)  # a name that comes last
         deadline = time.monotonic() + 60
-        while not any(isinstance(one, NameEvent) and one.path == str(end) for one in self.told):
-            assert time.monotonic() < deadline, self.told[-5:]
+        while not any(isinstance(event, NameEvent) and event.path == str(end) for event in self.reported):
+            assert time.monotonic() < deadline, self.reported[-5:]
             self.sleep()
-        found = [one for one in self.told if isinstance(one, str) or one.path != str(end)]
-        told = [one if isinstance(one, str) else (one.kind, Path(one.path).name) for one in found]
-        if told != [*expected]:  # they may be very many
-            raise AssertionError(f"{len(told)} and not {len(expected)}: {told[:9]} … {told[-9:]}")
-        return found
+        events = [event for event in self.reported if isinstance(event, str) or event.path != str(end)]
+        named = [event if isinstance(event, str) else (event.kind, Path(event.path).name) for event in events]
+        if named != [*expected]:  # they may be very many
+            raise AssertionError(f"{len(named)} and not {len(expected)}: {named[:9]} … {named[-9:]}")
+        return events
 
 
 class Model(Kernel):
@@ -98,7 +98,7 @@ class Model(Kernel):
             setattr(self, name, getattr(self.disk, name))
 
     def _watching(self, tell: Callable[[NameEvent], None], overflow: Callable[[], None]) -> Any:
-        return NamesModel(on_event=tell, on_overflow=overflow, on_end=self.told.append, on_sync=lambda _: None)
+        return NamesModel(on_event=tell, on_overflow=overflow, on_end=self.reported.append, on_sync=lambda _: None)
 
     @contextlib.contextmanager
     def held(self) -> Iterator[None]:
@@ -119,9 +119,9 @@ def kernel(world: World | None, tmp_path: Path) -> Iterator[Callable[[], Kernel]
         return made[-1]
 
     yield make
-    for one in made if world is None else ():
-        one.names.close()
-    for named in (named for one in made for named in one.told):
+    for instance in made if world is None else ():
+        instance.names.close()
+    for named in (named for instance in made for named in instance.reported):
         if isinstance(named, NameEvent) and named.fd is not None:
             os.close(named.fd)
 
@@ -131,143 +131,145 @@ def key(path: Path) -> tuple[int, int]:
 
 
 def test_a_created_file_is_reported_with_its_descriptor(kernel: Any) -> None:
-    at = kernel()
-    log = at.home / "logs" / "app.log"
-    with at.held():
-        at.create(log)
-        at.append(log, b"one\n")
-    (created,) = at.until(("created", "app.log"))
+    system = kernel()
+    log = system.home / "logs" / "app.log"
+    with system.held():
+        system.create(log)
+        system.append(log, b"one\n")
+    (created,) = system.until(("created", "app.log"))
     assert created.key == key(log)
     assert os.pread(created.fd, 100, 0) == b"one\n"
-    at.append(log, b"two\n")
+    system.append(log, b"two\n")
     assert os.pread(created.fd, 100, 0) == b"one\ntwo\n"
 
 
 def test_a_file_of_another_name_is_reported_once_it_is_renamed_to_match(kernel: Any) -> None:
-    at = kernel()
-    log = at.home / "logs" / "app.log"
-    at.create(log.with_name("other"))
-    at.rename(log.with_name("other"), log)
-    left, arrived = at.until(("moved_from", "other"), ("moved_to", "app.log"))
-    assert left.cookie == arrived.cookie > 0
-    assert (left.key, arrived.key) == (None, key(log))
+    system = kernel()
+    log = system.home / "logs" / "app.log"
+    system.create(log.with_name("other"))
+    system.rename(log.with_name("other"), log)
+    departed, arrived = system.until(("moved_from", "other"), ("moved_to", "app.log"))
+    assert departed.cookie == arrived.cookie > 0
+    assert (departed.key, arrived.key) == (None, key(log))
 
 
 def test_moves_within_out_and_in(kernel: Any) -> None:
-    at = kernel()
-    log, elsewhere = at.home / "logs" / "app.log", at.home / "elsewhere" / "any"
-    at.create(log)
-    at.rename(log, log.with_name("app.log.1"))
-    at.rename(log.with_name("app.log.1"), elsewhere)
-    at.rename(elsewhere, log.with_name("anything"))
-    found = at.until(
+    system = kernel()
+    log, unwatched = system.home / "logs" / "app.log", system.home / "elsewhere" / "any"
+    system.create(log)
+    system.rename(log, log.with_name("app.log.1"))
+    system.rename(log.with_name("app.log.1"), unwatched)
+    system.rename(unwatched, log.with_name("anything"))
+    events = system.until(
         ("created", "app.log"), ("moved_from", "app.log"), ("moved_to", "app.log.1"), ("moved_from", "app.log.1"),
         ("moved_to", "anything"),
     )  # fmt: skip
-    assert found[1].cookie == found[2].cookie
-    assert len({one.cookie for one in found[1:]}) == 3
-    assert found[-1].key == key(log.with_name("anything"))
+    assert events[1].cookie == events[2].cookie
+    assert len({event.cookie for event in events[1:]}) == 3
+    assert events[-1].key == key(log.with_name("anything"))
 
 
 def test_a_file_that_takes_the_place_of_another_one(kernel: Any) -> None:
     """A replaced file causes no event of its own."""
-    at = kernel()
-    log = at.home / "logs" / "app.log"
-    at.create(log)
-    at.create(log.with_name("new"))
-    at.rename(log.with_name("new"), log)
-    *_, arrived = at.until(("created", "app.log"), ("moved_from", "new"), ("moved_to", "app.log"))
+    system = kernel()
+    log = system.home / "logs" / "app.log"
+    system.create(log)
+    system.create(log.with_name("new"))
+    system.rename(log.with_name("new"), log)
+    *_, arrived = system.until(("created", "app.log"), ("moved_from", "new"), ("moved_to", "app.log"))
     assert arrived.key == key(log)
 
 
 def test_a_file_that_was_gone_before_it_could_be_opened(kernel: Any) -> None:
-    at = kernel()
-    log = at.home / "logs" / "app.log"
-    with at.held():
-        at.create(log)
-        at.unlink(log)
-        at.create(log.with_name("7"))
-        at.rename(log.with_name("7"), log.with_name("8"))
-    found = at.until(
+    system = kernel()
+    log = system.home / "logs" / "app.log"
+    with system.held():
+        system.create(log)
+        system.unlink(log)
+        system.create(log.with_name("7"))
+        system.rename(log.with_name("7"), log.with_name("8"))
+    events = system.until(
         ("created", "app.log"), ("deleted", "app.log"), ("created", "7"), ("moved_from", "7"), ("moved_to", "8")
     )  # fmt: skip
-    assert [(one.key, one.fd is not None) for one in found] == [(None, False)] * 4 + [(key(log.with_name("8")), True)]
+    assert [(event.key, event.fd is not None) for event in events] == [(None, False)] * 4 + [
+        (key(log.with_name("8")), True)
+    ]
 
 
 def test_another_file_may_have_the_name_when_it_is_opened(kernel: Any) -> None:
-    at = kernel()
-    log = at.home / "logs" / "app.log"
-    with at.held():
-        at.create(log)
-        at.rename(log, log.with_name("8"))
-        at.create(log)
-    first, _, _, second = at.until(
+    system = kernel()
+    log = system.home / "logs" / "app.log"
+    with system.held():
+        system.create(log)
+        system.rename(log, log.with_name("8"))
+        system.create(log)
+    first, _, _, second = system.until(
         ("created", "app.log"), ("moved_from", "app.log"), ("moved_to", "8"), ("created", "app.log")
     )
     assert first.key == second.key == key(log)
 
 
 def test_directories_are_not_reported(kernel: Any) -> None:
-    at = kernel()
-    inner = at.home / "logs" / "1"
-    at.mkdir(inner)
-    at.create(inner / "2")
-    at.rename(inner, inner.with_name("3"))
-    at.unlink(at.home / "logs" / "3" / "2")
-    at.rmdir(at.home / "logs" / "3")
-    at.until()
+    system = kernel()
+    inner = system.home / "logs" / "1"
+    system.mkdir(inner)
+    system.create(inner / "2")
+    system.rename(inner, inner.with_name("3"))
+    system.unlink(system.home / "logs" / "3" / "2")
+    system.rmdir(system.home / "logs" / "3")
+    system.until()
 
 
 def test_a_watch_goes_along_with_a_directory_that_is_moved(kernel: Any) -> None:
     """Files of a renamed directory are not found under the old path, which is watched anew."""
-    at = kernel()
-    logs, away = at.home / "logs", at.home / "away"
-    at.rename(logs, away)
-    at.create(away / "1")
-    at.mkdir(logs)
-    at.create(logs / "2")
-    while not at.told:  # the process has handled what the kernel has said of the old one
-        at.sleep()
-    assert at.names.add(str(logs), PATTERNS)
-    assert not at.names.add(str(logs), PATTERNS)
-    at.create(logs / "3")
-    first, _ = at.until(("created", "1"), ("created", "3"))
+    system = kernel()
+    logs, away = system.home / "logs", system.home / "away"
+    system.rename(logs, away)
+    system.create(away / "1")
+    system.mkdir(logs)
+    system.create(logs / "2")
+    while not system.reported:  # the process has handled what the kernel has said of the old one
+        system.sleep()
+    assert system.names.add(str(logs), PATTERNS)
+    assert not system.names.add(str(logs), PATTERNS)
+    system.create(logs / "3")
+    first, _ = system.until(("created", "1"), ("created", "3"))
     assert (first.path, first.key) == (str(logs / "1"), None)
 
 
 def test_a_directory_that_is_deleted_is_watched_anew_once_it_is_there_again(kernel: Any) -> None:
-    at = kernel()
-    logs = at.home / "logs"
-    at.create(logs / "1")
-    at.unlink(logs / "1")
-    at.rmdir(logs)
+    system = kernel()
+    logs = system.home / "logs"
+    system.create(logs / "1")
+    system.unlink(logs / "1")
+    system.rmdir(logs)
     with pytest.raises(FileNotFoundError):
-        at.names.add(str(logs), PATTERNS)
-    at.mkdir(logs)
-    at.create(logs / "2")
-    while len(at.told) < 2:  # who watches anew has news of the old one dropped
-        at.sleep()
-    assert at.names.add(str(logs), PATTERNS)
-    at.create(logs / "3")
-    at.until(("created", "1"), ("deleted", "1"), ("created", "3"))
+        system.names.add(str(logs), PATTERNS)
+    system.mkdir(logs)
+    system.create(logs / "2")
+    while len(system.reported) < 2:  # who watches anew has news of the old one dropped
+        system.sleep()
+    assert system.names.add(str(logs), PATTERNS)
+    system.create(logs / "3")
+    system.until(("created", "1"), ("deleted", "1"), ("created", "3"))
 
 
 def test_a_file_is_no_directory(kernel: Any) -> None:
-    at = kernel()
-    at.create(at.home / "file")
+    system = kernel()
+    system.create(system.home / "file")
     with pytest.raises(NotADirectoryError):
-        at.names.add(str(at.home / "file"), PATTERNS)
+        system.names.add(str(system.home / "file"), PATTERNS)
 
 
 def test_a_queue_that_overflows_says_so_once_behind_what_it_holds_and_goes_on(kernel: Any) -> None:
-    at = kernel()
-    log = at.home / "logs" / "app.log"
-    with at.held():
-        for _ in range(at.most):
-            at.create(log)
-            at.unlink(log)
-    held = [("created", "app.log"), ("deleted", "app.log")] * (at.most // 2)
-    while "overflow" not in at.told:
-        at.sleep()
-    at.create(log)
-    at.until(*held, "overflow", ("created", "app.log"))
+    system = kernel()
+    log = system.home / "logs" / "app.log"
+    with system.held():
+        for _ in range(system.most):
+            system.create(log)
+            system.unlink(log)
+    held = [("created", "app.log"), ("deleted", "app.log")] * (system.most // 2)
+    while "overflow" not in system.reported:
+        system.sleep()
+    system.create(log)
+    system.until(*held, "overflow", ("created", "app.log"))

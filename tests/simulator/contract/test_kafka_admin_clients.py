@@ -32,7 +32,7 @@ def test_topics_as_the_admin_client_reports_them(k: Side) -> None:
     assert len(metadata.brokers) == 3
     assert metadata.cluster_id
     nowhere = k.admin.list_topics(k.name("nowhere"), timeout=30).topics
-    assert [(one.error.code(), len(one.partitions)) for one in nowhere.values()] == [
+    assert [(unknown.error.code(), len(unknown.partitions)) for unknown in nowhere.values()] == [
         (KafkaError.UNKNOWN_TOPIC_OR_PART, 0)
     ]
     described = k.admin.describe_topics(TopicCollection([topic]))[topic].result(30)
@@ -60,24 +60,24 @@ def test_groups_and_offsets_as_the_admin_client_reports_them(k: Side) -> None:
     producer.begin_transaction()
     producer.produce(topic, b"d", partition=0)
     assert producer.flush(30) == 0
-    place = TopicPartition(topic, 0)
+    tp = TopicPartition(topic, 0)
     offsets = [
-        k.admin.list_offsets({place: spec}, isolation_level=level)[place].result(30).offset
+        k.admin.list_offsets({tp: spec}, isolation_level=level)[tp].result(30).offset
         for spec in (OffsetSpec.earliest(), OffsetSpec.latest(), OffsetSpec.for_timestamp(5))
         for level in (IsolationLevel.READ_COMMITTED, IsolationLevel.READ_UNCOMMITTED)
     ]
     assert offsets == [0, 0, 3, 4, 0, 0]
     producer.abort_transaction(30)
 
-    def alter(*at: TopicPartition) -> list[Any]:
-        asked = [ConsumerGroupTopicPartitions(group, list(at))]
-        found = k.admin.alter_consumer_group_offsets(asked)[group].result(30).topic_partitions
-        return [tp.error and tp.error.code() for tp in found]
+    def alter(*requested: TopicPartition) -> list[Any]:
+        request = [ConsumerGroupTopicPartitions(group, list(requested))]
+        answered = k.admin.alter_consumer_group_offsets(request)[group].result(30).topic_partitions
+        return [tp.error and tp.error.code() for tp in answered]
 
     def listed() -> list[Any]:
-        asked = [ConsumerGroupTopicPartitions(group)]
-        found = k.admin.list_consumer_group_offsets(asked)[group].result(30).topic_partitions
-        return [(tp.topic, tp.partition, tp.offset, tp.metadata) for tp in found]
+        request = [ConsumerGroupTopicPartitions(group)]
+        answered = k.admin.list_consumer_group_offsets(request)[group].result(30).topic_partitions
+        return [(tp.topic, tp.partition, tp.offset, tp.metadata) for tp in answered]
 
     first = TopicPartition(topic, 0, 2, metadata="epoch=1")
     until(lambda: alter(first) == [None], "the group's coordinator, which may be moving or beginning")
@@ -91,7 +91,7 @@ def test_groups_and_offsets_as_the_admin_client_reports_them(k: Side) -> None:
     (listed_one,) = k.admin.list_groups(group, timeout=30)
     k.until(lambda: k.admin.list_groups(group, timeout=30)[0].state == "Stable")
     assert (listed_one.id, listed_one.error) == (group, None)
-    assert [sorted(assigned_partitions(one.assignment, topic)) for one in listed_one.members] == [[0, 1]]
+    assert [sorted(assigned_partitions(m.assignment, topic)) for m in listed_one.members] == [[0, 1]]
     described = k.admin.describe_consumer_groups([group])[group].result(30)
     (known,) = described.members
     assert (described.state.name, known.group_instance_id) == ("STABLE", "one")
@@ -110,31 +110,31 @@ def _described(k: Side, topic: str) -> bool:
 def test_a_callback_of_the_admin_clients_that_waits_for_another_answer_holds_it_up(k: Side) -> None:
     topic = k.topic()
     k.until(lambda: _described(k, topic))
-    heard: list[object] = []
+    results: list[object] = []
     asking = True
 
     def wait(first: Any) -> None:
         if asking:
-            heard.append("answered before anyone waited")
+            results.append("answered before anyone waited")
             return
         second = k.admin.describe_topics(TopicCollection([topic]))[topic]
         try:
-            heard.append(second.result(1).name)
+            results.append(second.result(1).name)
         except TimeoutError as e:
-            heard.append(type(e))
-        second.add_done_callback(lambda done: heard.append(done.result().name))
+            results.append(type(e))
+        second.add_done_callback(lambda done: results.append(done.result().name))
 
     def held_up() -> bool:
         nonlocal asking
-        heard.clear()
+        results.clear()
         asking = True
         k.admin.describe_topics(TopicCollection([topic]))[topic].add_done_callback(wait)
         asking = False
-        k.until(lambda: len(heard) == 2 or "answered before anyone waited" in heard)
-        return len(heard) == 2
+        k.until(lambda: len(results) == 2 or "answered before anyone waited" in results)
+        return len(results) == 2
 
     k.until(held_up)
-    assert heard == [TimeoutError, topic]
+    assert results == [TimeoutError, topic]
 
 
 @on_both
@@ -144,16 +144,16 @@ def test_metadata_has_a_nul_that_the_other_admin_client_shows(k: Side) -> None:
     other = k.KafkaAdminClient(bootstrap_servers=k.servers)
 
     def shown() -> list[str]:
-        return [at.metadata for at in other.list_group_offsets(group)[group].values()]
+        return [committed.metadata for committed in other.list_group_offsets(group)[group].values()]
 
     onlooker.commit(offsets=[TopicPartition(topic, 0, 1, metadata="epoch=1")], asynchronous=False)
     assert shown() == ["epoch=1\0"]
-    asked = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 1, metadata="epoch=2")])
-    k.admin.alter_consumer_group_offsets([asked])[group].result(30)
+    request = ConsumerGroupTopicPartitions(group, [TopicPartition(topic, 0, 1, metadata="epoch=2")])
+    k.admin.alter_consumer_group_offsets([request])[group].result(30)
     assert shown() == ["epoch=2\0"]
     producer.begin_transaction()
-    at = [TopicPartition(topic, 0, 1, metadata="epoch=3")]
-    producer.send_offsets_to_transaction(at, onlooker.consumer_group_metadata(), 30)
+    offsets = [TopicPartition(topic, 0, 1, metadata="epoch=3")]
+    producer.send_offsets_to_transaction(offsets, onlooker.consumer_group_metadata(), 30)
     producer.commit_transaction(30)
     assert onlooker.committed([TopicPartition(topic, 0)], timeout=30)[0].metadata == "epoch=3"
     assert shown() == ["epoch=3\0"]
@@ -168,15 +168,15 @@ def test_topics_and_groups_as_the_other_admin_client_reports_them(k: Side) -> No
     assert [a["error_code"] for a in admin.create_topics({topic: wanted}, raise_errors=False)["topics"]] == [0]
     admin.wait_for_topics([topic])
     assert [a["error_code"] for a in admin.create_topics({topic: wanted}, raise_errors=False)["topics"]] == [36]
-    found, missing = admin.describe_topics([topic]) + admin.describe_topics([k.name("nowhere")])
-    assert [(p["partition_index"], len(p["isr_nodes"])) for p in found["partitions"]] == [(0, 3), (1, 3)]
+    described, missing = admin.describe_topics([topic]) + admin.describe_topics([k.name("nowhere")])
+    assert [(p["partition_index"], len(p["isr_nodes"])) for p in described["partitions"]] == [(0, 3), (1, 3)]
     assert (missing["error_code"], missing["partitions"]) == (3, [])
     settings = admin.describe_configs([PythonConfigResource("TOPIC", topic)])["topic"][topic]
     assert {name: setting["value"] for name, setting in settings.items()} == {"retention.ms": "3600000"}
     k.put(topic, "a", "b", "c")
-    places = [PythonTopicPartition(topic, 0), PythonTopicPartition(topic, 1)]
+    tps = [PythonTopicPartition(topic, 0), PythonTopicPartition(topic, 1)]
     offsets = [
-        [one.offset for one in admin.list_partition_offsets(dict.fromkeys(places, spec)).values()]
+        [end.offset for end in admin.list_partition_offsets(dict.fromkeys(tps, spec)).values()]
         for spec in (PythonOffsetSpec.EARLIEST, PythonOffsetSpec.LATEST, 5)
     ]
     assert offsets == [[0, 0], [3, 0], [0, -1]]
@@ -185,10 +185,12 @@ def test_topics_and_groups_as_the_other_admin_client_reports_them(k: Side) -> No
 
     assert "GroupIdNotFound" in admin.describe_groups([group])[group]["error"]
     assert admin.list_group_offsets(group) == {group: {}}
-    at = OffsetAndMetadata(2, "epoch=1", None)
-    answers = admin.alter_group_offsets(group, {places[0]: at, PythonTopicPartition(k.name("nowhere"), 0): at})
+    committed = OffsetAndMetadata(2, "epoch=1", None)
+    answers = admin.alter_group_offsets(
+        group, {tps[0]: committed, PythonTopicPartition(k.name("nowhere"), 0): committed}
+    )
     assert sorted(error.__name__ for error in answers.values()) == ["NoError", "UnknownTopicOrPartitionError"]
-    assert admin.list_group_offsets(group)[group] == {places[0]: OffsetAndMetadata(2, "epoch=1", -1)}
+    assert admin.list_group_offsets(group)[group] == {tps[0]: OffsetAndMetadata(2, "epoch=1", -1)}
     description = admin.describe_groups([group])[group]
     assert (description["error"], description["group_state"], description["members"]) == (None, "Empty", [])
 
@@ -197,12 +199,12 @@ def test_topics_and_groups_as_the_other_admin_client_reports_them(k: Side) -> No
     (known,) = admin.describe_groups([group])[group]["members"]
     assert (known["group_instance_id"], known["client_id"]) == ("one", "me")
     assert known["member_assignment"]["assigned_partitions"] == [{"topic": topic, "partitions": [0, 1]}]
-    assert admin.alter_group_offsets(group, {places[0]: at})[places[0]] is UnknownMemberIdError
-    listed = {one["group_id"]: one["group_state"] for one in admin.list_groups()}
+    assert admin.alter_group_offsets(group, {tps[0]: committed})[tps[0]] is UnknownMemberIdError
+    listed = {listing["group_id"]: listing["group_state"] for listing in admin.list_groups()}
     assert listed[group] == "Stable"
     assert admin.delete_groups([group]) == {group: "NonEmptyGroupError"}
     assert NoError is not None
-    gone = admin.delete_topics([topic, k.name("nowhere")], raise_errors=False)["topics"]
-    assert {answer["name"] == topic: answer["error_code"] for answer in gone} == {True: 0, False: 3}
+    deletions = admin.delete_topics([topic, k.name("nowhere")], raise_errors=False)["topics"]
+    assert {answer["name"] == topic: answer["error_code"] for answer in deletions} == {True: 0, False: 3}
     assert len(admin.describe_cluster()["brokers"]) == 3
     admin.close()

@@ -29,9 +29,9 @@ def test_offsets_are_kept_with_their_metadata(k: Side) -> None:
     onlooker = k.consumer(group)
     partitions = [TopicPartition(topic, 0), TopicPartition(topic, 1)]
     none = committed_offsets(onlooker, partitions, 30)  # the coordinator may just begin
-    assert [(at.offset, at.metadata, at.error) for at in none] == [(OFFSET_INVALID, None, None)] * 2
+    assert [(tp.offset, tp.metadata, tp.error) for tp in none] == [(OFFSET_INVALID, None, None)] * 2
     done = onlooker.commit(offsets=[TopicPartition(topic, 0, 3, metadata="epoch=1")], asynchronous=False)
-    assert [(at.topic, at.partition, at.offset) for at in done] == [(topic, 0, 3)]
+    assert [(tp.topic, tp.partition, tp.offset) for tp in done] == [(topic, 0, 3)]
     assert k.committed(group, topic, 0) == (3, "epoch=1")
     assert k.committed(group, topic, 1) == (OFFSET_INVALID, None)
     onlooker.commit(offsets=[TopicPartition(topic, 0, 2)], asynchronous=False)
@@ -41,16 +41,16 @@ def test_offsets_are_kept_with_their_metadata(k: Side) -> None:
 @on_both
 def test_metadata_goes_from_one_client_to_the_other_with_a_nul_behind_it(k: Side) -> None:
     topic, group = k.topic(), k.name("group")
-    place = PythonTopicPartition(topic, 0)
+    tp = PythonTopicPartition(topic, 0)
     k.consumer(group).commit(offsets=[TopicPartition(topic, 0, 1, metadata="epoch=1")], asynchronous=False)
     with contextlib.closing(k.KafkaAdminClient(bootstrap_servers=k.servers)) as admin:
-        assert admin.list_group_offsets(group)[group][place].metadata == "epoch=1\0"
-        admin.alter_group_offsets(group, {place: OffsetAndMetadata(2, "epoch=2\0", None)})
+        assert admin.list_group_offsets(group)[group][tp].metadata == "epoch=1\0"
+        admin.alter_group_offsets(group, {tp: OffsetAndMetadata(2, "epoch=2\0", None)})
         assert k.committed(group, topic, 0) == (2, "epoch=2")
         text = "record=" + "x" * 93  # it fills what malloc gives, so that something else lies right behind it
-        admin.alter_group_offsets(group, {place: OffsetAndMetadata(3, text, None)})
-        (at,) = k.consumer(group).committed([TopicPartition(topic, 0)], timeout=30)
-        assert metadata_of(at).startswith(text)
+        admin.alter_group_offsets(group, {tp: OffsetAndMetadata(3, text, None)})
+        (committed,) = k.consumer(group).committed([TopicPartition(topic, 0)], timeout=30)
+        assert metadata_of(committed).startswith(text)
 
 
 @on_both
@@ -68,13 +68,15 @@ def test_who_is_no_member_commits_only_while_there_are_none(k: Side) -> None:
     k.put(topic, "a")
     member = k.member(group, topic)
     member.until(lambda: member.records)
-    place = [TopicPartition(topic, 0, 1, metadata="mine")]
+    offsets = [TopicPartition(topic, 0, 1, metadata="mine")]
     onlooker = k.consumer(group)
-    assert refused(lambda: onlooker.commit(offsets=place, asynchronous=False)).code() == KafkaError.UNKNOWN_MEMBER_ID
+    assert (
+        refused(lambda: onlooker.commit(offsets=offsets, asynchronous=False)).code() == KafkaError.UNKNOWN_MEMBER_ID
+    )
     member.commit(1, metadata="theirs")
     member.close()
     assert k.committed(group, topic) == (1, "theirs")
-    onlooker.commit(offsets=place, asynchronous=False)
+    onlooker.commit(offsets=offsets, asynchronous=False)
     assert k.committed(group, topic) == (1, "mine")
 
 
@@ -82,16 +84,16 @@ def test_who_is_no_member_commits_only_while_there_are_none(k: Side) -> None:
 def test_a_member_may_commit_what_another_one_has(k: Side) -> None:
     topic, group = k.topic(), k.name("group")
     k.put(topic, "a", "b")
-    one = k.member(group, topic)
-    one.until(lambda: len(one.records) == 2)
+    first = k.member(group, topic)
+    first.until(lambda: len(first.records) == 2)
     other = k.member(group, topic)
-    other.until(lambda: other.shares and one.shares == 2, one)
-    assert (one.owned, other.owned) == ([0], [])
+    other.until(lambda: other.shares and first.shares == 2, first)
+    assert (first.owned, other.owned) == ([0], [])
     other.commit(1, metadata="other")
     assert k.committed(group, topic) == (1, "other")
-    one.close()
+    first.close()
     other.until(lambda: other.owned == [0])
-    assert other.told == [("assign", [0])]
+    assert other.callbacks == [("assign", [0])]
     assert other.until(lambda: other.records)[0][1] == 1
 
 
@@ -118,17 +120,17 @@ def test_partitions_move_one_by_one_and_the_others_stay(k: Side) -> None:
     topic, group = k.topic(4), k.name("group")
     for partition in range(4):
         k.put(topic, "a", partition=partition)
-    one = k.member(group, topic)
-    one.until(lambda: one.owned == [0, 1, 2, 3])
+    first = k.member(group, topic)
+    first.until(lambda: first.owned == [0, 1, 2, 3])
     other = k.member(group, topic)
-    other.until(lambda: len(other.owned) == 2, one)
-    one.until(lambda: len(one.owned) == 2)
-    assert [what for what, _ in one.told] == ["assign", "revoke"]
-    assert one.told[1][1] == other.owned
-    assert other.told == [("assign", other.owned)]
-    one.close()
+    other.until(lambda: len(other.owned) == 2, first)
+    first.until(lambda: len(first.owned) == 2)
+    assert [what for what, _ in first.callbacks] == ["assign", "revoke"]
+    assert first.callbacks[1][1] == other.owned
+    assert other.callbacks == [("assign", other.owned)]
+    first.close()
     other.until(lambda: len(other.owned) == 4)
-    assert [what for what, _ in other.told] == ["assign", "assign"]
+    assert [what for what, _ in other.callbacks] == ["assign", "assign"]
 
 
 @on_both
@@ -139,32 +141,32 @@ def test_a_member_hears_of_its_partitions_while_it_polls_and_at_no_other_time(k:
     assert not member.shares
     assert not member.consumer.assignment()
     member.until(lambda: member.owned == [0, 1])
-    assert member.told == [("assign", [0, 1])]
+    assert member.callbacks == [("assign", [0, 1])]
 
 
 @on_both
 def test_a_static_member_returns_to_its_partitions_without_a_rebalance(k: Side) -> None:
     topic, group = k.topic(4), k.name("group")
-    one = k.member(group, topic, group_instance_id="one")
+    first = k.member(group, topic, group_instance_id="one")
     other = k.member(group, topic, group_instance_id="other")
-    one.until(lambda: len(one.owned) == len(other.owned) == 2, other)
-    owned, told = one.owned, list(other.told)
-    one.close()
-    assert one.told[-1] == ("revoke", owned)
-    again = k.member(group, topic, group_instance_id="one")
-    again.until(lambda: again.owned == owned, other)
-    other.for_a_while(1.5, again)
-    assert other.told == told
-    assert again.told == [("assign", owned)]
+    first.until(lambda: len(first.owned) == len(other.owned) == 2, other)
+    owned, callbacks = first.owned, list(other.callbacks)
+    first.close()
+    assert first.callbacks[-1] == ("revoke", owned)
+    rejoined = k.member(group, topic, group_instance_id="one")
+    rejoined.until(lambda: rejoined.owned == owned, other)
+    other.for_a_while(1.5, rejoined)
+    assert other.callbacks == callbacks
+    assert rejoined.callbacks == [("assign", owned)]
 
 
 @on_both
 def test_a_static_member_that_is_closed_stays_one_until_its_session_ends(k: Side) -> None:
     topic, group = k.topic(2), k.name("group")
-    one = k.member(group, topic, group_instance_id="one")
-    one.until(lambda: one.owned == [0, 1])
-    one.commit(0, metadata="here")
-    one.close()
+    static = k.member(group, topic, group_instance_id="one")
+    static.until(lambda: static.owned == [0, 1])
+    static.commit(0, metadata="here")
+    static.close()
     closed = k.now()
     onlooker = k.consumer(group)
     commit = lambda: onlooker.commit(offsets=[TopicPartition(topic, 0, 0)], asynchronous=False)  # noqa: E731
@@ -179,26 +181,26 @@ def test_a_static_member_that_is_closed_stays_one_until_its_session_ends(k: Side
 @on_both
 def test_a_static_member_that_goes_before_it_joins_again_leaves_what_it_gave_up_to_nobody(k: Side) -> None:
     topic, group = k.topic(2), k.name("group")
-    one = k.consumer(group, group_instance_id="one")
-    told: list[int] = []
+    first = k.consumer(group, group_instance_id="one")
+    revocations: list[int] = []
 
     def on_revoke(consumer: Any, partitions: list[TopicPartition]) -> None:
         consumer.incremental_unassign(partitions)
-        told.append(len(partitions))
-        if len(told) == 1:
+        revocations.append(len(partitions))
+        if len(revocations) == 1:
             raise ValueError("stop here")
 
-    one.subscribe([topic], on_revoke=on_revoke)
-    k.until(lambda: one.poll(0.02) and len(one.assignment()) == 2)
+    first.subscribe([topic], on_revoke=on_revoke)
+    k.until(lambda: first.poll(0.02) and len(first.assignment()) == 2)
     other = k.member(group, topic, group_instance_id="other")
     with pytest.raises(ValueError, match="stop here"):
-        k.until(lambda: (other.poll(0.02), one.poll(0)) is None)
-    one.close()
-    assert told == [1, 1]
-    again = k.member(group, topic, group_instance_id="one")
-    again.until(lambda: again.owned, other)
-    again.for_a_while(3, other)
-    assert (len(again.owned), other.owned) == (1, [])
+        k.until(lambda: (other.poll(0.02), first.poll(0)) is None)
+    first.close()
+    assert revocations == [1, 1]
+    rejoined = k.member(group, topic, group_instance_id="one")
+    rejoined.until(lambda: rejoined.owned, other)
+    rejoined.for_a_while(3, other)
+    assert (len(rejoined.owned), other.owned) == (1, [])
 
 
 @on_both
@@ -215,7 +217,7 @@ def test_who_takes_a_static_members_name_fences_it(k: Side) -> None:
     assert (old.errors[0].topic(), old.errors[0].offset()) == (None, None)
     new.commit(1, metadata="new")
     old.close()
-    assert [what for what, _ in old.told] == ["assign"]
+    assert [what for what, _ in old.callbacks] == ["assign"]
     assert k.committed(group, topic) == (1, "new")
 
 
@@ -263,20 +265,20 @@ def test_an_error_of_the_clients_that_a_callback_does_not_catch_is_no_exception_
 
 @on_both
 def test_a_callback_that_is_due_comes_in_close_where_no_positions_can_be_asked_for(k: Side) -> None:
-    topic, group, told = k.topic(2), k.name("group"), []
+    topic, group, callbacks = k.topic(2), k.name("group"), []
     consumer = k.consumer(group)
 
     def on_assign(consumer: Any, partitions: list[TopicPartition]) -> None:
-        told.append(("assign", len(partitions)))
-        told.append(("error", refused(lambda: consumer.committed(partitions, timeout=0.5)).code()))
+        callbacks.append(("assign", len(partitions)))
+        callbacks.append(("error", refused(lambda: consumer.committed(partitions, timeout=0.5)).code()))
 
-    consumer.subscribe([topic], on_assign=on_assign, on_revoke=lambda _, tps: told.append(("revoke", len(tps))))
+    consumer.subscribe([topic], on_assign=on_assign, on_revoke=lambda _, tps: callbacks.append(("revoke", len(tps))))
     described = lambda: k.admin.describe_consumer_groups([group])[group].result(30)  # noqa: E731
     k.until(lambda: described().state.name == "STABLE")
     k.sleep(0.5)
-    assert told == []
+    assert callbacks == []
     consumer.close()
-    assert told == [("assign", 2), ("error", KafkaError._TIMED_OUT), ("revoke", 2)]
+    assert callbacks == [("assign", 2), ("error", KafkaError._TIMED_OUT), ("revoke", 2)]
     with pytest.raises(RuntimeError):
         consumer.poll(0)
 
@@ -289,8 +291,8 @@ def test_who_does_not_poll_loses_its_partitions(k: Side) -> None:
     k.sleep(8)
     # On a busy machine the group, without members and offsets, may be gone as well by then.
     assert refused(lambda: member.commit(1)).code() in (KafkaError.UNKNOWN_MEMBER_ID, KafkaError.GROUP_ID_NOT_FOUND)
-    member.until(lambda: len(member.told) == 3)
-    assert member.told == [("assign", [0, 1]), ("lost", [0, 1]), ("assign", [0, 1])]
+    member.until(lambda: len(member.callbacks) == 3)
+    assert member.callbacks == [("assign", [0, 1]), ("lost", [0, 1]), ("assign", [0, 1])]
     assert member.codes == [KafkaError._MAX_POLL_EXCEEDED]
 
 
@@ -301,4 +303,4 @@ def test_partitions_that_are_added_are_found_when_metadata_is_asked_for(k: Side)
     member.until(lambda: member.owned == [0])
     k.admin.create_partitions([NewPartitions(topic, 3)])[topic].result(30)
     member.until(lambda: member.owned == [0, 1, 2])
-    assert member.told == [("assign", [0]), ("assign", [1, 2])]
+    assert member.callbacks == [("assign", [0]), ("assign", [1, 2])]

@@ -18,7 +18,7 @@ from tests.simulator.kafka.sent import murmur2
 
 @on_both
 def test_a_record_keeps_its_parts(k: Side) -> None:
-    topic, told = k.topic(), []
+    topic, reports = k.topic(), []
     producer = k.producer()
     producer.produce(
         topic,
@@ -27,11 +27,11 @@ def test_a_record_keeps_its_parts(k: Side) -> None:
         0,
         headers=[("one", "1"), ("none", None)],
         timestamp=1_790_000_000_123,
-        on_delivery=lambda error, message: told.append((error, message.topic(), message.offset())),
+        on_delivery=lambda error, message: reports.append((error, message.topic(), message.offset())),
     )
     producer.produce(topic, partition=0)
     assert producer.flush(30) == 0
-    assert told == [(None, topic, 0)]
+    assert reports == [(None, topic, 0)]
     reader = k.consumer(k.name("group"))
     reader.assign([TopicPartition(topic, 0, 0)])
     first, second, end = (k.message(reader) for _ in range(3))
@@ -42,8 +42,8 @@ def test_a_record_keeps_its_parts(k: Side) -> None:
     assert (second.key(), second.value(), second.headers(), len(second)) == (None, None, None, 0)
     assert end.error().code() == KafkaError._PARTITION_EOF
     assert (end.topic(), end.partition(), end.offset()) == (topic, 0, 2)
-    (at,) = reader.position([TopicPartition(topic, 0)])
-    assert at.offset == 2
+    (position,) = reader.position([TopicPartition(topic, 0)])
+    assert position.offset == 2
     assert reader.poll(0.7) is None  # the end is reported once
 
 
@@ -61,24 +61,24 @@ def test_reports_of_deliveries_come_while_the_producer_is_polled_and_at_no_other
 
 @on_both
 def test_a_key_has_its_partition(k: Side) -> None:
-    topic, told = k.topic(3), {}
+    topic, partitions = k.topic(3), {}
     producer = k.producer(partitioner="murmur2_random")
     for key in ("", "a", "ab", "abc", "abcd", "abcde", "äöü", "a longer key of many bytes"):
-        producer.produce(topic, b"", key, on_delivery=lambda _, m: told.update({m.key(): m.partition()}))
+        producer.produce(topic, b"", key, on_delivery=lambda _, m: partitions.update({m.key(): m.partition()}))
     assert producer.flush(30) == 0
-    assert told == {key: (murmur2(key) & 0x7FFFFFFF) % 3 for key in told}
+    assert partitions == {key: (murmur2(key) & 0x7FFFFFFF) % 3 for key in partitions}
 
 
 @on_both
 def test_what_is_too_large_or_for_no_partition_is_refused(k: Side) -> None:
     topic = k.topic(1, max_message_bytes="1000")
-    producer, told = k.producer(message_max_bytes=2000), []
+    producer, codes = k.producer(message_max_bytes=2000), []
     k.put(topic, "a")
     error = refused(lambda: producer.produce(topic, bytes(3000)))
     assert error.code() == KafkaError.MSG_SIZE_TOO_LARGE
-    producer.produce(topic, bytes(1500), partition=0, on_delivery=lambda error, _: told.append(error.code()))
+    producer.produce(topic, bytes(1500), partition=0, on_delivery=lambda error, _: codes.append(error.code()))
     assert producer.flush(30) == 0
-    assert told == [KafkaError.MSG_SIZE_TOO_LARGE]
+    assert codes == [KafkaError.MSG_SIZE_TOO_LARGE]
     producer.produce(topic, b"x", partition=0)
     assert producer.flush(30) == 0
     assert refused(lambda: producer.produce(topic, b"x", partition=1)).code() == KafkaError._UNKNOWN_PARTITION
@@ -90,20 +90,20 @@ def test_seek_pause_and_watermarks(k: Side) -> None:
     topic = k.topic()
     k.put(topic, *NAMES)
     member = k.member(k.name("group"), topic)
-    place = TopicPartition(topic, 0)
+    tp = TopicPartition(topic, 0)
     member.until(lambda: len(member.records) == 10)
-    assert member.consumer.get_watermark_offsets(place, timeout=30) == (0, 10)
+    assert member.consumer.get_watermark_offsets(tp, timeout=30) == (0, 10)
     member.consumer.seek(TopicPartition(topic, 0, 8))
     member.until(lambda: len(member.records) == 12)
     assert member.records[10:] == [(0, 8, "i"), (0, 9, "j")]
-    member.consumer.pause([place])
+    member.consumer.pause([tp])
     k.put(topic, "k")
     member.for_a_while(0.7)
     assert len(member.records) == 12
-    member.consumer.resume([place])
+    member.consumer.resume([tp])
     member.until(lambda: len(member.records) == 13)
-    assert member.consumer.get_watermark_offsets(place, cached=True)[1] == 11
-    assert [at.offset for at in member.consumer.position([place])] == [11]
+    assert member.consumer.get_watermark_offsets(tp, cached=True)[1] == 11
+    assert [position.offset for position in member.consumer.position([tp])] == [11]
 
 
 @on_both
@@ -114,11 +114,11 @@ def test_offsets_for_times(k: Side) -> None:
         producer.produce(topic, b"", partition=0, timestamp=time)
     assert producer.flush(30) == 0
     onlooker = k.consumer(k.name("group"))
-    found = {
+    offsets = {
         time: onlooker.offsets_for_times([TopicPartition(topic, 0, time)], timeout=30)[0].offset
         for time in (0, 1_790_000_001_000, 1_790_000_001_001, 1_790_000_009_000)
     }
-    assert list(found.values()) == [0, 0, 1, -1]
+    assert list(offsets.values()) == [0, 0, 1, -1]
 
 
 @on_both
@@ -149,28 +149,28 @@ def test_what_is_asked_of_partitions_that_are_not_there_or_not_assigned(k: Side)
     topic, nowhere = k.topic(2), k.name("nowhere")
     k.put(topic, *NAMES)
     consumer = k.consumer(k.name("group"))
-    mine, other, missing = (
+    assigned, other, missing = (
         TopicPartition(topic, 0, 0),
         TopicPartition(topic, 1, 0),
         [TopicPartition(topic, 7, 0), TopicPartition(nowhere, 0, 0)],
     )
-    consumer.incremental_assign([mine])
+    consumer.incremental_assign([assigned])
     consumer.seek(TopicPartition(topic, 0, 5))
     assert k.message(consumer).offset() == 5
-    assert refused(lambda: consumer.incremental_assign([mine])).code() == KafkaError._CONFLICT
+    assert refused(lambda: consumer.incremental_assign([assigned])).code() == KafkaError._CONFLICT
     assert refused(lambda: consumer.incremental_unassign([other])).code() == KafkaError._INVALID_ARG
     assert refused(lambda: consumer.seek(other)).code() == KafkaError._STATE
     consumer.pause([other])
     consumer.resume([other])
-    assert [at.offset for at in consumer.position([other])] == [OFFSET_INVALID]
+    assert [position.offset for position in consumer.position([other])] == [OFFSET_INVALID]
     assert consumer.get_watermark_offsets(other, cached=True) == (OFFSET_INVALID, OFFSET_INVALID)
-    for at in missing:
+    for tp in missing:
         for ask in (
-            lambda at=at: consumer.get_watermark_offsets(at, timeout=30),
-            lambda at=at: consumer.offsets_for_times([at], timeout=30),
+            lambda tp=tp: consumer.get_watermark_offsets(tp, timeout=30),
+            lambda tp=tp: consumer.offsets_for_times([tp], timeout=30),
         ):
             assert refused(ask).code() == KafkaError._UNKNOWN_PARTITION
-    assert [at.offset for at in consumer.committed(missing, timeout=30)] == [OFFSET_INVALID] * 2
+    assert [tp.offset for tp in consumer.committed(missing, timeout=30)] == [OFFSET_INVALID] * 2
     subscriber = k.consumer(k.name("group"))
     subscriber.subscribe([nowhere])
     message = k.message(subscriber)

@@ -20,21 +20,21 @@ from tests.simulator.contract.sides import Side, on_both, refused
 @on_both
 def test_a_transaction_is_read_when_it_is_committed_and_its_marker_takes_an_offset(k: Side) -> None:
     topic = k.topic()
-    place = TopicPartition(topic, 0)
+    tp = TopicPartition(topic, 0)
     producer = k.transactional(k.name("id"))
     reader, plain = k.member(k.name("group"), topic), k.consumer(k.name("group"), isolation_level="read_uncommitted")
     producer.begin_transaction()
     producer.produce(topic, b"a", partition=0)
     assert producer.flush(30) == 0
     reader.until(lambda: reader.ends == [(0, 0)])
-    assert reader.consumer.get_watermark_offsets(place, timeout=30) == (0, 0)
-    assert reader.consumer.get_watermark_offsets(place, cached=True)[1] == 1
-    assert plain.get_watermark_offsets(place, timeout=30) == (0, 1)
+    assert reader.consumer.get_watermark_offsets(tp, timeout=30) == (0, 0)
+    assert reader.consumer.get_watermark_offsets(tp, cached=True)[1] == 1
+    assert plain.get_watermark_offsets(tp, timeout=30) == (0, 1)
     assert k.values(topic, isolation_level="read_uncommitted") == [(0, "a")]
     producer.commit_transaction(30)
     reader.until(lambda: reader.ends[-1] == (0, 2))
     assert reader.records == [(0, 0, "a")]
-    assert [at.offset for at in reader.consumer.position([place])] == [2]
+    assert [position.offset for position in reader.consumer.position([tp])] == [2]
     producer.begin_transaction()
     producer.produce(topic, b"b", partition=0)
     assert producer.flush(30) == 0
@@ -50,31 +50,31 @@ def test_a_transaction_is_read_when_it_is_committed_and_its_marker_takes_an_offs
 
 @on_both
 def test_aborting_drops_what_is_not_sent(k: Side) -> None:
-    topic, told = k.topic(), []
+    topic, codes = k.topic(), []
     producer = k.transactional(k.name("id"), linger_ms=5000)
     producer.begin_transaction()
-    producer.produce(topic, b"a", partition=0, on_delivery=lambda error, _: told.append(error.code()))
+    producer.produce(topic, b"a", partition=0, on_delivery=lambda error, _: codes.append(error.code()))
     producer.abort_transaction(30)
     producer.flush(30)
-    assert told == [KafkaError._PURGE_QUEUE]
+    assert codes == [KafkaError._PURGE_QUEUE]
     assert k.values(topic, isolation_level="read_uncommitted") == []
 
 
 @on_both
 def test_offsets_of_a_transaction_count_when_it_is_committed(k: Side) -> None:
     topic, group = k.topic(), k.name("group")
-    place = [TopicPartition(topic, 0)]
+    tps = [TopicPartition(topic, 0)]
     onlooker, plain = k.consumer(group), k.consumer(group, isolation_level="read_uncommitted")
     producer = k.transactional(k.name("id"))
     for offset, end in ((5, producer.commit_transaction), (6, producer.abort_transaction)):
         producer.begin_transaction()
-        at = [TopicPartition(topic, 0, offset, metadata="epoch=2", leader_epoch=0)]
-        producer.send_offsets_to_transaction(at, onlooker.consumer_group_metadata(), 30)
-        assert refused(lambda: onlooker.committed(place, timeout=0.5)).code() == KafkaError._TIMED_OUT
-        before = plain.committed(place, timeout=30)[0]
+        offsets = [TopicPartition(topic, 0, offset, metadata="epoch=2", leader_epoch=0)]
+        producer.send_offsets_to_transaction(offsets, onlooker.consumer_group_metadata(), 30)
+        assert refused(lambda: onlooker.committed(tps, timeout=0.5)).code() == KafkaError._TIMED_OUT
+        before = plain.committed(tps, timeout=30)[0]
         assert (before.offset, before.metadata) == ((OFFSET_INVALID, None) if offset == 5 else (5, "epoch=2"))
         end(30)
-        (after,) = onlooker.committed(place, timeout=30)
+        (after,) = onlooker.committed(tps, timeout=30)
         assert (after.offset, after.metadata, after.leader_epoch) == (5, "epoch=2", 0)
 
 
@@ -85,8 +85,8 @@ def test_offsets_of_a_transaction_do_not_replace_what_was_committed_after_they_w
     producers = [k.transactional(k.name("id")) for _ in range(2)]
 
     def send(producer: Any, **offsets: int) -> None:
-        at = [TopicPartition(topic, int(partition[1:]), offset) for partition, offset in offsets.items()]
-        producer.send_offsets_to_transaction(at, onlooker.consumer_group_metadata(), 30)
+        tps = [TopicPartition(topic, int(partition[1:]), offset) for partition, offset in offsets.items()]
+        producer.send_offsets_to_transaction(tps, onlooker.consumer_group_metadata(), 30)
 
     for producer in producers:
         producer.begin_transaction()
@@ -108,8 +108,8 @@ def test_offsets_of_a_transaction_go_with_their_group(k: Side) -> None:
     onlooker, producer = k.consumer(group), k.transactional(k.name("id"))
     onlooker.commit(offsets=[TopicPartition(topic, 0, 1)], asynchronous=False)
     producer.begin_transaction()
-    at = [TopicPartition(topic, partition, 2) for partition in range(2)]
-    producer.send_offsets_to_transaction(at, onlooker.consumer_group_metadata(), 30)
+    offsets = [TopicPartition(topic, partition, 2) for partition in range(2)]
+    producer.send_offsets_to_transaction(offsets, onlooker.consumer_group_metadata(), 30)
     k.admin.delete_consumer_groups([group])[group].result(30)
     producer.commit_transaction(30)
     assert [k.committed(group, topic, partition)[0] for partition in range(2)] == [OFFSET_INVALID] * 2
@@ -131,26 +131,26 @@ def test_offsets_of_a_transaction_are_taken_though_the_group_has_members(k: Side
 @on_both
 def test_offsets_of_a_transaction_are_refused_from_who_is_no_member_any_more(k: Side) -> None:
     topic, group = k.topic(), k.name("group")
-    at = [TopicPartition(topic, 0, 3)]
+    offsets = [TopicPartition(topic, 0, 3)]
     member = k.member(group, topic, group_instance_id="one", max_poll_interval_ms=6000)
     producer = k.transactional(k.name("id"))
     member.until(lambda: member.owned)
     metadata, name = member.consumer.consumer_group_metadata(), member.consumer.memberid()
     producer.begin_transaction()
-    producer.send_offsets_to_transaction(at, metadata, 30)
+    producer.send_offsets_to_transaction(offsets, metadata, 30)
     producer.commit_transaction(30)
     assert k.committed(group, topic) == (3, None)
 
     # It is put out, and the group is empty: that is when offsets are moved.
     k.until(lambda: not k.admin.list_groups(group, timeout=30)[0].members)
     assert member.consumer.memberid() != name
-    at[0].offset = 5
+    offsets[0].offset = 5
     producer.begin_transaction()
-    error = refused(lambda: producer.send_offsets_to_transaction(at, metadata, 30))
+    error = refused(lambda: producer.send_offsets_to_transaction(offsets, metadata, 30))
     assert (error.code(), error.txn_requires_abort()) == (KafkaError.UNKNOWN_MEMBER_ID, True)
     producer.abort_transaction(30)
     producer.begin_transaction()
-    producer.send_offsets_to_transaction(at, k.consumer(group).consumer_group_metadata(), 30)
+    producer.send_offsets_to_transaction(offsets, k.consumer(group).consumer_group_metadata(), 30)
     producer.commit_transaction(30)
     assert k.committed(group, topic) == (5, None)
 
@@ -160,8 +160,8 @@ def test_offsets_of_a_topic_that_is_not_there_make_a_transaction_fail(k: Side) -
     producer = k.transactional(k.name("id"))
     metadata = k.consumer(k.name("group")).consumer_group_metadata()
     producer.begin_transaction()
-    at = [TopicPartition(k.name("nowhere"), 0, 3)]
-    error = refused(lambda: producer.send_offsets_to_transaction(at, metadata, 3))
+    offsets = [TopicPartition(k.name("nowhere"), 0, 3)]
+    error = refused(lambda: producer.send_offsets_to_transaction(offsets, metadata, 3))
     assert (error.code(), error.txn_requires_abort()) == (KafkaError.UNKNOWN_TOPIC_OR_PART, True)
     assert refused(lambda: producer.commit_transaction(30)).txn_requires_abort()
     producer.abort_transaction(30)
@@ -209,8 +209,8 @@ def test_who_was_fenced_hears_of_it_wherever_it_goes_on(k: Side) -> None:
     sending.produce(topic, b"sending", partition=0)
     assert sending.flush(30) == 0
     k.transactional(id)
-    at = [TopicPartition(topic, 0, 7)]
-    error = refused(lambda: sending.send_offsets_to_transaction(at, metadata, 30))
+    offsets = [TopicPartition(topic, 0, 7)]
+    error = refused(lambda: sending.send_offsets_to_transaction(offsets, metadata, 30))
     assert (error.code(), error.fatal()) == (KafkaError._FENCED, True)
     assert k.values(topic) == []
 

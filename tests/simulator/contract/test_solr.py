@@ -35,8 +35,8 @@ class Core:
 
     def documents(self) -> dict[str, dict[str, Any]]:
         """Documents of the collection, by id."""
-        found = solr_documents(self.url) if self.solr is None else self.solr.collections["c"]
-        return {id: {k: v for k, v in d.items() if k not in ("id", "_version_")} for id, d in found.items()}
+        documents = solr_documents(self.url) if self.solr is None else self.solr.collections["c"]
+        return {id: {k: v for k, v in d.items() if k not in ("id", "_version_")} for id, d in documents.items()}
 
     def add(self, *documents: dict[str, str]) -> str:
         """Send these in one request; what Solr says of one that it refuses."""

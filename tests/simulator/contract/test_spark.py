@@ -41,7 +41,7 @@ class Offsets:
             for batch in batches
             if len(batch)
         ]
-        yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(one) for one in given], pa.binary())], ["result"])
+        yield pa.RecordBatch.from_arrays([pa.array([pickle.dumps(pair) for pair in given], pa.binary())], ["result"])
 
 
 class Failing:
@@ -266,13 +266,13 @@ def test_a_micro_batch_has_so_many_records_at_most(topic: Topic, read: Any) -> N
     assert all(sum(map(len, batch.values())) <= 9 for batch in reading.batches)
 
 
-@pytest.mark.parametrize("left", [0, 2])
-def test_a_topic_made_anew_that_is_shorter_fails_the_query(topic: Topic, read: Any, left: int) -> None:
+@pytest.mark.parametrize("records", [0, 2])
+def test_a_topic_made_anew_that_is_shorter_fails_the_query(topic: Topic, read: Any, records: int) -> None:
     topic.append(0, 5)
     reading = read()
     reading.until(lambda: reading.seen(0) == [0, 1, 2, 3, 4])
     topic.make_anew()
-    topic.append(0, left)
+    topic.append(0, records)
     assert "failOnDataLoss" in reading.failure()
 
 

@@ -63,17 +63,17 @@ _open = WeakKeyDictionary[Process, set[int]]()
 
 def files_of(process: Process) -> set[int]:
     """Return the file descriptors that a process has open; the kernel closes them when it ends."""
-    found = _open.get(process)
-    if found is None:
-        found = _open[process] = set()
+    descriptors = _open.get(process)
+    if descriptors is None:
+        descriptors = _open[process] = set()
 
         def close() -> None:
-            for fd in found:
+            for fd in descriptors:
                 os.close(fd)
-            found.clear()
+            descriptors.clear()
 
         process.ended.append(close)
-    return found
+    return descriptors
 
 
 def is_open(process: Process, inode: int) -> bool:

@@ -75,12 +75,14 @@ class NamesModel:
         self.watched[directory] = watch, None if patterns is None else list(patterns)
         self._tell_watches({watch} if known is None else {watch, known[0]})
         if known is not None and all(other != known[0] for other, _ in self.watched.values()):
-            self.gone(next((key for key, one in self.watches.items() if one == known[0]), None))
+            self.gone(next((key for key, number in self.watches.items() if number == known[0]), None))
         return True
 
     def _tell_watches(self, watches: Collection[int]) -> None:
         for watch in sorted(watches):
-            self.opener.watch(watch, {name: patterns for name, (at, patterns) in self.watched.items() if at == watch})
+            self.opener.watch(
+                watch, {name: patterns for name, (number, patterns) in self.watched.items() if number == watch}
+            )
 
     def gone(self, key: tuple[int, int] | None) -> None:
         """Report that the directory was deleted, or is not watched any more."""
@@ -136,7 +138,7 @@ class NamesModel:
     def _open(self) -> None:
         from flafka.sources.taildir.opener import InotifyEvent
 
-        me = self.process
+        process = self.process
         while not self.closed:
             if not self.events:
                 self.news.wait(10)
@@ -150,7 +152,7 @@ class NamesModel:
                     self.opener.handle(InotifyEvent(watch, mask, cookie, name))
             if self.world.random.random() < 0.5:
                 self.world.sleep(0.001)
-            if self.closed or self.process is not me:
+            if self.closed or self.process is not process:
                 return
             self.mail.append([*self.opener.unsent])
             self.opener.unsent.clear()
@@ -183,12 +185,12 @@ class NamesModel:
                 os.close(fd)
         self.opener.unsent.clear()
 
-        def again() -> None:
+        def restart() -> None:
             if not self.closed:
                 self._start()
                 self._on_end("killed")
 
-        self.world.later(0.1, lambda: self.agent.alive and self.agent.spawn(again, "restart"))
+        self.world.later(0.1, lambda: self.agent.alive and self.agent.spawn(restart, "restart"))
 
 
 class WritesModel:
@@ -225,9 +227,9 @@ def patched() -> Iterator[None]:
 
     changed: list[tuple[Any, str, Any]] = []
 
-    def change(place: Any, name: str, value: Any) -> None:
-        changed.append((place, name, getattr(place, name)))
-        setattr(place, name, value)
+    def change(owner: Any, name: str, value: Any) -> None:
+        changed.append((owner, name, getattr(owner, name)))
+        setattr(owner, name, value)
 
     system = System()
     for name in MODULES:
@@ -241,5 +243,5 @@ def patched() -> Iterator[None]:
     try:
         yield
     finally:
-        for place, name, value in reversed(changed):
-            setattr(place, name, value)
+        for owner, name, value in reversed(changed):
+            setattr(owner, name, value)

@@ -38,9 +38,9 @@ class Outcome(Writers):
                 raise Failure(f"{missing[0]!r} and {len(missing) - 1} others are lost, and known bytes precede them")
         missed = self._metric("FileMissedCount")
         dropped = self._metric("WatchOverflowCount") + self._metric("WatchRestartCount")
-        told = missed + sum("was not found again" in line for line in self.world.story)
-        if len(silent) > told and not dropped:
-            raise Failure(f"{len(silent)} files are lost, of which {told} were told of: {silent[:3]}")
+        reported = missed + sum("was not found again" in line for line in self.world.story)
+        if len(silent) > reported and not dropped:
+            raise Failure(f"{len(silent)} files are lost, of which {reported} were told of: {silent[:3]}")
         if missed > lost and not dropped:
             raise Failure(f"{missed} files were told of as missed, and {lost} are")
         twice = [line for line, count in Counter(arrived).items() if count > 1]
@@ -49,9 +49,9 @@ class Outcome(Writers):
 
     def _passed_over(self, log: Log) -> int:
         """Return the number of lines at the beginning that the agent reported as not read."""
-        told = {int(found[1]) for line in self.world.story if self.harmed and (found := PASSED.search(line))}
+        offsets = {int(match[1]) for line in self.world.story if self.harmed and (match := PASSED.search(line))}
         ends = accumulate(len(line) + 1 for line in log.lines)
-        return max((number for number, end in enumerate(ends, 1) if end in told), default=0)
+        return max((number for number, end in enumerate(ends, 1) if end in offsets), default=0)
 
     def _interrupted(self) -> bool:
         return any(step.name in ("kill", "pause", "kill_opener") for step in self.plan.steps)

@@ -106,18 +106,18 @@ class FileRun(Outcome):
         lines = journal.read_bytes().splitlines(keepends=True)
         if len(lines) < 2:
             return  # without its first line it is refused with a sentence
-        place = min(1 + int(where * (len(lines) - 1)), len(lines) - 1)
-        line = bytearray(lines[place])
+        index = min(1 + int(where * (len(lines) - 1)), len(lines) - 1)
+        line = bytearray(lines[index])
         if how == "flip":
             digit = line.find(b'"pos":') + 6
             if digit >= len(line):
                 return  # an earlier damage has torn it
             line[digit] ^= 1
-            lines[place] = bytes(line)
+            lines[index] = bytes(line)
         elif how == "torn":
             lines[-1] = lines[-1][: int(where * len(lines[-1]))]
         elif how == "short":
-            del lines[place:]
+            del lines[index:]
         else:
             lines.clear()
         journal.write_bytes(b"".join(lines))

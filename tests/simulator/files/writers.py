@@ -72,11 +72,11 @@ class Writers:
         from flafka.channels.kafka.records import format_of
         from flafka.plugins import Batch, Record
 
-        found: list[bytes] = []
+        lines: list[bytes] = []
         for entry in self.brokers.records(TOPIC, 0) if self.brokers.count(TOPIC) else ():
             assert format_of(Record(entry.offset, 0, entry.key, entry.value, entry.headers or ())) is not None
-            found += Batch.from_ipc(entry.value).bodies.to_pylist()
-        return found
+            lines += Batch.from_ipc(entry.value).bodies.to_pylist()
+        return lines
 
     def _out(self, log: Log) -> None:
         if not log.out:

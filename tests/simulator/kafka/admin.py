@@ -38,10 +38,10 @@ def metadata_of(cluster: Brokers, topic: str | None, timeout: float = -1) -> Any
 
 
 def _topic_metadata(cluster: Brokers, name: str) -> Any:
-    found = cluster.topics.get(name)
-    if found is None:
+    topic = cluster.topics.get(name)
+    if topic is None:
         return SimpleNamespace(topic=name, partitions={}, error=KafkaError(KafkaError.UNKNOWN_TOPIC_OR_PART))
-    partitions = _listed(cluster.nodes[: found.replicas], len(found.partitions))
+    partitions = _listed(cluster.nodes[: topic.replicas], len(topic.partitions))
     return SimpleNamespace(topic=name, partitions=partitions, error=None)
 
 
@@ -135,13 +135,15 @@ class AdminClient:
 
     def delete_records(self, topic_partition_offsets: Iterable[TopicPartition], **_: Any) -> dict[Any, Future]:
         def delete(tp: TopicPartition) -> Any:
-            at = self.cluster.partition(tp.topic, tp.partition)
-            if at is None:
+            partition = self.cluster.partition(tp.topic, tp.partition)
+            if partition is None:
                 raise exception(KafkaError.UNKNOWN_TOPIC_OR_PART)
-            if tp.offset > at.high:
+            if tp.offset > partition.high:
                 raise exception(KafkaError.OFFSET_OUT_OF_RANGE)
-            self.cluster.advance_low_watermark(tp.topic, tp.partition, tp.offset if tp.offset >= 0 else at.high)
-            return SimpleNamespace(low_watermark=at.low)
+            self.cluster.advance_low_watermark(
+                tp.topic, tp.partition, tp.offset if tp.offset >= 0 else partition.high
+            )
+            return SimpleNamespace(low_watermark=partition.low)
 
         return {
             tp: self._ask("delete_records", lambda tp=tp: delete(tp), *CHANGING) for tp in topic_partition_offsets
@@ -152,10 +154,10 @@ class AdminClient:
         return {name: self._ask("describe_topic", lambda name=name: self._describe(name), *ASKING) for name in names}
 
     def _topic(self, name: str) -> Topic:
-        found = self.cluster.topics.get(name)
-        if found is None:
+        topic = self.cluster.topics.get(name)
+        if topic is None:
             raise exception(KafkaError.UNKNOWN_TOPIC_OR_PART)
-        return found
+        return topic
 
     def _describe(self, name: str) -> Any:
         topic = self._topic(name)
@@ -178,18 +180,18 @@ class AdminClient:
         committed = getattr(options.get("isolation_level"), "name", "") == "READ_COMMITTED"
 
         def find(tp: TopicPartition, spec: Any) -> Any:
-            at = self.cluster.partition(tp.topic, tp.partition)
-            if at is None:
+            partition = self.cluster.partition(tp.topic, tp.partition)
+            if partition is None:
                 raise exception(KafkaError.UNKNOWN_TOPIC_OR_PART)
             value, timestamp = int(spec._value), -1
             if value == -2:
-                offset = at.low
+                offset = partition.low
             elif value == -1:
-                offset = at.stable if committed else at.high
+                offset = partition.stable if committed else partition.high
             else:
-                entry = next((e for e in at.visible(0, read_committed=False) if e.timestamp >= value), None)
+                entry = next((e for e in partition.visible(0, read_committed=False) if e.timestamp >= value), None)
                 offset, timestamp = (entry.offset, entry.timestamp) if entry is not None else (-1, -1)
-            return SimpleNamespace(offset=offset, timestamp=timestamp, leader_epoch=at.leader_epoch)
+            return SimpleNamespace(offset=offset, timestamp=timestamp, leader_epoch=partition.leader_epoch)
 
         return {
             tp: self._ask("list_offsets", lambda tp=tp, spec=spec: find(tp, spec), *ASKING)
@@ -205,12 +207,14 @@ class AdminClient:
             group = self.cluster.groups.get(request.group_id)
             known = group.offsets if group is not None else {}
             wanted = request.topic_partitions
-            places = list(known) if wanted is None else [(tp.topic, tp.partition) for tp in wanted]
-            found = []
-            for place in places:
-                at = known.get(place)
-                found.append(answer(*place, at.offset, at.metadata) if at is not None else answer(*place, -1001))
-            return ConsumerGroupTopicPartitions(request.group_id, found)
+            tps = list(known) if wanted is None else [(tp.topic, tp.partition) for tp in wanted]
+            offsets = []
+            for tp in tps:
+                committed = known.get(tp)
+                offsets.append(
+                    answer(*tp, committed.offset, committed.metadata) if committed is not None else answer(*tp, -1001)
+                )
+            return ConsumerGroupTopicPartitions(request.group_id, offsets)
 
         return {
             r.group_id: self._ask("list_group_offsets", lambda r=r: find(r), *ASKING)
@@ -226,8 +230,8 @@ class AdminClient:
             return ConsumerGroupTopicPartitions(
                 request.group_id,
                 [
-                    answer(*place, offset, None, KafkaError(code) if code is not None else None)
-                    for (*place, offset, _), code in zip(offsets, errors.values(), strict=True)
+                    answer(*tp, offset, None, KafkaError(code) if code is not None else None)
+                    for (*tp, offset, _), code in zip(offsets, errors.values(), strict=True)
                 ],
             )
 
@@ -251,7 +255,7 @@ class AdminClient:
                     group_instance_id=m.instance,
                     client_id=m.client.client_id,
                     host="/127.0.0.1",
-                    assignment=SimpleNamespace(topic_partitions=[answer(*place, -1001) for place in m.assignment]),
+                    assignment=SimpleNamespace(topic_partitions=[answer(*tp, -1001) for tp in m.assignment]),
                 )
                 for m in (group.members.values() if group is not None else ())
             ]
@@ -279,8 +283,8 @@ class AdminClient:
             ]
             return [SimpleNamespace(id=group, state=known.state, error=None, members=members)]
 
-        found: list[Any] = self.cluster.ask("kafka.list_groups", find, timeout, *ASKING)
-        return found
+        groups: list[Any] = self.cluster.ask("kafka.list_groups", find, timeout, *ASKING)
+        return groups
 
     def describe_cluster(self, **_: Any) -> Future:
         def describe() -> Any:

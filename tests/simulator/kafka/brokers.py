@@ -46,8 +46,8 @@ ASKING = (Kind.LOST,)
 
 def brokers() -> Brokers:
     """Brokers of the present simulation."""
-    found: Brokers = world().models["kafka"]
-    return found
+    cluster: Brokers = world().models["kafka"]
+    return cluster
 
 
 def in_background(process: Process, seconds: float, work: Callable[[], None]) -> None:
@@ -150,61 +150,63 @@ class Brokers:
 
     def group(self, name: str) -> Group:
         """Return the group of that name, created where it is missing."""
-        found = self.groups.get(name)
-        if found is None:
-            found = self.groups[name] = Group(self, name)
-        return found
+        group = self.groups.get(name)
+        if group is None:
+            group = self.groups[name] = Group(self, name)
+        return group
 
     def count(self, topic: str) -> int:
         """Return the number of partitions; 0 for a missing topic."""
-        found = self.topics.get(topic)
-        return len(found.partitions) if found is not None else 0
+        existing = self.topics.get(topic)
+        return len(existing.partitions) if existing is not None else 0
 
     def partition(self, topic: str, number: int) -> Partition | None:
         """Return the partition, or None if it does not exist."""
-        found = self.topics.get(topic)
-        return found.partitions[number] if found is not None and 0 <= number < len(found.partitions) else None
+        existing = self.topics.get(topic)
+        return (
+            existing.partitions[number] if existing is not None and 0 <= number < len(existing.partitions) else None
+        )
 
     # --- transactions
 
     def coordinated(self, id: str) -> Coordinated:
         """The transactional id of this name."""
-        found = self.transactions.get(id)
-        if found is None:
-            found = self.transactions[id] = Coordinated(id)
-        return found
+        coordinated = self.transactions.get(id)
+        if coordinated is None:
+            coordinated = self.transactions[id] = Coordinated(id)
+        return coordinated
 
-    def begin(self, at: Coordinated) -> Transaction:
+    def begin(self, coordinated: Coordinated) -> Transaction:
         """The transaction under way, a new one where there is none."""
-        if at.current is None:
-            at.current = made = Transaction(at.id)
-            at.started = self.world.now
-            self._watch_transaction(at, made)
-        return at.current
+        if coordinated.current is None:
+            coordinated.current = made = Transaction(coordinated.id)
+            coordinated.started = self.world.now
+            self._watch_transaction(coordinated, made)
+        return coordinated.current
 
-    def _watch_transaction(self, at: Coordinated, transaction: Transaction) -> None:
+    def _watch_transaction(self, coordinated: Coordinated, transaction: Transaction) -> None:
         def look() -> None:
             if self.away_until > self.world.now:
                 self.world.later(self.away_until - self.world.now, look)
-            elif at.current is transaction and not at.ending:
-                self.world.log(f"the transaction of {at.id} is too old")
-                at.epoch += 1
-                self.end(at, committed=False)
+            elif coordinated.current is transaction and not coordinated.ending:
+                self.world.log(f"the transaction of {coordinated.id} is too old")
+                coordinated.epoch += 1
+                self.end(coordinated, committed=False)
 
-        due = self.world.now + at.timeout
-        turns = int(due / TRANSACTION_CHECK_SECONDS) + 1
-        self.world.later(turns * TRANSACTION_CHECK_SECONDS - self.world.now, look)
+        due = self.world.now + coordinated.timeout
+        checks = int(due / TRANSACTION_CHECK_SECONDS) + 1
+        self.world.later(checks * TRANSACTION_CHECK_SECONDS - self.world.now, look)
 
-    def end(self, at: Coordinated, *, committed: bool) -> None:
+    def end(self, coordinated: Coordinated, *, committed: bool) -> None:
         """Decide; the markers follow."""
-        transaction = at.current
+        transaction = coordinated.current
         if transaction is None:
             return
-        at.ending = True
+        coordinated.ending = True
 
         def mark() -> None:
             transaction.state = "committed" if committed else "aborted"
-            at.current, at.ending = None, False
+            coordinated.current, coordinated.ending = None, False
             now = int(self.world.wall() * 1000)
             for partition in transaction.parts:
                 partition.open.pop(transaction, None)
@@ -231,22 +233,24 @@ class Brokers:
         self.changed.fire()
 
     def _fetches(self) -> list[Fetch]:
-        return [fetch for topic in self.topics.values() for at in topic.partitions for fetch in at.watchers]
+        return [
+            fetch for topic in self.topics.values() for partition in topic.partitions for fetch in partition.watchers
+        ]
 
     def truncate(self, topic: str, partition: int, offset: int) -> None:
         """A replica becomes leader that lacks what comes at that offset and after it, acknowledged or not."""
-        found = self.partition(topic, partition)
-        assert found is not None, f"there is no {topic}-{partition}"
-        found.leader_epoch += 1
-        for transaction in [one for one, first in found.open.items() if first >= offset]:
-            del found.open[transaction]
-            transaction.parts.pop(found, None)
-        if offset < found.high:
-            for fetch in found.watchers:
+        log = self.partition(topic, partition)
+        assert log is not None, f"there is no {topic}-{partition}"
+        log.leader_epoch += 1
+        for transaction in [opened for opened, first in log.open.items() if first >= offset]:
+            del log.open[transaction]
+            transaction.parts.pop(log, None)
+        if offset < log.high:
+            for fetch in log.watchers:
                 fetch.prefetch()
-            del found.entries[max(offset, found.low) :]
-            found.kept = min(found.kept, offset)
-            for fetch in found.watchers:
+            del log.entries[max(offset, log.low) :]
+            log.kept = min(log.kept, offset)
+            for fetch in log.watchers:
                 fetch.arrived()
 
     def snapshot(self, topic: str) -> tuple[list[int], dict[str, dict[tuple[str, int], Committed]]]:
@@ -319,15 +323,15 @@ class Brokers:
 
         known = []
         for group in self.groups.values():
-            known += [(group, place, at) for place, at in group.offsets.items() if place[0] == name]
+            known += [(group, tp, committed) for tp, committed in group.offsets.items() if tp[0] == name]
             for offsets in group.pending.values():
-                for place in [place for place in offsets if place[0] == name]:
-                    del offsets[place]
+                for tp in [tp for tp in offsets if tp[0] == name]:
+                    del offsets[tp]
 
         def remove() -> None:
-            for group, place, at in known:
-                if group.offsets.get(place) is at:
-                    del group.offsets[place]
+            for group, tp, committed in known:
+                if group.offsets.get(tp) is committed:
+                    del group.offsets[tp]
 
         self.world.later(REMOVED_SECONDS, remove)
 
@@ -342,66 +346,66 @@ class Brokers:
 
     def expire_offsets(self, group: str, topic: str | None = None) -> None:
         """Expire the group's offsets of one topic or of all, unless it has members."""
-        found = self.groups.get(group)
-        if found is not None and not found.members:
-            for place in [place for place in found.offsets if topic in (None, place[0])]:
-                del found.offsets[place]
-            if not found.offsets:
+        existing = self.groups.get(group)
+        if existing is not None and not existing.members:
+            for tp in [tp for tp in existing.offsets if topic in (None, tp[0])]:
+                del existing.offsets[tp]
+            if not existing.offsets:
                 del self.groups[group]
 
     def advance_low_watermark(self, topic: str, partition: int, offset: int) -> None:
         """Retention removes what lies before that offset."""
-        found = self.partition(topic, partition)
-        assert found is not None, f"there is no {topic}-{partition}"
-        offset = min(offset, found.high)
-        if offset > found.low:
-            for fetch in found.watchers:
+        log = self.partition(topic, partition)
+        assert log is not None, f"there is no {topic}-{partition}"
+        offset = min(offset, log.high)
+        if offset > log.low:
+            for fetch in log.watchers:
                 fetch.prefetch()
-            found.low = offset
-            for fetch in found.watchers:
+            log.low = offset
+            for fetch in log.watchers:
                 fetch.arrived()
 
     def compact(self, topic: str, partition: int) -> None:
         """Keep the last of each key only, of what is committed."""
-        found = self.partition(topic, partition)
-        assert found is not None, f"there is no {topic}-{partition}"
+        log = self.partition(topic, partition)
+        assert log is not None, f"there is no {topic}-{partition}"
         last: dict[bytes | None, int] = {}
-        for entry in found.visible(found.low, read_committed=True):
+        for entry in log.visible(log.low, read_committed=True):
             last[entry.key] = entry.offset
         kept = set(last.values())
-        for place in range(found.low, found.stable):
-            entry = found.entries[place]
-            if entry is not None and not entry.control and place not in kept:
-                found.entries[place] = None
+        for offset in range(log.low, log.stable):
+            entry = log.entries[offset]
+            if entry is not None and not entry.control and offset not in kept:
+                log.entries[offset] = None
 
     def commit_as_foreigner(
         self, group: str, topic: str, partition: int, offset: int, metadata: str | None = None
     ) -> None:
         """Commit an offset as another client does, by the group's rules."""
-        found = self.group(group)
-        found.offsets[topic, partition] = found.written(offset, metadata)
+        existing = self.group(group)
+        existing.offsets[topic, partition] = existing.written(offset, metadata)
 
     def committed(self, group: str, topic: str, partition: int) -> Committed | None:
         """The group's position; None where there is none."""
-        found = self.groups.get(group)
-        return found.offsets.get((topic, partition)) if found is not None else None
+        existing = self.groups.get(group)
+        return existing.offsets.get((topic, partition)) if existing is not None else None
 
     def end_offset(self, topic: str, partition: int, *, read_committed: bool = False) -> int:
         """The offset behind the last entry, or behind the last that readers of what is committed may see."""
-        found = self.partition(topic, partition)
-        assert found is not None, f"there is no {topic}-{partition}"
-        return found.stable if read_committed else found.high
+        log = self.partition(topic, partition)
+        assert log is not None, f"there is no {topic}-{partition}"
+        return log.stable if read_committed else log.high
 
     def records(self, topic: str, partition: int, *, read_committed: bool = True) -> list[Entry]:
         """Return the records that a reader from the beginning gets."""
-        found = self.partition(topic, partition)
-        return list(found.visible(found.low, read_committed=read_committed)) if found is not None else []
+        log = self.partition(topic, partition)
+        return list(log.visible(log.low, read_committed=read_committed)) if log is not None else []
 
     def put(self, topic: str, partition: int, value: bytes, key: bytes | None = None) -> int:
         """Append a record at once, by nobody's producer. Its offset."""
-        found = self.partition(topic, partition)
-        assert found is not None, f"there is no {topic}-{partition}"
-        return found.append(int(self.world.wall() * 1000), key, value, None)
+        log = self.partition(topic, partition)
+        assert log is not None, f"there is no {topic}-{partition}"
+        return log.append(int(self.world.wall() * 1000), key, value, None)
 
 
 def _quietly(work: Callable[[], Any]) -> None:

@@ -63,8 +63,8 @@ class Consumer(Positions):
 
     def poll(self, timeout: float | None = None) -> Message | None:
         self._check_open()
-        found = self._serve(1, timeout)
-        return found[0] if found else None
+        messages = self._serve(1, timeout)
+        return messages[0] if messages else None
 
     def consume(self, num_messages: int = 1, timeout: float | None = None) -> list[Message]:
         self._check_open()
@@ -76,30 +76,30 @@ class Consumer(Positions):
         try:
             begun = here.now
             patience = math.inf if timeout is None or timeout < 0 else timeout
-            found: list[Message] = []
+            messages: list[Message] = []
             while True:
                 while self._operations:
                     self._idle = 0.0
                     self._run_operation()
-                while len(found) < most and (message := self._next()) is not None:
-                    found.append(message)
-                if found:
+                while len(messages) < most and (message := self._next()) is not None:
+                    messages.append(message)
+                if messages:
                     self._idle = 0.0
                     if patience:
                         here.answered(here.call("kafka.poll"))
-                    return found
+                    return messages
                 if not patience:
-                    return found
-                left = begun + patience - here.now
-                if left <= 0:
+                    return messages
+                remaining = begun + patience - here.now
+                if remaining <= 0:
                     self._idle = min(self.cluster.most_idle, 2 * max(self._idle, patience))
-                    return found
-                if left == math.inf:
+                    return messages
+                if remaining == math.inf:
                     self.signal.wait()
                 else:
-                    self.signal.idle(left, begun + self._idle - here.now)
+                    self.signal.idle(remaining, begun + self._idle - here.now)
                 if self._closed:
-                    return found
+                    return messages
         finally:
             self._polling = False
             self._polled = here.now
@@ -118,8 +118,8 @@ class Consumer(Positions):
         return None
 
     def _run_operation(self) -> None:
-        what, places, then = self._operations.popleft()
-        partitions = [answer(*place, OFFSET_INVALID) for place in places]
+        what, tps, then = self._operations.popleft()
+        partitions = [answer(*tp, OFFSET_INVALID) for tp in tps]
         callback = self._on.get(what)
         self._acted = False
         self._called_back = True
@@ -131,21 +131,21 @@ class Consumer(Positions):
         finally:
             self._called_back = False
             if not self._closed:
-                self._settle(what, places, partitions, then)
+                self._settle(what, tps, partitions, then)
 
     def _settle(
-        self, what: str, places: list[Place], partitions: list[TopicPartition], then: Callable[[], None]
+        self, what: str, tps: list[Place], partitions: list[TopicPartition], then: Callable[[], None]
     ) -> None:
         """After the callback; the client does itself what that has left out."""
         if what == "assign":
-            self._owned.update(dict.fromkeys(places))
+            self._owned.update(dict.fromkeys(tps))
             if not self._acted and partitions:
-                self._add([answer(*place, OFFSET_STORED) for place in places])
+                self._add([answer(*tp, OFFSET_STORED) for tp in tps])
         else:
-            for place in places:
-                self._owned.pop(place, None)
+            for tp in tps:
+                self._owned.pop(tp, None)
             if not self._acted:
-                self._drop(places)
+                self._drop(tps)
         if self._fatal is not None or self._closing:
             return
         if self._lost:
@@ -161,10 +161,10 @@ class Consumer(Positions):
         if self._called_back:
             # Unlike other calls it has the binding forget that the thread polls: the next callback ends the process.
             raise Uncatchable("list_topics within a rebalance callback of the same consumer")
-        found = metadata_of(self.cluster, topic, timeout)
+        metadata = metadata_of(self.cluster, topic, timeout)
         if topic is None and self._state == "steady":
             self._look()
-        return found
+        return metadata
 
     def memberid(self) -> str | None:
         self._check_open()

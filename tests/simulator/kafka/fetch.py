@@ -62,12 +62,12 @@ class Fetch:
     def attach(self) -> None:
         """Find the partition, or wait for the topic."""
         cluster = self.consumer.cluster
-        found = cluster.partition(self.topic, self.number)
-        if found is None:
+        partition = cluster.partition(self.topic, self.number)
+        if partition is None:
             cluster.waiting.setdefault(self.topic, []).append(self)
             return
-        self.partition = found
-        found.watchers.append(self)
+        self.partition = partition
+        partition.watchers.append(self)
         self.arrived()
 
     def detach(self) -> None:
@@ -198,15 +198,15 @@ class Fetch:
 
     def _begin(self, partition: Partition) -> Message | None:
         """From a word for an offset to an offset."""
-        at = self.position
-        if at in (OFFSET_STORED, OFFSET_INVALID):
+        position = self.position
+        if position in (OFFSET_STORED, OFFSET_INVALID):
             consumer = self.consumer
             group = consumer.cluster.groups.get(consumer.group_name)
             known = group.offsets.get((self.topic, self.number)) if group is not None else None
             if known is None:
                 return self._reset("no previously committed offset available: Local: No offset stored", None)
             self.position = known.offset
-        elif at == OFFSET_BEGINNING:
+        elif position == OFFSET_BEGINNING:
             self.position = partition.low
         else:
             self.position = self._end(partition)

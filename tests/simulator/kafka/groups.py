@@ -140,13 +140,13 @@ class Group:
 
     def leave(self, member: str) -> None:
         """Remove a member that leaves, or whose session has timed out."""
-        left = self.members.pop(member, None)
-        if left is None:
+        removed = self.members.pop(member, None)
+        if removed is None:
             return
-        if left.instance is not None and self.static.get(left.instance) == member:
-            del self.static[left.instance]
-        if left.waits:  # for a leader that is gone
-            left.client.answered(left.client.forgotten)
+        if removed.instance is not None and self.static.get(removed.instance) == member:
+            del self.static[removed.instance]
+        if removed.waits:  # for a leader that is gone
+            removed.client.answered(removed.client.forgotten)
         if self.state in ("Stable", "Completing"):
             self._prepare()
         elif self.state == "Preparing":
@@ -159,11 +159,11 @@ class Group:
         def look() -> None:
             if self.members.get(member.id) is not member:
                 return
-            left = max(member.deadline, self.cluster.away_until + member.session) - self.world.now
+            remaining = max(member.deadline, self.cluster.away_until + member.session) - self.world.now
             if member.joined and member.client.process.alive:  # waits for an answer of ours
-                left = max(left, member.session)
-            if left > 0:
-                self.world.later(left, look)
+                remaining = max(remaining, member.session)
+            if remaining > 0:
+                self.world.later(remaining, look)
             else:
                 self.world.log(f"group {self.name}: session of {member.instance or member.id} has timed out")
                 self.leave(member.id)
@@ -184,8 +184,8 @@ class Group:
             def expire() -> None:
                 if self._turn != turn or self.state != "Preparing":
                     return
-                if (left := self.cluster.away_until + patience - self.world.now) > 0:
-                    self.world.later(left, expire)
+                if (remaining := self.cluster.away_until + patience - self.world.now) > 0:
+                    self.world.later(remaining, expire)
                     return
                 for member in [m for m in self.members.values() if not m.joined and m.instance is None]:
                     del self.members[member.id]
@@ -234,10 +234,10 @@ class Group:
             {m.id: (m.topics, m.owned) for m in self.members.values()}, lambda topic: self.cluster.count(topic)
         )
         self.state = "Stable"
-        for one in self.members.values():
-            one.assignment = tuple(shares[one.id])
-            if one.waits:
-                self._share(one)
+        for assignee in self.members.values():
+            assignee.assignment = tuple(shares[assignee.id])
+            if assignee.waits:
+                self._share(assignee)
 
     def _share(self, member: Member) -> None:
         member.waits = False
@@ -259,11 +259,11 @@ class Group:
         error = self._refuses(member, generation, instance)
         answers: dict[tuple[str, int], int | None] = {}
         for topic, partition, offset, metadata in offsets:
-            found = self.cluster.partition(topic, partition)
-            answers[topic, partition] = error or (None if found else int(KafkaError.UNKNOWN_TOPIC_OR_PART))
-            if found and error is None:
+            log = self.cluster.partition(topic, partition)
+            answers[topic, partition] = error or (None if log else int(KafkaError.UNKNOWN_TOPIC_OR_PART))
+            if log and error is None:
                 before = self.offsets.get((topic, partition))
-                if before and before.metadata == metadata and offset < min(before.offset, found.kept) and member:
+                if before and before.metadata == metadata and offset < min(before.offset, log.kept) and member:
                     self.set_back.append(f"{topic}-{partition} from {before.offset} to {offset}")
                 written = self.written(offset, metadata)
                 self.offsets[topic, partition] = written._replace(
@@ -295,10 +295,10 @@ class Group:
     def end(self, transaction: Transaction, *, committed: bool) -> None:
         """The transaction's marker."""
         offsets = self.pending.pop(transaction, {})
-        for place, at in offsets.items() if committed else ():
-            before = self.offsets.get(place)
-            if before is None or before.order < at.order:
-                self.offsets[place] = at
+        for tp, offset in offsets.items() if committed else ():
+            before = self.offsets.get(tp)
+            if before is None or before.order < offset.order:
+                self.offsets[tp] = offset
         self.changed.fire()
 
 
@@ -312,26 +312,26 @@ def assign(
     shares: dict[str, list[tuple[str, int]]] = {name: [] for name in members}
     owner: dict[tuple[str, int], str] = {}
     for name, (subscribed, owned) in members.items():
-        for place in owned:
-            if place in there and place[0] in subscribed and place not in owner:
-                owner[place] = name
-                shares[name].append(place)
-    for place in partitions:
-        if place not in owner:
-            able = [name for name in members if place[0] in members[name][0]]
+        for tp in owned:
+            if tp in there and tp[0] in subscribed and tp not in owner:
+                owner[tp] = name
+                shares[name].append(tp)
+    for tp in partitions:
+        if tp not in owner:
+            able = [name for name in members if tp[0] in members[name][0]]
             if able:
-                shares[min(able, key=lambda name: len(shares[name]))].append(place)
+                shares[min(able, key=lambda name: len(shares[name]))].append(tp)
     for _ in partitions:
         most = max(members, key=lambda name: len(shares[name]))
         moved = False
-        for place in reversed(shares[most]):
-            able = [name for name in members if place[0] in members[name][0]]
+        for tp in reversed(shares[most]):
+            able = [name for name in members if tp[0] in members[name][0]]
             least = min(able, key=lambda name: len(shares[name]))
             if len(shares[most]) - len(shares[least]) > 1:
-                shares[most].remove(place)
-                shares[least].append(place)
+                shares[most].remove(tp)
+                shares[least].append(tp)
                 moved = True
                 break
         if not moved:
             break
-    return {name: [at for at in share if owner.get(at, name) == name] for name, share in shares.items()}
+    return {name: [tp for tp in share if owner.get(tp, name) == name] for name, share in shares.items()}

@@ -117,8 +117,8 @@ class Membership:
             self.generation = generation
         self._beat()
         shares = set(assignment)
-        revoked = [place for place in self._owned if place not in shares]
-        added = [place for place in assignment if place not in self._owned]
+        revoked = [tp for tp in self._owned if tp not in shares]
+        added = [tp for tp in assignment if tp not in self._owned]
         if revoked:
             self._call("revoke", revoked, lambda: self._call("assign", added, self._join))
         else:
@@ -127,9 +127,9 @@ class Membership:
     def _steady(self) -> None:
         self._state = "steady"
 
-    def _call(self, what: str, places: list[Place], then: Callable[[], None]) -> None:
+    def _call(self, what: str, tps: list[Place], then: Callable[[], None]) -> None:
         self._state, self._due = "called", what
-        self._operations.append((what, places, then))
+        self._operations.append((what, tps, then))
         self.signal.fire()
 
     def _beat(self) -> None:
@@ -242,9 +242,7 @@ class Membership:
 
     def _partitions_known(self) -> int:
         """Return the number of partitions of its topics that the latest generation has assigned."""
-        return sum(
-            1 for member in self.group.members.values() for place in member.assignment if place[0] in self.topics
-        )
+        return sum(1 for member in self.group.members.values() for tp in member.assignment if tp[0] in self.topics)
 
     def _partitions_there(self) -> int:
         return sum(self.cluster.count(topic) for topic in self.topics)

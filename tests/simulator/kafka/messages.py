@@ -116,9 +116,9 @@ def answer(
         if metadata is None:
             return RealTopicPartition(topic, partition, offset)
         return RealTopicPartition(topic, partition, offset, metadata=metadata, leader_epoch=leader_epoch)
-    found = TopicPartition(topic, partition, offset)
-    found.error = error
-    return found
+    tp = TopicPartition(topic, partition, offset)
+    tp.error = error
+    return tp
 
 
 class ByTheClient(KafkaException):

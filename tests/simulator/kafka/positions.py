@@ -70,16 +70,16 @@ class Positions(Membership):
         for tp in partitions:
             self._fetches[tp.topic, tp.partition] = Fetch(self, tp.topic, tp.partition, tp.offset)
 
-    def _drop(self, places: Iterable[Place]) -> None:
-        for place in places:
-            fetch = self._fetches.pop(place, None)
+    def _drop(self, tps: Iterable[Place]) -> None:
+        for tp in tps:
+            fetch = self._fetches.pop(tp, None)
             if fetch is not None:
                 fetch.detach()
         self.ready = deque(fetch for fetch in self.ready if not fetch.stuck)
 
     def assignment(self) -> list[TopicPartition]:
         self._check_open()
-        return [answer(*place, fetch.given) for place, fetch in self._fetches.items()]
+        return [answer(*tp, fetch.given) for tp, fetch in self._fetches.items()]
 
     def pause(self, partitions: Iterable[TopicPartition]) -> None:
         self._check_open()
@@ -99,11 +99,11 @@ class Positions(Membership):
 
     def position(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         self._check_open()
-        found = []
+        positions = []
         for tp in partitions:
             fetch = self._fetches.get((tp.topic, tp.partition))
-            found.append(answer(tp.topic, tp.partition, fetch.used if fetch is not None else OFFSET_INVALID))
-        return found
+            positions.append(answer(tp.topic, tp.partition, fetch.used if fetch is not None else OFFSET_INVALID))
+        return positions
 
     def _pause(self, partitions: Iterable[TopicPartition], *, paused: bool) -> None:
         for tp in partitions:
@@ -123,17 +123,17 @@ class Positions(Membership):
         if message is not None:
             offsets = [TopicPartition(message.topic() or "", message.partition(), (message.offset() or 0) + 1)]
         if offsets is None:
-            offsets = [answer(*place, fetch.used) for place, fetch in self._fetches.items()]
+            offsets = [answer(*tp, fetch.used) for tp, fetch in self._fetches.items()]
         if self._fatal is not None:
             raise exception(KafkaError._FATAL, "Commit failed: Local: Fatal error")
-        asked = to_commit(offsets)
+        requested = to_commit(offsets)
         epochs = {(tp.topic, tp.partition): tp.leader_epoch for tp in offsets if tp.leader_epoch is not None}
         member, generation, instance = self.member_id, self.generation, self.instance
         if not self.topics:
             member, generation, instance = "", -1, None
         errors = self.cluster.ask(
             "kafka.commit",
-            lambda: self.group.commit(asked, member, generation, instance, epochs),
+            lambda: self.group.commit(requested, member, generation, instance, epochs),
             math.inf,
             *CHANGING,
             on=" ".join(f"{tp.topic}-{tp.partition}@{tp.offset}." for tp in offsets),
@@ -161,22 +161,30 @@ class Positions(Membership):
                 raise exception(KafkaError._TIMED_OUT)
             self.cluster.ask("kafka.committed", lambda: None, patience, *ASKING)
             while self.read_committed and unstable():
-                left = deadline - here.now
-                if left <= 0:
+                remaining = deadline - here.now
+                if remaining <= 0:
                     raise exception(KafkaError._TIMED_OUT)
-                self.group.changed.wait(left)
+                self.group.changed.wait(remaining)
         except KafkaException as e:
             raise exception(e.args[0].code(), f"Failed to get committed offsets: {e.args[0].str()}") from e
         group = self.cluster.groups.get(self.group_name)
         known = group.offsets if group is not None else {}
-        found = []
+        answers = []
         for tp in partitions:
-            at = known.get((tp.topic, tp.partition))
-            if at is None:
-                found.append(answer(tp.topic, tp.partition, OFFSET_INVALID))
+            committed = known.get((tp.topic, tp.partition))
+            if committed is None:
+                answers.append(answer(tp.topic, tp.partition, OFFSET_INVALID))
             else:
-                found.append(answer(tp.topic, tp.partition, at.offset, at.metadata, leader_epoch=at.leader_epoch))
-        return found
+                answers.append(
+                    answer(
+                        tp.topic,
+                        tp.partition,
+                        committed.offset,
+                        committed.metadata,
+                        leader_epoch=committed.leader_epoch,
+                    )
+                )
+        return answers
 
     def get_watermark_offsets(
         self, partition: TopicPartition, timeout: float | None = None, cached: bool = False
@@ -184,19 +192,19 @@ class Positions(Membership):
         self._check_open()
         if cached:
             fetch = self._fetches.get((partition.topic, partition.partition))
-            at = fetch.partition if fetch is not None else None
-            if fetch is None or at is None or fetch.position < 0:
+            log = fetch.partition if fetch is not None else None
+            if fetch is None or log is None or fetch.position < 0:
                 return (OFFSET_INVALID, OFFSET_INVALID)
-            return (at.low, at.high)
+            return (log.low, log.high)
         patience = math.inf if timeout is None else timeout
 
         def ask() -> tuple[int, int]:
-            found = self.cluster.partition(partition.topic, partition.partition)
-            if found is None:
+            log = self.cluster.partition(partition.topic, partition.partition)
+            if log is None:
                 raise exception(
                     KafkaError._UNKNOWN_PARTITION, "Failed to get watermark offsets: Local: Unknown partition"
                 )
-            return (found.low, found.stable if self.read_committed else found.high)
+            return (log.low, log.stable if self.read_committed else log.high)
 
         answered: tuple[int, int] = self.cluster.ask("kafka.watermarks", ask, patience, *ASKING)
         return answered
@@ -207,17 +215,17 @@ class Positions(Membership):
         self._check_open()
 
         def ask() -> list[TopicPartition]:
-            found = []
+            answers = []
             for tp in partitions:
-                at = self.cluster.partition(tp.topic, tp.partition)
-                if at is None:
+                log = self.cluster.partition(tp.topic, tp.partition)
+                if log is None:
                     text = "Failed to get offsets: Local: Unknown partition"
                     raise exception(KafkaError._UNKNOWN_PARTITION, text)
                 offset = next(
-                    (e.offset for e in at.visible(0, read_committed=False) if e.timestamp >= tp.offset), OFFSET_END
+                    (e.offset for e in log.visible(0, read_committed=False) if e.timestamp >= tp.offset), OFFSET_END
                 )
-                found.append(answer(tp.topic, tp.partition, offset))
-            return found
+                answers.append(answer(tp.topic, tp.partition, offset))
+            return answers
 
         patience = math.inf if timeout is None else timeout
         answered: list[TopicPartition] = self.cluster.ask("kafka.offsets_for_times", ask, patience, *ASKING)

@@ -17,18 +17,18 @@ class Producer(RecordProducer):
     """`confluent_kafka.Producer`."""
 
     def init_transactions(self, timeout: float = -1) -> None:
-        at = self._coordinated()
+        coordinated = self._coordinated()
         deadline = self.world.now + timeout if timeout >= 0 else math.inf
 
         def ask() -> int:
-            if at.current is not None and not at.ending:
-                self.cluster.end(at, committed=False)
-            at.epoch += 1
-            at.timeout = self._transaction_timeout
-            return at.epoch
+            if coordinated.current is not None and not coordinated.ending:
+                self.cluster.end(coordinated, committed=False)
+            coordinated.epoch += 1
+            coordinated.timeout = self._transaction_timeout
+            return coordinated.epoch
 
         self._epoch = self._request("init_transactions", ask, timeout, "Failed to initialize Producer ID")
-        while at.current is not None:  # its markers are on their way
+        while coordinated.current is not None:  # its markers are on their way
             if self.world.now >= deadline:
                 raise exception(KafkaError._TIMED_OUT, "Failed to initialize Producer ID", retriable=True)
             self.cluster.changed.wait(None if deadline == math.inf else deadline - self.world.now)
@@ -47,7 +47,7 @@ class Producer(RecordProducer):
     def send_offsets_to_transaction(
         self, positions: list[TopicPartition], group_metadata: Any, timeout: float = -1
     ) -> None:
-        at = self._coordinated()
+        coordinated = self._coordinated()
         self._raise_fatal()
         self._check_in()
         if not positions:
@@ -63,7 +63,7 @@ class Producer(RecordProducer):
                 or (int(KafkaError.ILLEGAL_GENERATION) if generation != group.generation else None)
             ):
                 raise exception(error)
-            transaction = self.cluster.begin(at)
+            transaction = self.cluster.begin(coordinated)
             self._transaction = transaction
             transaction.groups[group] = None
             known = group.pending.setdefault(transaction, {})
@@ -71,8 +71,8 @@ class Producer(RecordProducer):
             for topic, partition, offset, metadata in to_commit(positions):
                 if self.cluster.partition(topic, partition) is None:
                     raise exception(KafkaError.UNKNOWN_TOPIC_OR_PART)
-                written, place = group.written(offset, metadata), (topic, partition)
-                known[place] = written._replace(leader_epoch=epochs.get(place, -1))
+                written, tp = group.written(offset, metadata), (topic, partition)
+                known[tp] = written._replace(leader_epoch=epochs.get(tp, -1))
 
         try:
             self._request("send_offsets_to_transaction", ask, timeout, "Failed to add offsets to transaction")
@@ -86,7 +86,7 @@ class Producer(RecordProducer):
             raise KafkaException(self._failure) from e
 
     def commit_transaction(self, timeout: float = -1) -> None:
-        at = self._coordinated()
+        coordinated = self._coordinated()
         self._raise_fatal()
         if self._state != "committing":
             self._check_in()
@@ -109,15 +109,15 @@ class Producer(RecordProducer):
             def ask() -> None:
                 if self._fenced():
                     raise _Fenced
-                if at.current is transaction and not at.ending:
-                    self.cluster.end(at, committed=True)
+                if coordinated.current is transaction and not coordinated.ending:
+                    self.cluster.end(coordinated, committed=True)
 
             self._request("commit_transaction", ask, timeout, "Failed to end transaction")
-            self._await_markers(at, transaction)
+            self._await_markers(coordinated, transaction)
         self._state, self._transaction = "ready", None
 
     def abort_transaction(self, timeout: float = -1) -> None:
-        at = self._coordinated()
+        coordinated = self._coordinated()
         self._raise_fatal()
         if self._state == "committing":
             raise exception(KafkaError._CONFLICT, "Conflicting commit_transaction API call is already in progress")
@@ -136,31 +136,31 @@ class Producer(RecordProducer):
             def ask() -> None:
                 if self._fenced():
                     raise _Fenced
-                if at.current is transaction and not at.ending:
-                    self.cluster.end(at, committed=False)
+                if coordinated.current is transaction and not coordinated.ending:
+                    self.cluster.end(coordinated, committed=False)
 
             self._request("abort_transaction", ask, timeout, "Failed to end transaction")
-            self._await_markers(at, transaction)
+            self._await_markers(coordinated, transaction)
         self._state, self._transaction, self._failure = "ready", None, None
 
-    def _await_markers(self, at: Coordinated, transaction: Transaction) -> None:
+    def _await_markers(self, coordinated: Coordinated, transaction: Transaction) -> None:
         """The next transaction cannot begin before them."""
-        while at.current is transaction:
+        while coordinated.current is transaction:
             self.cluster.changed.wait()
 
     def _serve_quietly(self) -> None:
         try:
             self._serve()
         except (KafkaException, SystemError):
-            self._fatal_told = False  # raised again where the caller can catch it
+            self._fatal_reported = False  # raised again where the caller can catch it
             raise KafkaException(self._fatal) from None
 
     def _coordinated(self) -> Coordinated:
-        if self._at is None:
+        if self._transactional is None:
             raise exception(
                 KafkaError._NOT_CONFIGURED, "The Transactional API requires transactional.id to be configured"
             )
-        return self._at
+        return self._transactional
 
     def _check_in(self) -> None:
         if self._state == "abortable":

@@ -50,8 +50,8 @@ class KafkaAdminClient:
         def describe() -> list[dict[str, Any]]:
             return [self._description(name) for name in (self.cluster.topics if topics is None else topics)]
 
-        found: list[dict[str, Any]] = self._ask("describe_topics", describe, *ASKING)
-        return found
+        descriptions: list[dict[str, Any]] = self._ask("describe_topics", describe, *ASKING)
+        return descriptions
 
     def _description(self, name: str) -> dict[str, Any]:
         topic = self.cluster.topics.get(name)
@@ -106,11 +106,11 @@ class KafkaAdminClient:
 
     def delete_topics(self, topics: Iterable[str], raise_errors: bool = True, **_: Any) -> dict[str, Any]:
         def delete(name: str) -> dict[str, Any]:
-            found = self.cluster.topics.get(name)
-            if found is None:
+            topic = self.cluster.topics.get(name)
+            if topic is None:
                 return {"name": name, "topic_id": None, "error_code": 3, "error_message": _NOT_THERE}
             self.cluster.delete_topic(name)
-            return {"name": name, "topic_id": _uuid(found), "error_code": 0, "error_message": None}
+            return {"name": name, "topic_id": _uuid(topic), "error_code": 0, "error_message": None}
 
         answers = [self._ask("delete_topic", lambda name=name: delete(name), *CHANGING) for name in topics]
         return _topics(answers, raise_errors=raise_errors)
@@ -133,22 +133,22 @@ class KafkaAdminClient:
     def list_partition_offsets(
         self, topic_partition_specs: Mapping[TopicPartition, Any], **_: Any
     ) -> dict[TopicPartition, OffsetAndTimestamp]:
-        def find(at: Partition, spec: Any) -> OffsetAndTimestamp:
+        def find(log: Partition, spec: Any) -> OffsetAndTimestamp:
             if spec == OffsetSpec.EARLIEST:
-                return OffsetAndTimestamp(at.low, -1, 0)
+                return OffsetAndTimestamp(log.low, -1, 0)
             if spec == OffsetSpec.LATEST:
-                return OffsetAndTimestamp(at.high, -1, 0)
-            entry = next((e for e in at.visible(0, read_committed=False) if e.timestamp >= int(spec)), None)
+                return OffsetAndTimestamp(log.high, -1, 0)
+            entry = next((e for e in log.visible(0, read_committed=False) if e.timestamp >= int(spec)), None)
             return OffsetAndTimestamp(entry.offset, entry.timestamp, 0) if entry else OffsetAndTimestamp(-1, -1, None)
 
         def ask() -> dict[TopicPartition, OffsetAndTimestamp]:
-            at = {key: self.cluster.partition(key.topic, key.partition) for key in topic_partition_specs}
-            if missing := [str(key) for key, partition in at.items() if partition is None]:
+            logs = {key: self.cluster.partition(key.topic, key.partition) for key in topic_partition_specs}
+            if missing := [str(key) for key, partition in logs.items() if partition is None]:
                 raise UnknownTopicOrPartitionError(f"The following partitions are not known: {', '.join(missing)}")
-            return {key: find(at[key], spec) for key, spec in topic_partition_specs.items()}  # type: ignore[arg-type]
+            return {key: find(logs[key], spec) for key, spec in topic_partition_specs.items()}  # type: ignore[arg-type]
 
-        found: dict[TopicPartition, OffsetAndTimestamp] = self._ask("list_offsets", ask, *ASKING)
-        return found
+        offsets: dict[TopicPartition, OffsetAndTimestamp] = self._ask("list_offsets", ask, *ASKING)
+        return offsets
 
     # --- groups
 
@@ -164,8 +164,8 @@ class KafkaAdminClient:
                 for group in self.cluster.groups.values()
             ]
 
-        found: list[dict[str, Any]] = self._ask("list_groups", ask, *ASKING)
-        return found
+        groups: list[dict[str, Any]] = self._ask("list_groups", ask, *ASKING)
+        return groups
 
     def describe_groups(self, group_ids: Iterable[str], **_: Any) -> dict[str, dict[str, Any]]:
         return {
@@ -189,7 +189,10 @@ class KafkaAdminClient:
         def ask(name: str) -> dict[TopicPartition, OffsetAndMetadata]:
             group = self.cluster.groups.get(name)
             known = group.offsets.items() if group is not None else ()
-            return {TopicPartition(*place): OffsetAndMetadata(at.offset, at.metadata, -1) for place, at in known}
+            return {
+                TopicPartition(*tp): OffsetAndMetadata(committed.offset, committed.metadata, -1)
+                for tp, committed in known
+            }
 
         return {name: self._ask("list_group_offsets", lambda name=name: ask(name), *ASKING) for name in names}
 
@@ -197,12 +200,14 @@ class KafkaAdminClient:
         self, group_id: str, offsets: Mapping[TopicPartition, OffsetAndMetadata], **_: Any
     ) -> dict[TopicPartition, Any]:
         def ask() -> dict[TopicPartition, Any]:
-            asked = [(key.topic, key.partition, at.offset, at.metadata) for key, at in offsets.items()]
-            errors = self.cluster.group(group_id).commit(asked)
-            return {TopicPartition(*place): for_code(code or 0) for place, code in errors.items()}
+            requested = [
+                (key.topic, key.partition, committed.offset, committed.metadata) for key, committed in offsets.items()
+            ]
+            errors = self.cluster.group(group_id).commit(requested)
+            return {TopicPartition(*tp): for_code(code or 0) for tp, code in errors.items()}
 
-        found: dict[TopicPartition, Any] = self._ask("alter_group_offsets", ask, *CHANGING)
-        return found
+        answers: dict[TopicPartition, Any] = self._ask("alter_group_offsets", ask, *CHANGING)
+        return answers
 
     def delete_groups(self, group_ids: Iterable[str], **_: Any) -> dict[str, str]:
         def ask(name: str) -> str:
@@ -227,8 +232,8 @@ class KafkaAdminClient:
                 ],
             }
 
-        found: dict[str, Any] = self._ask("describe_cluster", ask, *ASKING)
-        return found
+        description: dict[str, Any] = self._ask("describe_cluster", ask, *ASKING)
+        return description
 
 
 def _topics(answers: list[dict[str, Any]], *, raise_errors: bool) -> dict[str, Any]:
@@ -244,12 +249,12 @@ def _uuid(topic: Topic) -> str:
 
 
 def _members(group: Group) -> list[dict[str, Any]]:
-    found = []
+    descriptions = []
     for member in group.members.values():
         shares: dict[str, list[int]] = {}
         for topic, number in member.assignment:
             shares.setdefault(topic, []).append(number)
-        found.append(
+        descriptions.append(
             {
                 "member_id": member.id,
                 "group_instance_id": member.instance,
@@ -260,4 +265,4 @@ def _members(group: Group) -> list[dict[str, Any]]:
                 },
             }
         )
-    return found
+    return descriptions

@@ -63,15 +63,15 @@ class RecordProducer:
         self._known: set[str] = set()
         self._breaks = False
         self._fatal: KafkaError | None = None
-        self._fatal_told = True
-        self._at: Coordinated | None = None
+        self._fatal_reported = True
+        self._transactional: Coordinated | None = None
         self._epoch = -1
         self._state = "none"
         """ready, in (a transaction), abortable, committing, aborting; none before `init_transactions`."""
         self._failure: KafkaError | None = None
         self._transaction: Transaction | None = None
         if id := given.get("transactional.id"):
-            self._at = self.cluster.coordinated(str(id))
+            self._transactional = self.cluster.coordinated(str(id))
             self._transaction_timeout = float(given.get("transaction.timeout.ms", 60_000)) / 1000
             self.timeout = min(self.timeout, self._transaction_timeout)
 
@@ -120,9 +120,15 @@ class RecordProducer:
     def _begin_produce(self, topic: str, records: int) -> None:
         if self._fatal is not None:
             raise exception(KafkaError._FATAL, "Unable to produce message: Local: Fatal error")
-        if self._at is not None and self._state != "in":
+        if self._transactional is not None and self._state != "in":
             raise exception(KafkaError._STATE, "Unable to produce message: Local: Erroneous state")
-        kinds = (Kind.LOST, Kind.UNANSWERED, Kind.LATE, Kind.STUCK, *((Kind.REFUSED,) if self._at is None else ()))
+        kinds = (
+            Kind.LOST,
+            Kind.UNANSWERED,
+            Kind.LATE,
+            Kind.STUCK,
+            *((Kind.REFUSED,) if self._transactional is None else ()),
+        )
         fault = self.world.call("kafka.produce", *kinds, on=topic)
         if fault is not None and fault.kind in (Kind.LOST, Kind.LATE):
             self._held_until = max(self._held_until, self.world.now + fault.seconds)
@@ -181,14 +187,14 @@ class RecordProducer:
             self._die(OUT_OF_ORDER, KafkaError._FATAL)
             self._signal.fire()
             return
-        if self._at is not None and any(self._is_forbidden(sent.topic) for sent in queue):
+        if self._transactional is not None and any(self._is_forbidden(sent.topic) for sent in queue):
             # They answer for all partitions that a transaction is to have, and the client drops all records.
             self._reports.extend((sent, None, KafkaError(KafkaError._PURGE_QUEUE)) for sent in queue)
             denied = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED, NOT_ADDED, txn_requires_abort=True)
             self._state, self._failure = "abortable", denied
             self._signal.fire()
             return
-        for place, sent in enumerate(queue):
+        for index, sent in enumerate(queue):
             if self._fatal is not None:
                 self._reports.append((sent, None, KafkaError(KafkaError._FATAL)))
                 continue
@@ -196,7 +202,7 @@ class RecordProducer:
                 self._failed(sent, KafkaError(KafkaError._MSG_TIMED_OUT))
                 continue
             if now < self._held_until:
-                self._queue += queue[place:]
+                self._queue += queue[index:]
                 break
             if self._fenced():
                 self._die("ProduceRequest failed: Broker: Producer attempted an operation with an old epoch")
@@ -215,15 +221,15 @@ class RecordProducer:
 
     def _refusals(self, queue: list[Sent]) -> dict[tuple[str, int], int]:
         """Choose partitions, and return those whose request batch is refused, with the error."""
-        found: dict[tuple[str, int], int] = {}
+        codes: dict[tuple[str, int], int] = {}
         for sent in queue:
             topic = self.cluster.topics.get(sent.topic)
             if topic is None:
                 continue
             self._choose(sent, len(topic.partitions))
             if (code := self._refusal(sent, topic.configs)) is not None:
-                found[sent.topic, sent.partition] = code
-        return found
+                codes[sent.topic, sent.partition] = code
+        return codes
 
     def _is_forbidden(self, name: str) -> bool:
         topic = self.cluster.topics.get(name)
@@ -261,7 +267,7 @@ class RecordProducer:
         elif code is not None:
             self._failed(sent, KafkaError(code))
         else:
-            transaction = self.cluster.begin(self._at) if self._at is not None else None
+            transaction = self.cluster.begin(self._transactional) if self._transactional is not None else None
             self._transaction = transaction
             self._in_flight[sent] = topic.partitions[sent.partition].append(
                 sent.timestamp, sent.key, sent.value, sent.headers, transaction
@@ -281,7 +287,7 @@ class RecordProducer:
 
     def _failed(self, sent: Sent, error: KafkaError) -> None:
         self._reports.append((sent, None, error))
-        if self._at is not None and self._state == "in":
+        if self._transactional is not None and self._state == "in":
             self._state, self._failure = "abortable", abortable(error)
 
     # --- callbacks
@@ -293,8 +299,8 @@ class RecordProducer:
         here = self.world
         patience = math.inf if timeout is None or timeout < 0 else timeout
         deadline = here.now + max(patience, self._idle if patience else 0.0)
-        while (left := deadline - here.now) > 0:
-            self._signal.wait(None if left == math.inf else left)
+        while (remaining := deadline - here.now) > 0:
+            self._signal.wait(None if remaining == math.inf else remaining)
             if served := self._serve():
                 self._idle = 0.0
                 return served
@@ -323,8 +329,8 @@ class RecordProducer:
 
     def _serve(self) -> int:
         served = 0
-        fatal = not self._fatal_told
-        self._fatal_told = True
+        fatal = not self._fatal_reported
+        self._fatal_reported = True
         while self._reports:
             sent, offset, error = self._reports.popleft()
             served += 1
@@ -356,13 +362,13 @@ class RecordProducer:
         return True
 
     def _fenced(self) -> bool:
-        return self._at is not None and self._at.epoch != self._epoch
+        return self._transactional is not None and self._transactional.epoch != self._epoch
 
     def _die(self, what: str, code: int = KafkaError._FENCED) -> None:
         if self._fatal is None:
             text = f"{what}: {FENCED}" if code == KafkaError._FENCED else what
             self._fatal = KafkaError(code, text, fatal=True)
-            self._fatal_told = False
+            self._fatal_reported = False
             for sent in self._queue:
                 self._reports.append((sent, None, KafkaError(KafkaError._FATAL)))
             self._queue.clear()
@@ -375,9 +381,9 @@ class RecordProducer:
     # --- the rest
 
     def list_topics(self, topic: str | None = None, timeout: float = -1) -> Any:
-        found = metadata_of(self.cluster, topic, timeout)
-        self._known.update(name for name, one in found.topics.items() if one.error is None)
-        return found
+        metadata = metadata_of(self.cluster, topic, timeout)
+        self._known.update(name for name, entry in metadata.topics.items() if entry.error is None)
+        return metadata
 
     def close(self, timeout: float | None = None) -> bool:
         return self.flush(timeout) == 0

@@ -59,12 +59,12 @@ def murmur2(data: bytes) -> int:
     """The hash by which a key has its partition, in Java's client and here."""
     length, mask, m = len(data), 0xFFFFFFFF, 0x5BD1E995
     h = (0x9747B28C ^ length) & mask
-    whole = length - length % 4
-    for place in range(0, whole, 4):
-        k = int.from_bytes(data[place : place + 4], "little") * m & mask
+    aligned = length - length % 4
+    for start in range(0, aligned, 4):
+        k = int.from_bytes(data[start : start + 4], "little") * m & mask
         k = (k ^ (k >> 24)) * m & mask
         h = (h * m & mask) ^ k
-    if rest := data[whole:]:
-        h = (h ^ int.from_bytes(rest, "little")) * m & mask
+    if tail := data[aligned:]:
+        h = (h ^ int.from_bytes(tail, "little")) * m & mask
     h = (h ^ (h >> 13)) * m & mask
     return h ^ (h >> 15)

@@ -40,8 +40,8 @@ class Outdated(Exception):
 def made(mutant: Mutant, directory: Path) -> None:
     """A copy of the tree with that guard taken away. Raises Outdated."""
     text = (ROOT / mutant.file).read_text()
-    if (found := text.count(mutant.old)) != 1:
-        raise Outdated(f"mutant {mutant.name}: {mutant.file} has {found} times, not once:\n{mutant.old}")
+    if (count := text.count(mutant.old)) != 1:
+        raise Outdated(f"mutant {mutant.name}: {mutant.file} has {count} times, not once:\n{mutant.old}")
     for name in COPIED:
         shutil.copytree(
             ROOT / name, directory / name, symlinks=True

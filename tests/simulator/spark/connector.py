@@ -57,16 +57,16 @@ class Topics:
         return range(self.cluster.count(topic))
 
     def low_watermark(self, topic: str, partition: int) -> int:
-        found = self.cluster.partition(topic, partition)
-        return found.low if found is not None else 0
+        log = self.cluster.partition(topic, partition)
+        return log.low if log is not None else 0
 
     def end_offset(self, topic: str, partition: int) -> int | None:
-        found = self.cluster.partition(topic, partition)
-        return found.stable if found is not None else None
+        log = self.cluster.partition(topic, partition)
+        return log.stable if log is not None else None
 
     def read(self, topic: str, partition: int, start: int, end: int) -> Sequence[Record]:
-        found = self.cluster.partition(topic, partition).visible(start, read_committed=True)
-        return list(itertools.takewhile(lambda entry: entry.offset < end, found))
+        entries = self.cluster.partition(topic, partition).visible(start, read_committed=True)
+        return list(itertools.takewhile(lambda entry: entry.offset < end, entries))
 
 
 def batch_of(partition: int, records: Sequence[Record]) -> pa.RecordBatch:

@@ -48,7 +48,7 @@ class Query:
         self.stopping = False
         self.ended = False
         self._error: StreamingQueryException | None = None
-        self._idle_told = float("-inf")
+        self._last_idle_report = float("-inf")
         self._wake, self._over = Signal(world()), Signal(world())
         self.spark.tell("onQueryStarted", SimpleNamespace(id=self.id, name=self.name))
         self._thread = self.spark.driver.spawn(self._run, f"stream {self.name}")
@@ -117,12 +117,12 @@ class Query:
             else:
                 idle = min(2 * idle + self.interval, LONGEST_IDLE_SECONDS)
                 next_one += idle // self.interval * self.interval - self.interval if self.interval else 0.0
-            if idle and here.now - self._idle_told >= IDLE_SECONDS:
-                self._idle_told = here.now
+            if idle and here.now - self._last_idle_report >= IDLE_SECONDS:
+                self._last_idle_report = here.now
                 self.spark.tell("onQueryIdle", SimpleNamespace(id=self.id))
             self.status["isTriggerActive"] = False
-            if not self.stopping and (left := max(next_one - here.wall(), 0.01)) > 0:
-                self._wake.wait(left)
+            if not self.stopping and (delay := max(next_one - here.wall(), 0.01)) > 0:
+                self._wake.wait(delay)
 
     def _latest(self) -> dict[int, int]:
         fault = world().call("spark.offsets", Kind.REFUSED, seconds=OFFSETS_SECONDS)
@@ -160,7 +160,7 @@ class Query:
         if self.ended:
             return
         rows, seconds = sum(r.end - r.start for r in ranges), world().wall() - began
-        self._idle_told = world().now
+        self._last_idle_report = world().now
         progress = SimpleNamespace(
             id=self.id,
             name=self.name,
@@ -177,8 +177,8 @@ class Query:
         return json.dumps({self.topic: {str(partition): offset for partition, offset in offsets.items()}})
 
     def _ranges(self, start: dict[int, int], end: Mapping[int, int]) -> list[Range]:
-        if gone := start.keys() - end.keys():
-            raise self._lost(f"Partitions {gone} of topic {self.topic} are gone.")
+        if missing := start.keys() - end.keys():
+            raise self._lost(f"Partitions {missing} of topic {self.topic} are gone.")
         ranges = []
         for partition, until in end.items():
             begin = start.get(partition)

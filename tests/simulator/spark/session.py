@@ -48,7 +48,7 @@ class Spark:
         self._turn = -1
         self._listeners: list[Any] = []
         self._events: deque[tuple[str, Any]] = deque()
-        self._told = Signal(made)
+        self._event_queued = Signal(made)
         driver.ended.append(self._orphan)
 
     @property
@@ -78,7 +78,7 @@ class Spark:
         """Have listeners hear of it, on their own thread."""
         if self._listeners:
             self._events.append((what, event))
-            self._told.fire()
+            self._event_queued.fire()
 
     def _tell(self) -> None:
         while True:
@@ -86,7 +86,7 @@ class Spark:
                 what, event = self._events.popleft()
                 for listener in self._listeners:
                     getattr(listener, what)(event)
-            self._told.wait()
+            self._event_queued.wait()
 
     def _executor(self) -> Process:
         executor = Process(self.world, f"executor-{next(self._numbers)}")
@@ -95,7 +95,7 @@ class Spark:
 
     def executor(self, other_than: Process | None = None) -> Process:
         """The next one; new ones take the place of those that are gone."""
-        self._executors = [one if one.alive else self._executor() for one in self._executors]
+        self._executors = [executor if executor.alive else self._executor() for executor in self._executors]
         for _ in self._executors:
             self._turn += 1
             chosen = self._executors[self._turn % len(self._executors)]

@@ -52,7 +52,7 @@ class Attempt:
 
     task: Task
     executor: Process
-    heard: float
+    last_heartbeat: float
     over: bool = False
 
 
@@ -86,7 +86,7 @@ class Job:
     def collect(self) -> list[Any]:
         """The tasks' rows, once all are there. Each call runs the tasks."""
         here = world()
-        self._tasks = [Task(number, one) for number, one in enumerate(self.ranges)]
+        self._tasks = [Task(number, offset_range) for number, offset_range in enumerate(self.ranges)]
         self.query.job = self
         try:
             for task in self._tasks:
@@ -129,8 +129,8 @@ class Job:
                 if not executor.alive:
                     self._fails(attempt, "Python worker exited unexpectedly (crashed)")
                 elif executor.paused_until <= here.now:
-                    attempt.heard = here.now
-                elif here.now - attempt.heard > HEARTBEAT_SECONDS:
+                    attempt.last_heartbeat = here.now
+                elif here.now - attempt.last_heartbeat > HEARTBEAT_SECONDS:
                     self._fails(attempt, "ExecutorLostFailure: Executor heartbeat timed out")
 
     def _fails(self, attempt: Attempt, text: str) -> None:
@@ -195,5 +195,6 @@ class Job:
             here.sleep(1)
         records = brokers.read(topic, partition, start, end)
         return [
-            batch_of(partition, records[at : at + ROWS_PER_BATCH]) for at in range(0, len(records), ROWS_PER_BATCH)
+            batch_of(partition, records[first : first + ROWS_PER_BATCH])
+            for first in range(0, len(records), ROWS_PER_BATCH)
         ]
