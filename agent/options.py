@@ -61,7 +61,7 @@ class AgentOptions(Config):
         unit="records",
         ge=1,
         description="Maximum number of Kafka records in one micro-batch of a sink, over all partitions. If unset, "
-        "20,000 if the channel's format is arrow, whose records hold up to 10,000 events each, and 500,000 "
+        "20,000 if the channel's format is arrow, whose records hold up to 30,000 events each, and 500,000 "
         "otherwise.",
     )
     spark_conf: dict[str, str] = option(
