@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import http.client
+from collections.abc import Mapping
 
 
-def fetch_page(host: str, port: int, path: str, seconds: float = 5) -> tuple[int, bytes]:
+def fetch_page(
+    host: str, port: int, path: str, headers: Mapping[str, str] | None = None, *, seconds: float = 5
+) -> tuple[int, bytes]:
     """Return status code and body of a page; `(0, b"")` if there is no answer within `seconds`."""
     connection = http.client.HTTPConnection(host, port, timeout=seconds)
     try:
-        connection.request("GET", path)
+        connection.request("GET", path, headers=dict(headers or {}))
         answer = connection.getresponse()
         return answer.status, answer.read()
     except (OSError, http.client.HTTPException):

@@ -44,6 +44,8 @@ class Cluster(ABC):
         """`directory` need not exist. With `fixed_ports`, prefer the documented ports at the first start."""
         self.directory = Path(directory).expanduser().absolute()
         self._fixed_ports = fixed_ports
+        self.port_offset = INSTANCE_STEP * instance_number()
+        """Distance of the preferred ports from the documented ones."""
         self.log_ports: AgentLogPorts | None = None
         """Agent to which servers log, besides or instead of their file, from their next start."""
         self.host = HOST
@@ -65,8 +67,8 @@ class Cluster(ABC):
         """Return name → port of every port of the servers, for FLAFKA_INSTANCE=0."""
 
     def preferred_ports(self) -> Mapping[str, int]:
-        """Return `default_ports`, each plus 100 times FLAFKA_INSTANCE."""
-        return {name: port + INSTANCE_STEP * instance_number() for name, port in self.default_ports().items()}
+        """Return `default_ports`, each plus `port_offset`, by default 100 times FLAFKA_INSTANCE."""
+        return {name: port + self.port_offset for name, port in self.default_ports().items()}
 
     @abstractmethod
     def names(self) -> list[str]:
@@ -89,6 +91,10 @@ class Cluster(ABC):
     def variables(self) -> Mapping[str, str]:
         """Return environment variables with the cluster's addresses. Raises ServiceError before the first start."""
         return {f"FLAFKA_{self.service.upper()}": self.address}
+
+    def library(self) -> Path:
+        """Return the directory with the servers' programs, downloaded if missing: their jars. Raises ServiceError."""
+        return ensure(self.service)
 
     def environment(self) -> Mapping[str, str]:
         """Return the environment variables of the servers; by default the ones of this process."""
@@ -114,7 +120,7 @@ class Cluster(ABC):
         Raises ServiceError if they are not ready after `timeout` seconds, or if one ends. If another program has one
         of the ports, the servers started by this call are stopped.
         """
-        lib, java = ensure(self.service), find_java()
+        lib, java = self.library(), find_java()
         with self._exclusive():
             self._assign_ports()
             self._check_ports()

@@ -1,19 +1,27 @@
-"""HDFS on this host: a NameNode and one or more DataNodes."""
+"""HDFS on this host: a NameNode and one or more DataNodes, perhaps with Kerberos."""
+
+from __future__ import annotations
 
 import getpass
 import json
+import os
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from flafka.agent.jvm.jars import ensure
 from flafka.agent.jvm.java import Java
 from flafka.agent.services import ServiceError
 from flafka.agent.services.cluster import HOST, Cluster, java_command, site_xml
+from flafka.agent.services.kdc import REALM, Kdc
 from flafka.agent.services.logs import log4j1_options
 from flafka.agent.web import fetch_page
+from flafka.plugins.net.gssapi import Credential, KerberosError
+
+if TYPE_CHECKING:
+    import requests
 
 NAMENODE = "namenode"
 NAMENODE_HEAP_MB, DATANODE_HEAP_MB = 128, 96
@@ -50,26 +58,38 @@ class HdfsStatus:
 
 
 class HdfsCluster(Cluster):
-    """Apache Hadoop HDFS without permission checks; servers are `namenode`, `datanode-1`, ….
+    """Apache Hadoop HDFS; servers are `namenode`, `datanode-1`, …. Without Kerberos, permissions are not checked.
 
     Closed files survive `kill -9` of any server. With one DataNode, they are unreadable until it runs again.
     """
 
     service: ClassVar[str] = "hdfs"
 
-    def __init__(self, directory: Path | str, *, datanodes: int | None = None, fixed_ports: bool = True) -> None:
+    def __init__(
+        self,
+        directory: Path | str,
+        *,
+        datanodes: int | None = None,
+        kdc: Kdc | None = None,
+        token_seconds: tuple[int, int] = (86_400, 604_800),
+        fixed_ports: bool = True,
+    ) -> None:
         """`datanodes` is the number of DataNodes; None for the previous number, at first 1.
 
-        Files have up to three replicas.
+        Files have up to three replicas. With `kdc`, which runs, all servers require Kerberos. `token_seconds` are the
+        interval after which a delegation token must be renewed, and its longest life.
         """
         super().__init__(directory, fixed_ports=fixed_ports)
         count = datanodes or self.state().get("datanodes", 1)
         self._datanodes = [f"datanode-{number}" for number in range(1, count + 1)]
+        self.kdc, self._token_seconds = kdc, token_seconds
+        # Principals have the name of a host, never an address.
+        self.name = HOST if kdc is None else "localhost"
 
     @property
     def webhdfs(self) -> str:
         """Address `host:port` of the NameNode's HTTP server. Raises `ServiceError` before the first start."""
-        return f"{HOST}:{self.ports['namenode-http']}"
+        return f"{self.name}:{self.ports['namenode-http']}"
 
     @property
     def address(self) -> str:
@@ -79,7 +99,7 @@ class HdfsCluster(Cluster):
     @property
     def rpc(self) -> str:
         """URI `hdfs://host:port` of the file system for Java clients and Spark."""
-        return f"hdfs://{HOST}:{self.ports['namenode']}"
+        return f"hdfs://{self.name}:{self.ports['namenode']}"
 
     def variables(self) -> Mapping[str, str]:
         """Return FLAFKA_HDFS, the authority of webhdfs:// paths, and FLAFKA_HDFS_RPC."""
@@ -125,19 +145,36 @@ class HdfsCluster(Cluster):
 
     def _core_site(self) -> dict[str, str]:
         user = getpass.getuser()
-        return {
+        site = {
             "fs.defaultFS": self.rpc,
             "hadoop.tmp.dir": str(self.directory / "tmp"),
             "hadoop.http.staticuser.user": user,
-            f"hadoop.proxyuser.{user}.hosts": "*",
-            f"hadoop.proxyuser.{user}.groups": "*",
+        }
+        if self.kdc is None:
+            return site | {f"hadoop.proxyuser.{user}.hosts": "*", f"hadoop.proxyuser.{user}.groups": "*"}
+        secret = self.directory / "conf" / "http-secret"
+        if not secret.exists():
+            secret.write_text(os.urandom(16).hex())
+        return site | {
+            "hadoop.proxyuser.flafka.hosts": "*",
+            "hadoop.proxyuser.flafka.users": "alice",
+            "hadoop.security.authentication": "kerberos",
+            "hadoop.security.authorization": "true",
+            # Without these, the web server admits anybody who names a user.
+            "hadoop.http.authentication.type": "kerberos",
+            "hadoop.http.authentication.kerberos.principal": f"HTTP/localhost@{REALM}",
+            "hadoop.http.authentication.kerberos.keytab": str(self.kdc.service_keytab),
+            "hadoop.http.authentication.simple.anonymous.allowed": "false",
+            "hadoop.http.authentication.signature.secret.file": str(secret),
+            "hadoop.rpc.protection": "authentication",
+            "hadoop.security.auth_to_local": "RULE:[2:$1@$0]([nd]n@.*)s/.*/hdfs/\nDEFAULT",
         }
 
     def _hdfs_site(self, name: str) -> dict[str, str]:
         ports = self.ports
         site = {
             "dfs.replication": str(min(len(self._datanodes), 3)),
-            "dfs.namenode.rpc-address": f"{HOST}:{ports['namenode']}",
+            "dfs.namenode.rpc-address": f"{self.name}:{ports['namenode']}",
             "dfs.namenode.http-address": self.webhdfs,
             # Plain paths: the DataNode would encode a space in a URI twice.
             "dfs.namenode.name.dir": str(self.directory / "data" / NAMENODE),
@@ -159,16 +196,37 @@ class HdfsCluster(Cluster):
             "dfs.namenode.handler.count": "4",
             "dfs.datanode.handler.count": "3",
         }
+        if self.kdc is not None:
+            site |= self._kerberos_site(self.kdc)
         if name != NAMENODE:
             site |= {
                 "dfs.datanode.data.dir": str(self.directory / "data" / name),
-                "dfs.datanode.hostname": HOST,
+                "dfs.datanode.hostname": self.name,
                 "dfs.datanode.address": f"{HOST}:{ports[name]}",
                 "dfs.datanode.http.address": f"{HOST}:{ports[f'{name}-http']}",
                 "dfs.datanode.ipc.address": f"{HOST}:{ports[f'{name}-ipc']}",
                 "dfs.datanode.du.reserved": "0",
             }
         return site
+
+    def _kerberos_site(self, kdc: Kdc) -> dict[str, str]:
+        """Return the properties of servers that require Kerberos, without root: data ports are not privileged."""
+        keytab, (interval, life) = str(kdc.service_keytab), self._token_seconds
+        return {
+            "dfs.permissions.enabled": "true",
+            "dfs.block.access.token.enable": "true",
+            "dfs.namenode.kerberos.principal": f"nn/localhost@{REALM}",
+            "dfs.namenode.keytab.file": keytab,
+            "dfs.datanode.kerberos.principal": f"dn/localhost@{REALM}",
+            "dfs.datanode.keytab.file": keytab,
+            "dfs.web.authentication.kerberos.principal": f"HTTP/localhost@{REALM}",
+            "dfs.web.authentication.kerberos.keytab": keytab,
+            "dfs.namenode.kerberos.internal.spnego.principal": f"HTTP/localhost@{REALM}",
+            "dfs.data.transfer.protection": "authentication",
+            "ignore.secure.ports.for.testing": "true",
+            "dfs.namenode.delegation.token.renew-interval": str(interval * 1000),
+            "dfs.namenode.delegation.token.max-lifetime": str(life * 1000),
+        }
 
     def client_site(self) -> dict[str, str]:
         """Return the properties of hdfs-site.xml for clients, by name.
@@ -184,6 +242,7 @@ class HdfsCluster(Cluster):
         package = "org.apache.hadoop.hdfs.server"
         main = f"{package}.namenode.NameNode" if name == NAMENODE else f"{package}.datanode.DataNode"
         options = [
+            *self.kerberos_options(),
             *log4j1_options(name, self.server(name).log, self.log_ports),
             f"-Dhadoop.log.dir={self.server(name).log.parent}",
             "--add-opens=java.base/java.lang=ALL-UNNAMED",  # otherwise WebHDFS answers 500 on Java 17 and newer
@@ -192,6 +251,17 @@ class HdfsCluster(Cluster):
         # Last, so that Hadoop's version of a library has precedence over that of Flume's appender.
         appenders = [ensure("appenders") / "*"] if self.log_ports is not None else []
         return java_command(java, [lib / "*", *appenders, self._conf(name)], main, heap_mb=heap, options=options)
+
+    def kerberos_options(self) -> list[str]:
+        """Return the options of a JVM that uses Kerberos."""
+        if self.kdc is None:
+            return []
+        return [
+            f"-Djava.security.krb5.conf={self.kdc.krb5_conf}",
+            "--add-opens=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
+            # A replay cache would refuse two requests within the same microsecond.
+            "-Dsun.security.krb5.rcache=none",
+        ]
 
     def shell(self, arguments: Sequence[str], java: Java, lib: Path) -> list[str]:
         """Return a command line of `hdfs`: `-ls /` or `dfs -ls /`, `dfsadmin …`, `fsck …`.
@@ -206,7 +276,11 @@ class HdfsCluster(Cluster):
         tool, *tool_arguments = arguments if arguments and not arguments[0].startswith("-") else ["dfs", *arguments]
         if tool not in tools:
             raise ServiceError(f"no command {tool!r}: use {', '.join(tools)}, or an option of dfs, such as -ls /")
-        options = [f"-Dflafka.log={self.server('shell').log}", "--add-opens=java.base/java.lang=ALL-UNNAMED"]
+        options = [
+            *self.kerberos_options(),
+            f"-Dflafka.log={self.server('shell').log}",
+            "--add-opens=java.base/java.lang=ALL-UNNAMED",
+        ]
         command = java_command(java, [lib / "*", self._conf(NAMENODE)], tools[tool], heap_mb=128, options=options)
         return [*command, *tool_arguments]
 
@@ -220,7 +294,7 @@ class HdfsCluster(Cluster):
             return f"the NameNode is {status.state}"
         # A killed DataNode counts as live for 12 s, so each new DataNode is queried too.
         for name in self._datanodes:
-            info = _jmx(self.ports[f"{name}-http"], "DataNode", "DataNodeInfo")
+            info = self.jmx(name, "DataNode", "DataNodeInfo")
             actors = json.loads((info or {}).get("BPServiceActorInfo") or "[]")
             if not actors or any(actor["ActorState"] != "RUNNING" for actor in actors):
                 return f"{name} is not registered yet"
@@ -229,16 +303,40 @@ class HdfsCluster(Cluster):
 
     def status(self) -> HdfsStatus:
         """Return the status of the cluster. Raises `ServiceError` before the first start."""
-        info = _jmx(self.ports["namenode-http"], "NameNode", "FSNamesystemState")
+        info = self.jmx(NAMENODE, "NameNode", "FSNamesystemState")
         rss = {name: rss for name in self.names() if (rss := self.server(name).rss_mb) is not None}
         live, state = (int(info["NumLiveDataNodes"]), str(info["FSState"])) if info else (0, "down")
         return HdfsStatus(live, state, rss, self.webhdfs, str(self.directory))
 
+    def superuser_request(self, method: str, path: str, op: str, **parameters: str) -> requests.Response:
+        """Send a request to WebHDFS with a ticket of the NameNode, who is the superuser, and return the answer.
 
-def _jmx(port: int, service: str, name: str) -> dict[str, Any] | None:
-    """Return one JMX bean of the Hadoop server at this port; None if it does not answer."""
-    try:
-        beans = json.loads(fetch_page(HOST, port, f"/jmx?qry=Hadoop:service={service},name={name}")[1])["beans"]
-    except (ValueError, KeyError):
-        return None
-    return beans[0] if beans else None
+        Redirects are followed. Raises KerberosError, and requests.RequestException.
+        """
+        import requests
+
+        assert self.kdc is not None
+        with requests.Session() as session:
+            session.trust_env = False
+            headers = {"Authorization": self._negotiate(self.kdc)}
+            url = f"{self.address}/webhdfs/v1{path}"
+            return session.request(method, url, params={"op": op, **parameters}, headers=headers, timeout=60)
+
+    def _negotiate(self, kdc: Kdc) -> str:
+        """Return an `Authorization` header for one request to a web server of this cluster. Raises KerberosError."""
+        os.environ.update(kdc.variables())  # read by the library at each call
+        credential = Credential(f"nn/localhost@{REALM}", str(kdc.service_keytab))
+        try:
+            return credential.negotiate("localhost")
+        finally:
+            credential.close()
+
+    def jmx(self, name: str, service: str, bean: str) -> dict[str, Any] | None:
+        """Return one JMX bean of a server; None if it does not answer."""
+        path = f"/jmx?qry=Hadoop:service={service},name={bean}"
+        try:
+            headers = {} if self.kdc is None else {"Authorization": self._negotiate(self.kdc)}
+            beans = json.loads(fetch_page(HOST, self.ports[f"{name}-http"], path, headers)[1])["beans"]
+        except (ValueError, KeyError, KerberosError):
+            return None
+        return beans[0] if beans else None

@@ -96,7 +96,7 @@ class SolrCluster(Cluster):
     def _get(self, path: str) -> dict[str, Any] | None:
         """Return the JSON of a page; None if no JSON comes within 30 s."""
         try:
-            result: dict[str, Any] = json.loads(fetch_page(HOST, self.ports[SOLR], f"/solr/{path}", 30)[1])
+            result: dict[str, Any] = json.loads(fetch_page(HOST, self.ports[SOLR], f"/solr/{path}", seconds=30)[1])
         except ValueError:
             return None
         return result

@@ -1,0 +1,190 @@
+"""Kerberos tickets and SPNEGO by the system's MIT library, libgssapi_krb5, through ctypes.
+
+The Python packages `gssapi` and `krb5` have no wheels for Linux, and would need a compiler on each host.
+"""
+
+from __future__ import annotations
+
+import base64
+import ctypes
+import itertools
+import os
+from ctypes import POINTER, byref, c_char_p, c_int, c_size_t, c_uint32, c_void_p
+from functools import cache
+from typing import Any
+
+LIBRARY = "libgssapi_krb5.so.2"
+_ERROR_BITS = 0xFFFF0000
+"""Bits of a major status that report an error."""
+_GSS_CODE, _MECHANISM_CODE, _INITIATE = 1, 2, 1
+_CACHE_NUMBERS = itertools.count(1)
+
+
+class KerberosError(Exception):
+    """Failure of the Kerberos library or of the KDC, with the library's text."""
+
+
+class _Oid(ctypes.Structure):
+    _fields_ = (("length", c_uint32), ("elements", c_void_p))
+
+
+class _OidSet(ctypes.Structure):
+    _fields_ = (("count", c_size_t), ("elements", POINTER(_Oid)))
+
+
+class _Buffer(ctypes.Structure):
+    _fields_ = (("length", c_size_t), ("value", c_void_p))
+
+
+class _KeyValue(ctypes.Structure):
+    _fields_ = (("key", c_char_p), ("value", c_char_p))
+
+
+class _Store(ctypes.Structure):
+    _fields_ = (("count", c_uint32), ("elements", POINTER(_KeyValue)))
+
+
+def _oid(data: bytes) -> _Oid:
+    return _Oid(len(data), ctypes.cast(ctypes.create_string_buffer(data, len(data)), c_void_p))
+
+
+# RFC 4178, RFC 1964, and its section 2.1.
+_SPNEGO = _oid(b"\x2b\x06\x01\x05\x05\x02")
+_KRB5 = _oid(b"\x2a\x86\x48\x86\xf7\x12\x01\x02\x02")
+_HOST_BASED_SERVICE = _oid(b"\x2a\x86\x48\x86\xf7\x12\x01\x02\x01\x04")
+_PRINCIPAL = _oid(b"\x2a\x86\x48\x86\xf7\x12\x01\x02\x02\x01")
+
+
+@cache
+def _library() -> Any:
+    """Return the loaded library. Raises KerberosError if it is not installed."""
+    try:
+        library = ctypes.CDLL(LIBRARY)
+    except OSError as e:
+        message = f"Kerberos needs {LIBRARY}: install the package libgssapi-krb5-2 (Debian) or krb5-libs (Red Hat)"
+        raise KerberosError(message) from e
+    minor, name, buffer = POINTER(c_uint32), POINTER(c_void_p), POINTER(_Buffer)
+    library.gss_import_name.argtypes = [minor, buffer, POINTER(_Oid), name]
+    library.gss_acquire_cred_from.argtypes = [
+        *(minor, c_void_p, c_uint32, POINTER(_OidSet), c_int),
+        *(POINTER(_Store), name, c_void_p, c_void_p),
+    ]
+    library.gss_inquire_cred.argtypes = [minor, c_void_p, name, c_void_p, c_void_p, c_void_p]
+    library.gss_display_name.argtypes = [minor, c_void_p, buffer, c_void_p]
+    library.gss_init_sec_context.argtypes = [
+        *(minor, c_void_p, name, c_void_p, POINTER(_Oid), c_uint32, c_uint32),
+        *(c_void_p, c_void_p, c_void_p, buffer, c_void_p, c_void_p),
+    ]
+    library.gss_display_status.argtypes = [minor, c_uint32, c_int, c_void_p, minor, buffer]
+    library.gss_release_buffer.argtypes = [minor, buffer]
+    library.gss_release_cred.argtypes = [minor, name]
+    library.gss_release_name.argtypes = [minor, name]
+    library.gss_delete_sec_context.argtypes = [minor, name, c_void_p]
+    return library
+
+
+class Credential:
+    """Kerberos credential of one principal, from a keytab or from the user's ticket cache.
+
+    Each instance asks the KDC, and has a ticket cache of its own in memory: an expired ticket of an earlier one would
+    hide the cause of a failure, and several principals in one process stay separate. A KDC that does not answer
+    blocks the constructor for about half a minute.
+    """
+
+    def __init__(self, principal: str | None = None, keytab: str | None = None) -> None:
+        """Obtain a ticket for `principal` with the key in `keytab`.
+
+        Without a keytab, use the ticket cache: KRB5CCNAME, by default the user's. Without a principal, use the one of
+        the ticket cache. Raises KerberosError.
+        """
+        self._handle = c_void_p()
+        library, minor, wanted = _library(), c_uint32(), c_void_p()
+        if principal is not None:
+            wanted = _import_name(principal, _PRINCIPAL)
+        store = None
+        if keytab is not None:
+            # A keytab of the caller's must not be replaced by KRB5_CLIENT_KTNAME, nor its tickets by KRB5CCNAME.
+            cache_name = f"MEMORY:flafka-{os.getpid()}-{next(_CACHE_NUMBERS)}"
+            pairs = (_KeyValue * 2)(
+                _KeyValue(b"client_keytab", os.fsencode(keytab)), _KeyValue(b"ccache", cache_name.encode())
+            )
+            store = byref(_Store(len(pairs), pairs))
+        try:
+            # For krb5 alone first: with SPNEGO, the library reports "cannot find mechanisms" whatever the cause is.
+            for mechanisms in ((_Oid * 1)(_KRB5), (_Oid * 2)(_SPNEGO, _KRB5)):
+                self.close()
+                mechanism_set = _OidSet(len(mechanisms), mechanisms)
+                major = library.gss_acquire_cred_from(
+                    *(byref(minor), wanted, 0, byref(mechanism_set), _INITIATE),
+                    *(store, byref(self._handle), None, None),
+                )
+                _check(major, minor)
+            self.principal = principal or self._name()
+            """Principal, such as `flume@EXAMPLE.COM`."""
+        except BaseException:
+            self.close()
+            raise
+        finally:
+            if wanted:
+                library.gss_release_name(byref(minor), byref(wanted))
+
+    def _name(self) -> str:
+        """Return the principal of the ticket cache. Raises KerberosError."""
+        library, minor, name, text = _library(), c_uint32(), c_void_p(), _Buffer()
+        _check(library.gss_inquire_cred(byref(minor), self._handle, byref(name), None, None, None), minor)
+        try:
+            _check(library.gss_display_name(byref(minor), name, byref(text), None), minor)
+            return _take(text).decode(errors="replace")
+        finally:
+            library.gss_release_name(byref(minor), byref(name))
+
+    def negotiate(self, host: str) -> str:
+        """Return the value of an `Authorization` header for the HTTP service of a host (RFC 4559).
+
+        The service's principal is `HTTP/<host>`. The value is valid for one request. Raises KerberosError.
+        """
+        library, minor, context, token = _library(), c_uint32(), c_void_p(), _Buffer()
+        service = _import_name(f"HTTP@{host}", _HOST_BASED_SERVICE)
+        try:
+            major = library.gss_init_sec_context(
+                *(byref(minor), self._handle, byref(context), service, byref(_SPNEGO), 0, 0),
+                *(None, None, None, byref(token), None, None),
+            )
+            _check(major, minor)
+            return f"Negotiate {base64.b64encode(_take(token)).decode()}"
+        finally:
+            library.gss_delete_sec_context(byref(minor), byref(context), None)
+            library.gss_release_name(byref(minor), byref(service))
+
+    def close(self) -> None:
+        """Release the credential. Idempotent."""
+        if self._handle:
+            _library().gss_release_cred(byref(c_uint32()), byref(self._handle))
+
+
+def _import_name(text: str, kind: _Oid) -> c_void_p:
+    """Return the library's handle of a name. Raises KerberosError."""
+    minor, name, data = c_uint32(), c_void_p(), text.encode()
+    buffer = _Buffer(len(data), ctypes.cast(c_char_p(data), c_void_p))
+    _check(_library().gss_import_name(byref(minor), byref(buffer), byref(kind), byref(name)), minor)
+    return name
+
+
+def _take(buffer: _Buffer) -> bytes:
+    """Return the content of a buffer of the library, and release it."""
+    data = ctypes.string_at(buffer.value or 0, buffer.length) if buffer.length else b""
+    _library().gss_release_buffer(byref(c_uint32()), byref(buffer))
+    return data
+
+
+def _check(major: int, minor: c_uint32) -> None:
+    """Raise KerberosError if a call failed, with the text of krb5, or else that of GSSAPI."""
+    if not major & _ERROR_BITS:
+        return
+    texts = []
+    for code, kind, mechanism in ((minor.value, _MECHANISM_CODE, byref(_KRB5)), (major, _GSS_CODE, None)):
+        text = _Buffer()
+        _library().gss_display_status(byref(c_uint32()), code, kind, mechanism, byref(c_uint32()), byref(text))
+        texts.append(_take(text).decode(errors="replace"))
+    cause, general = texts
+    raise KerberosError(cause if minor.value and cause != "Unknown error" else general)
