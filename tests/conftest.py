@@ -20,6 +20,7 @@ pytest_plugins = [
     "tests.fixtures.brokers",
     "tests.fixtures.browser",
     "tests.fixtures.figures",
+    "tests.fixtures.kerberos",
     "tests.fixtures.memory",
     "tests.fixtures.processes",
     "tests.fixtures.secured",

@@ -79,6 +79,11 @@ HDFS = (
         "that host, Hadoop's defaults 9870 and 50070 are tried; `hdfs.webhdfs = host:port` names another",
     ),
     CompatibilityNote(
+        flume="with Kerberos, all sinks of an agent share one principal, which logs in when the agent starts",
+        here="each sink has its own principal, and a refused login is retried while events wait in the channel",
+        option="hdfs.kerberosPrincipal",
+    ),
+    CompatibilityNote(
         flume="`/…`, `hdfs:///…` and relative paths are on the local disk if Hadoop's configuration names no "
         "NameNode",
         here="they are on HDFS of this host, with a warning, so that they never depend on a missing file. "

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import zoneinfo
 from collections.abc import Iterator
 from types import MappingProxyType
@@ -13,6 +14,7 @@ from flafka.plugins.problems import suggest
 from flafka.sinks import serializers
 from flafka.sinks.bucketpath import BucketPath, find_zone
 from flafka.sinks.hdfs import codecs
+from flafka.sinks.hdfs.delegation import Login
 from flafka.sinks.hdfs.hadoop import HadoopConfiguration
 from flafka.sinks.hdfs.location import Location, checked_names, checked_path, locate
 from flafka.sinks.serializers import options as declared
@@ -25,7 +27,6 @@ MAX_SUFFIX_BYTES = 64
 """Limit that leaves room for the topic, with up to 100 bytes, and the prefix."""
 ROUND_UNITS = {"second": 60, "minute": 60, "hour": 24}
 """Units of hdfs.roundUnit, and the greatest hdfs.roundValue of each."""
-_KERBEROS = "Refused, as Kerberos is not built yet; no effect if Hadoop's core-site.xml exists and requires none."
 
 
 class HdfsConfig(Config):
@@ -147,8 +148,9 @@ class HdfsConfig(Config):
     proxy_user: str | None = option(
         None,
         name="hdfs.proxyUser",
-        description="Owner of the files. If unset, the environment variable HADOOP_USER_NAME, or else the user of "
-        "this process.",
+        description="Owner of the files. With Kerberos, the user that the principal impersonates, if unset the "
+        "principal itself. Without Kerberos, if unset, the environment variable HADOOP_USER_NAME, or else the user "
+        "of this process.",
     )
     call_timeout: int = option(
         30_000,
@@ -169,10 +171,17 @@ class HdfsConfig(Config):
         description="Local directory for unfinished files. If unset, the system's directory for temporary files.",
     )
     kerberos_principal: str | None = option(
-        None, name="hdfs.kerberosPrincipal", description=f"Kerberos principal, as in Flume. {_KERBEROS}"
+        None,
+        name="hdfs.kerberosPrincipal",
+        description="Kerberos principal, such as `flume/_HOST@EXAMPLE.COM`, where `_HOST` is the name of this host. "
+        "If unset, and HDFS requires Kerberos, the token file of HADOOP_TOKEN_FILE_LOCATION is used, or else the "
+        "user's ticket cache (KRB5CCNAME). No effect if Hadoop's core-site.xml exists and requires no Kerberos.",
     )
     kerberos_keytab: str | None = option(
-        None, name="hdfs.kerberosKeytab", description=f"Keytab of that principal. {_KERBEROS}"
+        None,
+        name="hdfs.kerberosKeytab",
+        path="flume",
+        description="Keytab with the key of hdfs.kerberosPrincipal. It is read again for each new delegation token.",
     )
     batch_size: int = option(
         100,
@@ -198,6 +207,17 @@ class HdfsConfig(Config):
     def file_settings(self) -> dict[str, str]:
         """Umask, replication and block size of new files: `HadoopConfiguration.file_settings`."""
         return self._file_settings
+
+    @property
+    def login(self) -> Login:
+        """Kerberos login, for an HDFS that requires Kerberos."""
+        return Login(self.kerberos_principal, self.kerberos_keytab, self.proxy_user)
+
+    def is_secure(self) -> bool:
+        """Return True if a principal is configured, and core-site.xml does not rule Kerberos out."""
+        hadoop = HadoopConfiguration()
+        requires_none = hadoop.files and hadoop.get("hadoop.security.authentication", "simple").lower() == "simple"
+        return self.kerberos_principal is not None and not requires_none and self.location.scheme != "file"
 
     def bucket_path(self) -> BucketPath:
         """Return the pattern of a file's path up to the unique part of its name: hdfs.path and hdfs.filePrefix."""
@@ -230,12 +250,14 @@ class HdfsConfig(Config):
                 f"{self.time_zone!r} is no time zone, so that UTC is used{hint}; if unset, the zone of this machine"
             )
             yield Problem("hdfs.timeZone", message, is_flume_behavior=True)
-        if self.kerberos_principal:
+        if self.kerberos_principal and not self.is_secure() and self.location.scheme != "file":
             yield Problem(
                 "hdfs.kerberosPrincipal",
                 "has no effect, as core-site.xml requires no Kerberos (Flume would log in all the same); "
                 "hdfs.proxyUser names the owner of files",
             )
+        if self.is_secure() and (fault := self.login.keytab_fault()) is not None:
+            yield Problem("hdfs.kerberosKeytab", f"cannot be used now: {fault}")
         if self.proxy_user and self.location.scheme == "file":
             yield Problem(
                 "hdfs.proxyUser",
@@ -318,9 +340,10 @@ class HdfsConfig(Config):
     def _no_limit(cls, value: int) -> int:
         return max(0, value)
 
-    @cross_field_validator("webhdfs", "path", "proxy_user")
+    @cross_field_validator("webhdfs", "path", "proxy_user", "kerberos_principal")
     def _find_servers(self) -> None:
-        self._location, self._is_assumed = locate(self.path, self.webhdfs, self.proxy_user)
+        owner = self.proxy_user or self.login.short_name()
+        self._location, self._is_assumed = locate(self.path, self.webhdfs, owner)
         self._file_settings = {} if self._location.scheme == "file" else HadoopConfiguration().file_settings()
 
     @pydantic.field_validator("file_type")
@@ -400,14 +423,12 @@ class HdfsConfig(Config):
         if self.round and not 0 < self.round_value <= longest:
             raise ValueError(f"must be 1 to {longest} {self.round_unit}s, not {self.round_value}")
 
-    @cross_field_validator("kerberos_principal")
-    def _refuse_kerberos(self) -> None:
-        if self.kerberos_principal is None:
-            return
-        hadoop = HadoopConfiguration()
-        if not hadoop.files or hadoop.get("hadoop.security.authentication", "simple").lower() != "simple":
-            raise ValueError(
-                "is not built yet: if this HDFS requires no Kerberos, remove it, and name the user with "
-                "hdfs.proxyUser; if it does, this sink cannot write there: write to another store, or keep Flume for "
-                "it"
-            )
+    @cross_field_validator("kerberos_principal", "kerberos_keytab")
+    def _check_login(self) -> None:
+        """Raise ValueError if only one of principal and keytab is set, or the principal has no realm."""
+        principal, keytab = self.kerberos_principal, self.kerberos_keytab
+        if (principal is None) != (keytab is None):
+            missing = "hdfs.kerberosKeytab" if keytab is None else "hdfs.kerberosPrincipal"
+            raise ValueError(f"needs {missing} as well; with neither, the user's ticket cache is used")
+        if principal is not None and not re.fullmatch(r"[^@/\s]+(/[^@/\s]+)?@[^@/\s]+", principal):
+            raise ValueError(f"must be like flume@EXAMPLE.COM or flume/_HOST@EXAMPLE.COM, not {principal!r}")

@@ -165,6 +165,8 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             threads=config.threads,
             stopping=self.stopping,
             file_settings=config.file_settings,
+            login=config.login,
+            is_secure=config.is_secure(),
         )
 
     def _fetch(self, url: str) -> bytes:

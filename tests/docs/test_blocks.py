@@ -21,6 +21,7 @@ import importlib.machinery
 import importlib.util
 import json
 import re
+import socket
 import subprocess
 import tomllib
 from collections.abc import Callable
@@ -39,6 +40,7 @@ from flafka.agent.config import load
 from flafka.agent.topology import AgentSpec
 from flafka.plugins import Components
 from tests.docs.blocks import ROOT, Block, blocks, commands, completed
+from tests.plugins.keytabs import write_keytab
 
 NO_EFFECT = re.compile("(?!Flume: ).*(unknown option|no effect|ignored)")
 DRAWN = re.compile("[─-╿▲-◿]")
@@ -77,16 +79,22 @@ def properties(block: Block, directory: Path) -> None:
 
 def check_configuration(file: Path) -> AgentSpec:
     """Return the agent of a configuration without mistakes, and without options that have no effect."""
-    spec, found = load(file, None, components=components(), mode="strict", environment={}, notes=True)
-    wrong = [str(one) for one in found if one.severity != "note" or NO_EFFECT.match(one.message)]
+    spec, diagnostics = load(file, None, components=components(), mode="strict", environment={}, notes=True)
+    wrong = [
+        str(diagnostic)
+        for diagnostic in diagnostics
+        if diagnostic.severity != "note" or NO_EFFECT.match(diagnostic.message)
+    ]
     assert spec is not None, "\n".join([*wrong, file.read_text()])
     assert not wrong, "\n".join([*wrong, file.read_text()])
     return spec
 
 
 def standing_in(text: str, directory: Path) -> str:
-    """Return the text with stand-ins for classes, secrets and authorities in files."""
+    """Return the text with stand-ins for secrets, keytabs and authorities in files."""
     (directory / "secret").write_text("word")
+    keytab = write_keytab(directory / "keytab", {f"flume/{socket.getfqdn().lower()}@EXAMPLE.COM": 1})
+    text = re.sub(r"/etc/flafka/[\w-]+\.keytab", str(keytab), text)
     text = re.sub(r"\$\{file:[^}]*\}", f"${{file:{directory}/secret}}", text)
     return re.sub(r"/etc/flafka/[\w-]+\.pem", certifi.where(), text)
 
@@ -122,7 +130,7 @@ def parsed(command: click.Command, words: list[str], path: str, parent: click.Co
     context = click.Context(command, parent=parent, info_name=path)
     context.allow_interspersed_args = command.allow_interspersed_args
     context.ignore_unknown_options = command.ignore_unknown_options
-    values, rest, _ = command.make_parser(context).parse_args(list(words))
+    values, arguments, _ = command.make_parser(context).parse_args(list(words))
     for parameter in command.params:
         value = values.get(parameter.name or "")
         if isinstance(value, str) and not isinstance(parameter.type, click.Path | click.File):
@@ -130,12 +138,12 @@ def parsed(command: click.Command, words: list[str], path: str, parent: click.Co
         missing = value is None or type(value).__name__ == "Sentinel" or value == ()
         assert not (parameter.required and missing), f"{path} needs {parameter.human_readable_name}"
     if isinstance(command, click.Group):
-        if rest:
-            name, found, rest = command.resolve_command(context, rest)
-            assert found is not None, f"{path} has no {name}"
-            parsed(found, rest, f"{path} {name}", context)
+        if arguments:
+            name, subcommand, arguments = command.resolve_command(context, arguments)
+            assert subcommand is not None, f"{path} has no {name}"
+            parsed(subcommand, arguments, f"{path} {name}", context)
     else:
-        assert not rest or context.allow_extra_args, f"{path} takes no {rest}"
+        assert not arguments or context.allow_extra_args, f"{path} takes no {arguments}"
 
 
 def console(block: Block, directory: Path) -> None:
@@ -218,10 +226,10 @@ def test_verbs_that_sentences_name_exist() -> None:
             words = line.replace("\n", " ").split()[1:]
             command: click.Command = main
             while words and isinstance(command, click.Group):
-                found = command.get_command(click.Context(command), words[0])
-                if found is None:
+                subcommand = command.get_command(click.Context(command), words[0])
+                if subcommand is None:
                     wrong.append(f"{page.name}: {line}")
                     break
-                command, words = found, words[1:]
-    wrong = [one for one in wrong if "|" not in one]
+                command, words = subcommand, words[1:]
+    wrong = [sentence for sentence in wrong if "|" not in sentence]
     assert not wrong

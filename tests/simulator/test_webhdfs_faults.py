@@ -11,7 +11,7 @@ import pyhdfs
 import pytest
 
 from flafka.plugins import Retry
-from flafka.sinks.hdfs import webhdfs
+from flafka.sinks.hdfs import namenodes, webhdfs
 from flafka.sinks.hdfs.webhdfs import WebHdfs
 from tests.simulator import http
 from tests.simulator.faults import Fault, Kind
@@ -29,7 +29,7 @@ def run(body: Callable[[WebHdfs, World], Any], *faults: Fault, files: dict[str, 
         hdfs = Hdfs(world)
         for path, data in (files or {}).items():
             hdfs.put(path, data)
-        with replaced(webhdfs, pyhdfs, imported={"requests": http.requests}):
+        with replaced(webhdfs, namenodes, pyhdfs, imported={"requests": http.requests}):
             client = WebHdfs(
                 ["nn:9870"], scheme="http", user="u", timeout=TIMEOUT_SECONDS, threads=2, stopping=threading.Event()
             )
@@ -45,7 +45,7 @@ def rename(client: WebHdfs, world: World) -> None:
     assert client.rename("/a", "/b")
 
 
-def test_a_request_that_is_lost_is_sent_again_by_pyhdfs() -> None:
+def test_a_request_that_is_lost_is_sent_again() -> None:
     seconds: list[float] = []
 
     def body(client: WebHdfs, world: World) -> None:
@@ -53,7 +53,7 @@ def test_a_request_that_is_lost_is_sent_again_by_pyhdfs() -> None:
         seconds.append(world.now)
 
     assert run(body, fault("rename", Kind.LOST), files={"/a": b"1"}).files() == {"/b": b"1"}
-    assert seconds[0] == pytest.approx(TIMEOUT_SECONDS + 0.5 + 0.02), "the timeout, pyhdfs's pause, and two calls"
+    assert seconds[0] == pytest.approx(TIMEOUT_SECONDS + 0.5 + 0.02), "the timeout, a pause, and two calls"
 
 
 @pytest.mark.parametrize("kind", [Kind.UNANSWERED, Kind.DOUBLED])
@@ -70,7 +70,7 @@ def test_a_rename_that_is_done_twice_answers_that_it_is_not_done(kind: Kind, num
 
 def test_a_late_rename_overtakes_what_came_after() -> None:
     def body(client: WebHdfs, world: World) -> None:
-        client._client.max_tries = 1
+        client._namenodes.failover_rounds = 1
         with pytest.raises(Retry, match="no NameNode answers"):
             client.rename("/a", "/b")
         assert world.now >= TIMEOUT_SECONDS
@@ -85,7 +85,7 @@ def test_a_namenode_that_refuses() -> None:
     def body(client: WebHdfs, world: World) -> None:
         with pytest.raises(Retry, match="safe mode"):
             client.rename("/a", "/b")
-        rename(client, world)  # a standby, which pyhdfs asks again
+        rename(client, world)  # a standby, which is asked again
 
     hdfs = run(body, fault("rename", Kind.REFUSED), fault("rename", Kind.REFUSED, 2), files={"/a": b"1"})
     assert hdfs.files() == {"/b": b"1"}
@@ -109,8 +109,8 @@ def test_an_upload_never_overwrites_what_another_left(kind: Kind, tmp_path: Path
     elif kind in (Kind.REFUSED, Kind.DOUBLED):
         assert names == [""], "the name is taken, or HDFS cannot"
     else:
-        again = kind in (Kind.LOST, Kind.UNANSWERED, Kind.LATE)
-        assert names == ["/d/up-1" if again else "/d/up-0"]
+        renamed = kind in (Kind.LOST, Kind.UNANSWERED, Kind.LATE)
+        assert names == ["/d/up-1" if renamed else "/d/up-0"]
         assert hdfs.files()[names[0]] == b"12345678"
         assert (hdfs.files().get("/d/up-0") == b"12345678") == (kind not in (Kind.LOST, Kind.LATE))
 

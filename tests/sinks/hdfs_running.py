@@ -33,7 +33,7 @@ def open_sink(directory: Path, **options: str) -> HdfsSink:
     sink = HdfsSink(configured(**{"hdfs.stagingDir": str(directory), **options}), "k1")
     sink.open()
     assert sink._hdfs is not None
-    sink._hdfs._client.retry_delay = 0
+    sink._hdfs._namenodes.failover_pause_seconds = 0
     return sink
 
 

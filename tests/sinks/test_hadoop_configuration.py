@@ -173,7 +173,7 @@ def test_flumes_directory_comes_first_and_bad_xml_is_named(tmp_path: Path, monke
 
 
 @pytest.mark.parametrize(
-    ("core", "refused"),
+    ("core", "is_secure"),
     [
         (None, True),
         ({}, False),
@@ -182,15 +182,18 @@ def test_flumes_directory_comes_first_and_bad_xml_is_named(tmp_path: Path, monke
     ],
 )
 def test_a_kerberos_user_has_no_effect_where_hadoop_is_known_to_ask_for_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, core: dict[str, str] | None, refused: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, core: dict[str, str] | None, is_secure: bool
 ) -> None:
     if core is not None:
         write(tmp_path, "core-site.xml", core)
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
-    given = {"hdfs.kerberosPrincipal": "flume/_HOST@R", "hdfs.kerberosKeytab": "/k"}
-    config, problems = HdfsConfig.parse({"hdfs.path": "hdfs://nn:8020/data", **given})
-    assert [problem.option for problem in problems] == ["hdfs.kerberosPrincipal"] * refused
-    assert config is None or [one.option for one in config.warnings()] == ["hdfs.kerberosPrincipal"]
+    kerberos = {"hdfs.kerberosPrincipal": "flume/_HOST@R", "hdfs.kerberosKeytab": "/k"}
+    config, problems = HdfsConfig.parse({"hdfs.path": "hdfs://nn:8020/data", **kerberos})
+    assert config is not None, problems
+    assert config.is_secure() == is_secure
+    (warning,) = [problem for problem in config.warnings() if problem.option.startswith("hdfs.kerberos")]
+    expected = "cannot be used now: the keytab /k cannot be read" if is_secure else "has no effect, as core-site"
+    assert warning.message.startswith(expected)
 
 
 @pytest.mark.parametrize(

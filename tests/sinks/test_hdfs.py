@@ -27,7 +27,7 @@ from tests.sinks.hdfs_running import (
 
 
 @pytest.mark.parametrize(
-    ("properties", "option", "says"),
+    ("properties", "option", "message"),
     [
         ({"hdfs.fileType": "Avro"}, "hdfs.fileType", "one of SequenceFile, DataStream, CompressedStream"),
         ({"hdfs.fileType": "parquet"}, "hdfs.fileType", "hdfs.fileType = DataStream and serializer = PARQUET"),
@@ -69,8 +69,9 @@ from tests.sinks.hdfs_running import (
             "hdfs.roundValue",
             "1 to 24 hours",
         ),
-        ({"hdfs.kerberosPrincipal": "x", "hdfs.kerberosKeytab": "/k"}, "hdfs.kerberosPrincipal", "not built yet"),
-        ({"hdfs.kerberosPrincipal": "x"}, "hdfs.kerberosPrincipal", "write to another store, or keep Flume for it"),
+        ({"hdfs.kerberosPrincipal": "x", "hdfs.kerberosKeytab": "/k"}, "hdfs.kerberosPrincipal", "flume@EXAMPLE.COM"),
+        ({"hdfs.kerberosPrincipal": "x@R"}, "hdfs.kerberosPrincipal", "needs hdfs.kerberosKeytab as well"),
+        ({"hdfs.kerberosKeytab": "/k"}, "hdfs.kerberosPrincipal", "needs hdfs.kerberosPrincipal as well"),
         ({"hdfs.fileSuffix": "/x"}, "hdfs.fileSuffix", "without a slash"),
         ({"hdfs.fileSuffix": f".{'x' * 64}"}, "hdfs.fileSuffix", "at most 64 bytes"),
         ({"hdfs.filePrefix": "é" * 128}, "hdfs.filePrefix", "at most 255 bytes"),
@@ -82,19 +83,19 @@ from tests.sinks.hdfs_running import (
     ],
 )
 def test_a_wrong_option_is_named_with_its_correction(
-    properties: dict[str, str | None], option: str, says: str
+    properties: dict[str, str | None], option: str, message: str
 ) -> None:
-    given_ = {k: v for k, v in {**REQUIRED, **properties}.items() if v is not None}
-    _, problems = HdfsConfig.parse(given_)
+    options = {k: v for k, v in {**REQUIRED, **properties}.items() if v is not None}
+    _, problems = HdfsConfig.parse(options)
     assert [p.option for p in problems] == [option]
-    assert says in problems[0].message
+    assert message in problems[0].message
 
 
 GZIP = {"hdfs.fileType": "CompressedStream", "hdfs.codeC": "gzip"}
 
 
 @pytest.mark.parametrize(
-    ("properties", "option", "says"),
+    ("properties", "option", "message"),
     [
         (NEVER, "hdfs.rollInterval", "is 0, so that nothing closes files: with few events no file appears"),
         ({**NEVER, "hdfs.rollSize": "1000"}, "hdfs.rollInterval", "is 0, so that only hdfs.rollSize close"),
@@ -111,13 +112,13 @@ GZIP = {"hdfs.fileType": "CompressedStream", "hdfs.codeC": "gzip"}
     ],
 )
 def test_options_that_hide_files_from_readers_get_a_warning(
-    properties: dict[str, str], option: str, says: str
+    properties: dict[str, str], option: str, message: str
 ) -> None:
     config, problems = HdfsConfig.parse({**REQUIRED, **properties})
     assert config is not None, problems
-    found = [(one.option, one.message) for one in config.warnings()]
-    assert [name for name, _ in found] == ([option] if option else [])
-    assert not option or says in found[0][1]
+    warnings = [(problem.option, problem.message) for problem in config.warnings()]
+    assert [name for name, _ in warnings] == ([option] if option else [])
+    assert not option or message in warnings[0][1]
 
 
 def test_a_path_of_this_host_needs_no_library() -> None:
@@ -161,9 +162,9 @@ def test_a_literal_colon_is_not_blamed_on_an_escape() -> None:
 )
 def test_options_without_effect_are_reported(properties: dict[str, str], cautions: dict[str, str]) -> None:
     config = configured(**{"hdfs.idleTimeout": "1", **properties})
-    found = {caution.option: caution.message for caution in config.warnings()}
-    assert found.keys() == cautions.keys()
-    assert all(cautions[name] in message for name, message in found.items())
+    messages = {caution.option: caution.message for caution in config.warnings()}
+    assert messages.keys() == cautions.keys()
+    assert all(cautions[name] in message for name, message in messages.items())
 
 
 @pytest.mark.parametrize(
@@ -222,30 +223,39 @@ def test_conformance(fake: FakeWebHdfs, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("answer", "says"),
+    ("answer", "message"),
     [
         (error(403, "SafeModeException", "Cannot create x. Name node is in safe mode.\nat a.b"), "is in safe mode"),
         (error(403, "AccessControlException", "Permission denied: user=u\n\tat a.b"), "does not let user 'u' create"),
         (error(403, "NSQuotaExceededException", "The NameSpace quota of /logs"), "The NameSpace quota of /logs"),
         (error(403, "StandbyException", "not here"), "no NameNode answers, or none is active, at namenode:9870"),
-        (error(500, "SomethingNew", "strange\n\tat a.b"), "cannot create the directory .*: SomethingNew - strange$"),
+        (error(500, "SomethingNew", "strange\n\tat a.b"), "cannot create the directory .*: strange$"),
         ((200, b"<html>hello</html>", ""), "namenode:9870 does not speak WebHDFS"),
         ((404, {"hello": "world"}, ""), "namenode:9870 does not speak WebHDFS"),
-        ((401, b"<title>Error 401 Authentication required</title>", ""), "Kerberos, which is not built yet"),
     ],
 )
-def test_every_refusal_is_a_sentence(sinks: Any, fake: FakeWebHdfs, answer: Any, says: str) -> None:
+def test_every_refusal_is_a_sentence(sinks: Any, fake: FakeWebHdfs, answer: Any, message: str) -> None:
     sink = sinks(**{"hdfs.proxyUser": "u"})
-    own = sink.resume(OWN.with_offset(0))
+    owned = sink.resume(OWN.with_offset(0))
     sink.write(records(0, 2))
-    receipt = sink.stage(own, OffsetRange(0, 2))
+    receipt = sink.stage(owned, OffsetRange(0, 2))
     fake.refuse = lambda host, op: answer if op == "MKDIRS" else None
-    with pytest.raises(Retry, match=says) as refused:
+    with pytest.raises(Retry, match=message) as refused:
         sink.commit(receipt)
     assert "\n" not in str(refused.value)
     fake.refuse = lambda host, op: None
     sink.commit(receipt)
     assert delivered(fake) == Counter(range(2))
+
+
+def test_a_server_that_requires_kerberos_without_a_ticket_says_how_to_get_one(
+    sinks: Any, fake: FakeWebHdfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("KRB5CCNAME", "FILE:/nonexistent")
+    sink = sinks()
+    fake.refuse = lambda host, op: (401, b"<title>Error 401 Authentication required</title>", "")
+    with pytest.raises(Retry, match=r"^HDFS requires Kerberos, and there is no ticket: .*; run kinit, or set hdfs\."):
+        sink.resume(OWN.with_offset(0))
 
 
 def test_the_active_namenode_is_found_again_after_a_failover(sinks: Any, fake: FakeWebHdfs) -> None:
@@ -260,7 +270,7 @@ def test_the_active_namenode_is_found_again_after_a_failover(sinks: Any, fake: F
 
 
 @pytest.mark.parametrize(
-    ("path", "there"),
+    ("path", "address"),
     [
         ("hdfs://nn:8020/logs", "nn:9870"),
         ("hdfs://nn/logs", "nn:50070"),
@@ -269,20 +279,20 @@ def test_the_active_namenode_is_found_again_after_a_failover(sinks: Any, fake: F
     ],
 )
 def test_the_port_of_a_namenode_is_found_by_hadoops_defaults(
-    sinks: Any, fake: FakeWebHdfs, path: str, there: str
+    sinks: Any, fake: FakeWebHdfs, path: str, address: str
 ) -> None:
     html = 200, b"<html>another program</html>", ""
 
     def refuse(host: str, op: str) -> tuple[int, Any, str] | None:
-        if host.endswith("0070") and not there.endswith("0070"):
+        if host.endswith("0070") and not address.endswith("0070"):
             raise requests.ConnectionError
-        return None if host in (there, DATANODE) else html
+        return None if host in (address, DATANODE) else html
 
     fake.refuse = refuse
     sink = sinks(**{"hdfs.path": path, "hdfs.webhdfs": None})
     write_and_commit(sink, 0, 3)
     assert delivered(fake) == Counter(range(3))
-    assert sink._hdfs.hosts == there
+    assert sink._hdfs.hosts == address
 
 
 def test_where_no_namenode_answers_both_ports_are_named(sinks: Any, fake: FakeWebHdfs) -> None:
@@ -360,20 +370,20 @@ def test_a_file_that_a_datanode_does_not_see_yet_does_not_count_as_missing(sinks
 
 def test_an_upload_avoids_a_datanode_that_does_not_answer(sinks: Any, fake: FakeWebHdfs) -> None:
     sink = sinks()
-    asked: list[str] = []
+    excluded: list[str] = []
     real = fake._execute
 
     def fail(number: int, op: str) -> None:
-        if op == "CREATE data" and len(asked) == 1:
+        if op == "CREATE data" and len(excluded) == 1:
             raise requests.ConnectionError(request=requests.Request(url=f"http://{DATANODE}/webhdfs/v1/x"))
 
     def execute(op: str, path: str, options: dict[str, str], request: Any) -> Any:
         if op == "CREATE":
-            asked.append(options.get("excludedatanodes", ""))
+            excluded.append(options.get("excludedatanodes", ""))
         return real(op, path, options, request)
 
     fake.before, fake._execute = fail, execute
     sink.write(records(0, 2))
     receipt = sink.stage(OWN, OffsetRange(0, 2))
-    assert asked == ["", "datanode"]
+    assert excluded == ["", "datanode"]
     assert receipt.staged.files[0].temporary.endswith("/0-1"), "no name is used twice"

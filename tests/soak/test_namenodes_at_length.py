@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 
 import pyhdfs
@@ -16,7 +17,9 @@ import pytest
 
 from flafka.agent.services.hdfs import NAMENODE
 from flafka.agent.services.kafka import KafkaCluster
+from flafka.agent.services.kdc import REALM
 from flafka.agent.services.running import until
+from tests.fixtures.kerberos import TOKEN_SECONDS, SecureHdfs
 from tests.system.namenodes import NAMENODES, SECOND, PairedHdfs
 from tests.system.running import in_hdfs, unique
 from tests.system.test_groups import Group
@@ -28,11 +31,19 @@ SUSPENDED_SECONDS = 9.0
 TIMEOUT_SECONDS = 600.0
 
 
-@pytest.fixture
-def hdfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PairedHdfs]:
-    with PairedHdfs(tmp_path_factory.mktemp("paired hdfs"), fixed_ports=False) as cluster:
-        cluster.activate(NAMENODE)
-        yield cluster
+class SecurePairedHdfs(SecureHdfs, PairedHdfs):
+    """Two NameNodes that require Kerberos."""
+
+
+@pytest.fixture(params=["plain", "kerberos"])
+def hdfs(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PairedHdfs]:
+    directory, cluster = tmp_path_factory.mktemp("paired hdfs"), PairedHdfs
+    if request.param == "kerberos":
+        kdc = request.getfixturevalue("kdc")
+        cluster = partial(SecurePairedHdfs, kdc=kdc, token_seconds=TOKEN_SECONDS)
+    with cluster(directory, fixed_ports=False) as running:
+        running.activate(NAMENODE)
+        yield running
 
 
 class Faults:
@@ -65,7 +76,7 @@ class Faults:
 
     def see_what_was(self, active: str, standby: str) -> None:
         """Leave a formerly suspended standby as the only one to answer."""
-        self._asleep(standby, then=lambda: self.hdfs.server(active).signal(signal.SIGSTOP))
+        self._asleep(standby, meanwhile=lambda: self.hdfs.server(active).signal(signal.SIGSTOP))
         time.sleep(SUSPENDED_SECONDS)
         self.hdfs.server(active).signal(signal.SIGCONT)
         self.change(active, standby)
@@ -76,10 +87,10 @@ class Faults:
         self.hdfs.activate(standby)
         self.hdfs.start(TIMEOUT_SECONDS)
 
-    def _asleep(self, name: str, then: Callable[[], None] = lambda: None) -> None:
+    def _asleep(self, name: str, meanwhile: Callable[[], None] = lambda: None) -> None:
         self.hdfs.server(name).signal(signal.SIGSTOP)
         time.sleep(SUSPENDED_SECONDS)
-        then()
+        meanwhile()
         self.hdfs.server(name).signal(signal.SIGCONT)
 
 
@@ -93,13 +104,16 @@ def test_ten_failovers_between_namenodes_whose_standby_answers_reads(
         "type": "hdfs",
         "channel": "c1",
         "hdfs.path": f"/{name}",
-        "hdfs.webhdfs": hdfs.both,
+        "hdfs.webhdfs": hdfs.addresses,
         "hdfs.callTimeout": "5000",
         "hdfs.fileType": "DataStream",
         "hdfs.rollInterval": "1",
         "hdfs.rollSize": "0",
         "hdfs.rollCount": "0",
     }
+    if isinstance(hdfs, SecureHdfs):
+        hdfs.create_directory(f"/{name}", "flafka")
+        sink |= {"hdfs.kerberosPrincipal": f"flafka@{REALM}", "hdfs.kerberosKeytab": str(hdfs.kdc.keytab("flafka"))}
     group = Group(tmp_path, kafka_cluster, name, "\n".join(f"a1.sinks.k1.{key} = {sink[key]}" for key in sink))
     enough = threading.Event()
 
@@ -140,15 +154,17 @@ def test_ten_failovers_between_namenodes_whose_standby_answers_reads(
         wanted = Counter(group.bodies)
 
         def delivered() -> Counter[bytes]:
-            found: list[Counter[bytes]] = []
+            if isinstance(hdfs, SecureHdfs):
+                return Counter(line.encode() for line in hdfs.lines(f"/{name}"))
+            counts: list[Counter[bytes]] = []
 
             def read() -> bool:  # not while the DataNode asks a standby that does not know the file yet
                 with contextlib.suppress(pyhdfs.HdfsException):
-                    found.append(Counter(in_hdfs(hdfs, f"/{name}")))
-                return bool(found)
+                    counts.append(Counter(in_hdfs(hdfs, f"/{name}")))
+                return bool(counts)
 
             until(read, "HDFS to be read", TIMEOUT_SECONDS)
-            return found[0]
+            return counts[0]
 
         agent.until(lambda: not wanted - delivered(), "all events", TIMEOUT_SECONDS)
         assert agent.stop() == 0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from collections.abc import Mapping
@@ -9,8 +10,8 @@ from pathlib import Path
 
 from flafka.agent.jvm.jars import ensure
 from flafka.agent.jvm.java import Java, find_java
-from flafka.agent.services.cluster import HOST, java_command
-from flafka.agent.services.hdfs import NAMENODE, HdfsCluster, _jmx
+from flafka.agent.services.cluster import java_command
+from flafka.agent.services.hdfs import NAMENODE, HdfsCluster
 from flafka.agent.services.running import until
 
 SECOND = "namenode-2"
@@ -34,14 +35,14 @@ class PairedHdfs(HdfsCluster):
         return {**super().default_ports(), SECOND: 18021, f"{SECOND}-http": 19871}
 
     @property
-    def both(self) -> str:
+    def addresses(self) -> str:
         """Return both addresses as the option `hdfs.webhdfs` takes them."""
-        return ",".join(f"{HOST}:{self.ports[f'{name}-http']}" for name in NAMENODES)
+        return ",".join(f"{self.name}:{self.ports[f'{name}-http']}" for name in NAMENODES)
 
     @property
     def webhdfs(self) -> str:
         """Return the address of the active NameNode, or of the first one if none is active."""
-        return f"{HOST}:{self.ports[f'{self.active() or NAMENODE}-http']}"
+        return f"{self.name}:{self.ports[f'{self.active() or NAMENODE}-http']}"
 
     def _core_site(self) -> dict[str, str]:
         return {**super()._core_site(), "fs.defaultFS": f"hdfs://{SERVICE}"}
@@ -69,9 +70,9 @@ class PairedHdfs(HdfsCluster):
             "ipc.client.connect.timeout": "3000",
             "ipc.client.connect.max.retries.on.timeouts": "1",
         }
-        for server, short in NAMENODES.items():
-            site[f"dfs.namenode.rpc-address.{SERVICE}.{short}"] = f"{HOST}:{ports[server]}"
-            site[f"dfs.namenode.http-address.{SERVICE}.{short}"] = f"{HOST}:{ports[f'{server}-http']}"
+        for server, node_id in NAMENODES.items():
+            site[f"dfs.namenode.rpc-address.{SERVICE}.{node_id}"] = f"{self.name}:{ports[server]}"
+            site[f"dfs.namenode.http-address.{SERVICE}.{node_id}"] = f"{self.name}:{ports[f'{server}-http']}"
         if name in NAMENODES:
             site["dfs.ha.namenode.id"] = NAMENODES[name]
         return site
@@ -93,27 +94,35 @@ class PairedHdfs(HdfsCluster):
     def unready_reason(self) -> str | None:
         """Return None once both NameNodes answer, are out of safe mode and know the DataNode."""
         for name in NAMENODES:
-            info = _jmx(self.ports[f"{name}-http"], "NameNode", "FSNamesystemState")
+            info = self.jmx(name, "NameNode", "FSNamesystemState")
             if info is None or info["FSState"] != "Operational" or not info["NumLiveDataNodes"]:
                 return f"{name} is {info['FSState'] if info else 'down'}"
         return None
 
     def state_of(self, name: str) -> str:
         """Return `active`, `standby`, or `down`."""
-        return str((_jmx(self.ports[f"{name}-http"], "NameNode", "NameNodeStatus") or {}).get("State", "down"))
+        return str((self.jmx(name, "NameNode", "NameNodeStatus") or {}).get("State", "down"))
 
     def active(self) -> str | None:
         """Return the active NameNode, or None."""
         return next((name for name in NAMENODES if self.state_of(name) == "active"), None)
 
     def haadmin(self, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start Hadoop's own command."""
+        """Start Hadoop's own command, with Kerberos as the user of the NameNodes."""
         lib, java = ensure(self.service), find_java()
-        options = [f"-Dflafka.log={self.server('shell').log}"]
+        options = [*self.kerberos_options(), f"-Dflafka.log={self.server('shell').log}"]
+        environment = dict(os.environ)
+        if self.kdc is not None:
+            cache = self.directory / "tickets"
+            self.kdc.kinit("nn/localhost", cache)
+            environment["KRB5CCNAME"] = str(cache)
         classpath, main = [lib / "*", self._conf(NAMENODE)], "org.apache.hadoop.hdfs.tools.DFSHAAdmin"
         command = java_command(java, classpath, main, heap_mb=64, options=options)
         return subprocess.Popen(
-            [*command, "-ns", SERVICE, *arguments], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+            [*command, "-ns", SERVICE, *arguments],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=environment,
         )
 
     def activate(self, name: str) -> None:

@@ -13,7 +13,8 @@ import pyhdfs
 import pytest
 
 from flafka.plugins import Retry
-from flafka.sinks.hdfs import filesystem, webhdfs
+from flafka.sinks.hdfs import filesystem, namenodes, webhdfs
+from flafka.sinks.hdfs.namenodes import RemoteError
 from flafka.sinks.hdfs.webhdfs import WebHdfs
 from tests.simulator import http
 from tests.simulator.running import replaced
@@ -25,7 +26,7 @@ from tests.simulator.world import World
 def hdfs(world: World | None, request: pytest.FixtureRequest) -> Iterator[WebHdfs]:
     if world is not None:
         Hdfs(world)
-        with replaced(webhdfs, filesystem, pyhdfs, imported={"requests": http.requests}):
+        with replaced(webhdfs, namenodes, filesystem, pyhdfs, imported={"requests": http.requests}):
             yield _connected(["namenode:9870"])
         return
     connected = _connected([request.getfixturevalue("hdfs_cluster").webhdfs])
@@ -53,7 +54,7 @@ def put(hdfs: WebHdfs, path: str, data: bytes = b"x") -> str:
 
 
 def names(hdfs: WebHdfs, path: str) -> list[str]:
-    return [found.name for found in hdfs.list(path)]
+    return [status.name for status in hdfs.list(path)]
 
 
 def test_a_file_is_as_it_was_written(hdfs: WebHdfs, root: str) -> None:
@@ -91,8 +92,8 @@ def test_a_directory_is_no_file(hdfs: WebHdfs, root: str) -> None:
     hdfs.mkdirs(root)
     assert hdfs.read(root) is None
     hdfs.check_writable(root)
-    with pytest.raises(pyhdfs.HdfsFileAlreadyExistsException):
-        hdfs._client.create(root, b"x")
+    with pytest.raises(RemoteError, match="FileAlreadyExistsException"):
+        hdfs._namenodes.clients[0].create(root, b"x")
 
 
 def test_a_list_is_in_order_and_of_a_file_the_file(hdfs: WebHdfs, root: str) -> None:
@@ -105,11 +106,11 @@ def test_a_list_is_in_order_and_of_a_file_the_file(hdfs: WebHdfs, root: str) -> 
 
 
 def test_a_file_is_not_overwritten_unless_that_is_asked_for(hdfs: WebHdfs, root: str) -> None:
-    hdfs._client.create(f"{root}/a", b"first")
-    with pytest.raises(pyhdfs.HdfsFileAlreadyExistsException):
-        hdfs._client.create(f"{root}/a", b"second")
+    hdfs._namenodes.clients[0].create(f"{root}/a", b"first")
+    with pytest.raises(RemoteError, match="FileAlreadyExistsException"):
+        hdfs._namenodes.clients[0].create(f"{root}/a", b"second")
     assert hdfs.read(f"{root}/a") == b"first"
-    hdfs._client.create(f"{root}/a", b"third", overwrite="true")
+    hdfs._namenodes.clients[0].create(f"{root}/a", b"third", overwrite="true")
     assert hdfs.read(f"{root}/a") == b"third"
 
 
@@ -163,13 +164,13 @@ def test_a_rename_keeps_a_files_time(hdfs: WebHdfs, root: str, world: World | No
 def test_deleting(hdfs: WebHdfs, root: str) -> None:
     put(hdfs, f"{root}/d/e/a")
     put(hdfs, f"{root}/dd/a")
-    with pytest.raises(pyhdfs.HdfsPathIsNotEmptyDirectoryException):
-        hdfs._client.delete(f"{root}/d")
+    with pytest.raises(RemoteError, match="PathIsNotEmptyDirectoryException"):
+        hdfs._namenodes.clients[0].delete(f"{root}/d")
     hdfs.delete(f"{root}/d")
     assert names(hdfs, root) == ["dd"]
     assert hdfs.status(f"{root}/d/e/a") is None
-    assert hdfs._client.delete(f"{root}/dd/a") is True
-    assert hdfs._client.delete(f"{root}/dd/a") is False
+    assert hdfs._namenodes.clients[0].delete(f"{root}/dd/a") is True
+    assert hdfs._namenodes.clients[0].delete(f"{root}/dd/a") is False
     assert names(hdfs, root) == ["dd"]
 
 
@@ -221,9 +222,9 @@ def test_an_upload_that_breaks_off_leaves_a_file_that_looks_whole(
     hdfs: WebHdfs, root: str, world: World | None
 ) -> None:
     with pytest.raises(KeyError):
-        hdfs._client.create(f"{root}/a", Breaking())
+        hdfs._namenodes.clients[0].create(f"{root}/a", Breaking())
     deadline = time.monotonic() + 60
-    while (found := hdfs.status(f"{root}/a")) is None or not found.length:
+    while (status := hdfs.status(f"{root}/a")) is None or not status.length:
         assert world is None
         assert time.monotonic() < deadline
         time.sleep(0.02)

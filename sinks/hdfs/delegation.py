@@ -1,0 +1,341 @@
+"""Kerberos for WebHDFS: delegation tokens, obtained by SPNEGO and replaced before they end.
+
+A request with a delegation token needs no ticket: without a KDC, the sink works on while its token is valid. Hadoop's
+"WebHDFS REST API" specifies both.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import logging
+import os
+import re
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
+
+from flafka.plugins import Retry
+from flafka.plugins.errors import ANY_FAILURE
+from flafka.plugins.net.gssapi import Credential, KerberosError
+from flafka.plugins.net.keytab import read_principals
+from flafka.plugins.threads import start_thread
+
+TOKEN_FILE = "HADOOP_TOKEN_FILE_LOCATION"  # noqa: S105  # the name of a variable
+"""Environment variable with the path of a file of tokens, as of `hdfs fetchdt`."""
+FIRST_TOKEN_SECONDS = 35.0
+"""Time to wait for a token. A KDC without an answer makes the Kerberos library wait for half a minute."""
+TOKEN_RETRY_SECONDS = (1.0, 10.0)
+"""Shortest and longest pause after a failure to get a token."""
+RENEWAL_FRACTION = 0.5
+"""Part of its life after which a token is replaced. The rest is for uploads that use it."""
+DEFAULT_LIFE_SECONDS = 24 * 3600.0
+"""Hadoop's default of dfs.namenode.delegation.token.renew-interval."""
+WARNING_INTERVAL_SECONDS = 300.0
+"""Least time between two warnings of the same failure while a token is valid."""
+
+log = logging.getLogger(__name__)
+
+
+class Login(NamedTuple):
+    """Kerberos login of a sink."""
+
+    principal: str | None = None
+    """Principal as configured, perhaps with `_HOST`; None for the user's ticket cache or token file."""
+    keytab: str | None = None
+    proxy_user: str | None = None
+    """User to impersonate; None for the principal itself."""
+
+    def resolved_principal(self) -> str | None:
+        """Return the principal with `_HOST` replaced by the lower-case name of this host, as by Hadoop."""
+        if self.principal is None:
+            return None
+        return self.principal.replace("/_HOST@", f"/{socket.getfqdn().lower()}@")
+
+    def short_name(self) -> str | None:
+        """Return the first part of the principal, which is the user on HDFS unless its rules say otherwise."""
+        return None if self.principal is None else re.split("[/@]", self.principal)[0]
+
+    def keytab_fault(self) -> str | None:
+        """Return the reason why the keytab cannot be used, as a sentence; None if it can, or there is none."""
+        if self.keytab is None:
+            return None
+        try:
+            versions = read_principals(self.keytab)
+        except OSError as e:
+            return f"the keytab {self.keytab} cannot be read: {e.strerror}"
+        except ValueError as e:
+            return str(e)
+        if (principal := self.resolved_principal()) in versions:
+            return None
+        return (
+            f"the keytab {self.keytab} has no key of {principal}, only of {', '.join(sorted(versions)) or 'nobody'}"
+        )
+
+    def ticket_failure(self, why: str) -> str:
+        """Return the sentence for a ticket that cannot be had, with the way out; `why` is the library's text."""
+        if self.keytab is None:
+            hint = "run kinit, or set hdfs.kerberosPrincipal and hdfs.kerberosKeytab"
+            return f"HDFS requires Kerberos, and there is no ticket: {why}; {hint}"
+        if fault := self.keytab_fault():
+            return fault
+        principal = self.resolved_principal()
+        if "reauthentication failed" in why:
+            version = read_principals(self.keytab)[str(principal)]
+            why = f"{why}; the KDC has another key than version {version} in {self.keytab}"
+        return f"no Kerberos ticket for {principal}: {why}; test it with: kinit -kt {self.keytab} {principal}"
+
+
+class DelegationTokens:
+    """Source of valid delegation tokens for the requests of one sink, with a thread that replaces them.
+
+    It is the `auth` of a requests session: it puts the token into each URL in place of the user's name. Thread-safe.
+    """
+
+    def __init__(self, session: Any, servers: Sequence[str], scheme: str, login: Login) -> None:
+        """`session` is a requests session of this object's own, and `servers` are the NameNodes as `host:port`."""
+        self._session, self._servers, self._scheme, self._login = session, list(servers), scheme, login
+        self._changed = threading.Condition()
+        self._token = ""
+        self._valid_until = 0.0
+        self._failure = ""
+        self._is_closed = False
+        self._used = threading.local()
+        self._last_warning = ("", float("-inf"))
+        self._thread = threading.Thread(target=self._run, name="webhdfs-tokens", daemon=True)
+        start_thread(self._thread)
+
+    def close(self) -> None:
+        """End the thread, without waiting for a KDC that does not answer."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
+
+    def __call__(self, request: Any) -> Any:
+        """Put the token into the URL of a request. The redirect to a DataNode has it already.
+
+        Raises Retry, with the reason, if there is no valid token within `FIRST_TOKEN_SECONDS`.
+        """
+        parts = urlsplit(request.url)
+        query = [
+            (name, value) for name, value in parse_qsl(parts.query, keep_blank_values=True) if name != "user.name"
+        ]
+        if not any(name == "delegation" for name, _ in query):
+            self._used.token = self._current()
+            query.append(("delegation", self._used.token))
+            request.url = urlunsplit(parts._replace(query=urlencode(query)))
+        return request
+
+    def refused(self) -> None:
+        """Discard the token that this thread has used last, since HDFS has refused it."""
+        token = getattr(self._used, "token", "")
+        with self._changed:
+            if token and token == self._token:
+                self._token = self._failure = ""
+                self._changed.notify_all()
+
+    def _current(self) -> str:
+        """Return the token; block until there is one, or until the first failure to get one. Raises Retry."""
+        deadline = time.monotonic() + FIRST_TOKEN_SECONDS
+        with self._changed:
+            while not self._token or time.monotonic() >= self._valid_until:
+                remaining = deadline - time.monotonic()
+                if self._is_closed or remaining <= 0 or self._failure:
+                    raise Retry(self._failure or "no delegation token yet: the KDC or the NameNode does not answer")
+                self._changed.wait(remaining)
+            return self._token
+
+    # --- the thread
+
+    def _run(self) -> None:
+        """Obtain tokens until `close`: a new one when half of the life of the last one is over, or it is refused."""
+        pause = TOKEN_RETRY_SECONDS[0]
+        while not self._is_closed:
+            try:
+                token, seconds = self._obtain()
+            except ANY_FAILURE as e:
+                self._report(str(e) if isinstance(e, Retry) else f"{type(e).__name__}: {e}")
+                wait_seconds, pause = pause, min(2 * pause, TOKEN_RETRY_SECONDS[1])
+            else:
+                with self._changed:
+                    self._token, self._valid_until, self._failure = token, time.monotonic() + seconds, ""
+                    self._changed.notify_all()
+                wait_seconds, pause = max(seconds * RENEWAL_FRACTION, TOKEN_RETRY_SECONDS[0]), TOKEN_RETRY_SECONDS[0]
+            self._wait(wait_seconds)
+
+    def _wait(self, seconds: float) -> None:
+        """Wait until `close`, until the token is refused, or for `seconds`."""
+        with self._changed:
+            had_token = bool(self._token)
+            self._changed.wait_for(lambda: self._is_closed or (had_token and not self._token), seconds)
+
+    def _report(self, failure: str) -> None:
+        """Store a failure for calls without a token; log a warning if a token is still valid."""
+        now = time.monotonic()
+        with self._changed:
+            self._failure = failure
+            left = self._valid_until - now if self._token else 0.0
+            self._changed.notify_all()
+        text, last = self._last_warning
+        if left > 0 and (failure != text or now - last > WARNING_INTERVAL_SECONDS):
+            self._last_warning = failure, now
+            log.warning("%s; the delegation token is valid for another %.0f s", failure, left)
+
+    def _obtain(self) -> tuple[str, float]:
+        """Return a token and its remaining life in seconds. Raises Retry with the reason and the way out."""
+        path = os.environ.get(TOKEN_FILE)
+        if self._login.keytab is None and path:
+            token = _token_of_file(Path(path), self._servers)
+            return token, 60.0  # the file may be replaced at any time
+        principal = self._login.resolved_principal()
+        try:
+            credential = Credential(principal, self._login.keytab)
+        except KerberosError as e:
+            raise Retry(self._login.ticket_failure(str(e))) from e
+        try:
+            return self._ask(credential)
+        finally:
+            credential.close()
+
+    def _ask(self, credential: Credential) -> tuple[str, float]:
+        """Return a token of the active NameNode and its remaining life in seconds. Raises Retry."""
+        renewer = re.split("[/@]", credential.principal)[0]
+        parameters = {"op": "GETDELEGATIONTOKEN", "renewer": renewer}
+        if self._login.proxy_user:
+            parameters["doas"] = self._login.proxy_user
+        failure = f"no NameNode answers at {', '.join(self._servers)}"
+        for server in list(self._servers):
+            began = time.monotonic()
+            answer, error = self._request("get", server, credential, parameters)
+            if answer is None:
+                failure = error
+                continue
+            self._servers = [server, *(other for other in self._servers if other != server)]  # the active one first
+            token = str(answer["Token"]["urlString"])
+            issued, latest = token_times(token)
+            life = min(DEFAULT_LIFE_SECONDS, (latest - issued) / 1000)
+            # The interval is known only from the answer to a renewal.
+            renewed, _ = self._request(
+                "put", server, credential, {"op": "RENEWDELEGATIONTOKEN", "token": token, "renewer": renewer}
+            )
+            if renewed is not None:
+                life = (int(renewed["long"]) - issued) / 1000
+            return token, life - (time.monotonic() - began)
+        raise Retry(failure)
+
+    def _request(
+        self, method: str, server: str, credential: Credential, parameters: dict[str, str]
+    ) -> tuple[dict[str, Any] | None, str]:
+        """Send a request with SPNEGO; return the answer and no text, or None and the failure as a sentence."""
+        host = server.rpartition(":")[0] or server
+        self._session.cookies.clear()
+        try:
+            headers = {"Authorization": credential.negotiate(host)}
+        except KerberosError as e:
+            return None, f"no Kerberos ticket for HTTP/{host}, the NameNode's web server: {e}"
+        url = f"{self._scheme}://{server}/webhdfs/v1/"
+        try:
+            answer = self._session.request(method, url, params=parameters, headers=headers, allow_redirects=False)
+        except OSError as e:  # requests.RequestException is one; its text may have the token
+            return None, f"NameNode {server} does not answer ({type(e).__name__})"
+        try:
+            content = answer.json()
+        except ValueError:
+            content = {}
+        if answer.status_code == 200 and isinstance(content, dict):
+            return content, ""
+        return None, self._refusal(server, credential, answer, content)
+
+    def _refusal(self, server: str, credential: Credential, answer: Any, content: Any) -> str:
+        """Return the sentence for a refused request, with the way out."""
+        remote = content.get("RemoteException") if isinstance(content, dict) else None
+        if remote is None:
+            title = re.search(r"<title>(.*?)</title>", answer.text, re.DOTALL)
+            why = re.sub(r"\s+", " ", title[1]).strip() if title else f"status {answer.status_code}"
+            return f"NameNode {server} does not admit {credential.principal}: {why}"
+        why = str(remote.get("message", "")).partition("\n")[0]
+        if "is not allowed to impersonate" in why:
+            short, user = re.split("[/@]", credential.principal)[0], self._login.proxy_user
+            hint = f"add hadoop.proxyuser.{short}.users = {user} and hadoop.proxyuser.{short}.hosts to core-site.xml"
+            return f"NameNode {server} does not let {credential.principal} act as {user}: {hint}"
+        return f"NameNode {server} gives {credential.principal} no delegation token: {why}"
+
+
+# --- Hadoop's formats of tokens
+
+
+def token_times(token: str) -> tuple[int, int]:
+    """Return the time of issue and the latest end of a token in URL form, in milliseconds of the NameNode's clock."""
+    outer = io.BytesIO(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+    identifier = io.BytesIO(outer.read(_read_vint(outer)))
+    identifier.read(1)  # version
+    for _ in ("owner", "renewer", "real user"):
+        identifier.read(_read_vint(identifier))
+    return _read_vint(identifier), _read_vint(identifier)
+
+
+def _token_of_file(path: Path, servers: Sequence[str]) -> str:
+    """Return the token for these NameNodes in a token file, in URL form. Raises Retry.
+
+    A token's service is the address of a NameNode, or a nameservice; the only HDFS token of a file fits any.
+    """
+    try:
+        tokens = [entry for entry in read_token_file(path.read_bytes()) if entry.kind in HDFS_KINDS]
+    except OSError as e:
+        raise Retry(f"the token file {path}, of {TOKEN_FILE}, cannot be read: {e.strerror}") from e
+    except (ValueError, IndexError) as e:
+        raise Retry(f"{path}, of {TOKEN_FILE}, is not a token file of Hadoop") from e
+    hosts = {server.rpartition(":")[0] for server in servers}
+    fitting = [entry for entry in tokens if entry.service.rpartition(":")[0] in hosts] or tokens
+    if len(fitting) != 1:
+        services = ", ".join(entry.service for entry in tokens) or "none"
+        raise Retry(f"{path}, of {TOKEN_FILE}, has no token for {', '.join(servers)}, only for: {services}")
+    return fitting[0].url_form
+
+
+HDFS_KINDS = ("HDFS_DELEGATION_TOKEN", "WEBHDFS delegation", "SWEBHDFS delegation")
+
+
+class StoredToken(NamedTuple):
+    """Token in a token file."""
+
+    kind: str
+    service: str
+    url_form: str
+
+
+def read_token_file(data: bytes) -> list[StoredToken]:
+    """Return the tokens of a token file in Hadoop's Writable format. Raises ValueError for another format."""
+    file = io.BytesIO(data)
+    if file.read(5) != b"HDTS\0":
+        raise ValueError("no token file in the format java")
+    tokens = []
+    for _ in range(_read_vint(file)):
+        file.read(_read_vint(file))  # alias
+        parts = [file.read(_read_vint(file)) for _ in range(4)]
+        url_form = base64.urlsafe_b64encode(b"".join(map(_with_length, parts))).decode().rstrip("=")
+        tokens.append(StoredToken(parts[2].decode(), parts[3].decode(), url_form))
+    return tokens
+
+
+def _read_vint(file: io.BytesIO) -> int:
+    """Return the next integer in the format of Hadoop's WritableUtils. Raises IndexError at the end."""
+    first = file.read(1)[0]
+    first -= 256 if first > 127 else 0
+    if first >= -112:
+        return first
+    negative = first < -120
+    value = int.from_bytes(file.read(-(first + 120) if negative else -(first + 112)), "big")
+    return ~value if negative else value
+
+
+def _with_length(data: bytes) -> bytes:
+    """Return data with its length in the format of Hadoop's WritableUtils before it."""
+    if len(data) <= 127:
+        return bytes([len(data)]) + data
+    size = (len(data).bit_length() + 7) // 8
+    return bytes([256 - 112 - size]) + len(data).to_bytes(size, "big") + data
