@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import shlex
 import subprocess
 import sys
 import time
@@ -19,6 +21,10 @@ from flafka.agent.cli.output import Verbs, json_option, show, show_json
 if TYPE_CHECKING:
     from flafka.agent.services.cluster import Cluster
 
+SECURE_SERVICES = ("kdc", "hdfs")
+"""Services of `--secure`."""
+SECURE_PORT_OFFSET = 50
+"""Distance of the ports of `--secure` from the ports of the other servers."""
 DEFAULT_SERVICES = ("kafka", "hdfs", "hbase", "solr")
 """Services of a command that names none."""
 SERVICES = (*DEFAULT_SERVICES, "spark", "yarn")
@@ -34,6 +40,9 @@ NATIVE_TOOL_SETTINGS = {
 services_argument = click.argument(
     "services", nargs=-1, type=click.Choice(SERVICES), metavar=f"[{' '.join(SERVICES)}]"
 )
+secure_option = click.option(
+    "--secure", is_flag=True, help="The secured servers: a KDC, and an HDFS that requires Kerberos."
+)
 
 
 @click.group(cls=Verbs)
@@ -44,17 +53,24 @@ def sandbox() -> None:
     Spark runner needs no cluster. HDFS is started with YARN. Data is kept below
     ~/.local/share/flafka (XDG_DATA_HOME). FLAFKA_INSTANCE=1 to 9 selects another set of ports and directories;
     `agent env` shows them.
+
+    --secure selects a KDC and another HDFS, which admits only users with a ticket: `agent sandbox kinit USER`.
     """
 
 
 @sandbox.command()
 @services_argument
+@secure_option
 @json_option
-def up(services: Sequence[str], as_json: bool) -> None:
+def up(services: Sequence[str], secure: bool, as_json: bool) -> None:
     """Start the servers that are not running, by default all, and wait until each of them serves."""
-    with clusters() as all_clusters:
+    with clusters(secure) as all_clusters:
         from flafka.agent.jvm.jars import ensure_all
 
+        if secure:
+            _start_secure(all_clusters, services)
+            _show(all_clusters, as_json)
+            return
         names = [*dict.fromkeys(services or DEFAULT_SERVICES)]
         if "yarn" in names and "hdfs" not in names:
             names.insert(0, "hdfs")
@@ -66,10 +82,11 @@ def up(services: Sequence[str], as_json: bool) -> None:
 
 @sandbox.command()
 @services_argument
+@secure_option
 @json_option
-def status(services: Sequence[str], as_json: bool) -> None:
+def status(services: Sequence[str], secure: bool, as_json: bool) -> None:
     """Show the servers, their ports and memory. Exit code: 0 if all, or all named ones, serve, else 1."""
-    with clusters() as all_clusters:
+    with clusters(secure) as all_clusters:
         serves = _show({name: all_clusters[name] for name in services or _known_services(all_clusters)}, as_json)
     if not serves:
         raise SystemExit(1)
@@ -77,19 +94,46 @@ def status(services: Sequence[str], as_json: bool) -> None:
 
 @sandbox.command()
 @services_argument
-def down(services: Sequence[str]) -> None:
+@secure_option
+def down(services: Sequence[str], secure: bool) -> None:
     """Stop the servers, by default all. Their data stays on disk."""
-    with clusters() as all_clusters:
+    with clusters(secure) as all_clusters:
         names = services or _known_services(all_clusters)
         started = {name: all_clusters[name] for name in names if all_clusters[name].state()}
         _run_all({name: cluster.stop for name, cluster in started.items()}, "stopped")
 
 
 @sandbox.command(context_settings=NATIVE_TOOL_SETTINGS)
+@secure_option
 @click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
-def hdfs(arguments: Sequence[str]) -> None:
+def hdfs(secure: bool, arguments: Sequence[str]) -> None:
     """Run Hadoop's own tools: `agent sandbox hdfs -- -ls /`, `… dfsadmin -report`, `… fsck /`."""
-    _exec_tool("hdfs", arguments)
+    _exec_tool("hdfs", arguments, secure)
+
+
+@sandbox.command()
+@click.argument("user")
+def kinit(user: str) -> None:
+    """Get a Kerberos ticket for a user of the secured servers, such as flafka; the user is created on demand.
+
+    Prints lines for a shell: eval "$(agent sandbox kinit flafka)".
+    """
+    from flafka.agent.services.kdc import Kdc
+
+    with clusters(secure=True) as all_clusters:
+        kdc = all_clusters["kdc"]
+        assert isinstance(kdc, Kdc)
+        if not (kdc.state() and kdc.is_running()):
+            raise click.ClickException("the KDC does not run: run `agent sandbox up --secure`")
+        if not re.fullmatch(r"[a-z_][a-z0-9_-]*", user):
+            raise click.UsageError(f"{user!r} is no name of a user, such as flafka")
+        keytab, cache = kdc.add(user), kdc.directory / "tickets" / user
+        cache.parent.mkdir(mode=0o700, exist_ok=True)
+        kdc.kinit(user, cache)
+    variables = {**kdc.variables(), "KRB5CCNAME": f"FILE:{cache}"}
+    for name, value in variables.items():
+        click.echo(f"export {name}={shlex.quote(value)}")
+    click.echo(f"{user} has a ticket; its keytab is {keytab}", err=True)
 
 
 @sandbox.command(context_settings=NATIVE_TOOL_SETTINGS)
@@ -128,8 +172,11 @@ def fetch(directory: Path, services: Sequence[str], as_json: bool) -> None:
 
 
 @contextlib.contextmanager
-def clusters() -> Iterator[dict[str, Cluster]]:
-    """Yield the user's clusters by service for the block. A ServiceError of the block becomes a ClickException."""
+def clusters(secure: bool = False) -> Iterator[dict[str, Cluster]]:
+    """Yield the user's clusters by service for the block, or the secured ones.
+
+    A ServiceError of the block becomes a ClickException.
+    """
     from flafka.agent.services import ServiceError
     from flafka.agent.services.hbase import HBaseCluster
     from flafka.agent.services.hdfs import HdfsCluster
@@ -141,14 +188,46 @@ def clusters() -> Iterator[dict[str, Cluster]]:
     stores: tuple[type[Cluster], ...] = (KafkaCluster, HdfsCluster, HBaseCluster, SolrCluster)
     classes: tuple[type[Cluster], ...] = (*stores, SparkCluster, YarnCluster)
     try:
-        yield {cls.service: cls.default() for cls in classes}
+        yield _secure_clusters() if secure else {cls.service: cls.default() for cls in classes}
     except ServiceError as error:
         raise click.ClickException(str(error)) from None
 
 
+def _secure_clusters() -> dict[str, Cluster]:
+    """Return the secured clusters by service, in the order of their start."""
+    from flafka.agent.services.cluster import data_directory
+    from flafka.agent.services.hdfs import HdfsCluster
+    from flafka.agent.services.kdc import Kdc
+
+    home = data_directory() / "secure"
+    kdc = Kdc(home / "kdc")
+    clusters: dict[str, Cluster] = {"kdc": kdc, "hdfs": HdfsCluster(home / "hdfs", kdc=kdc)}
+    for cluster in clusters.values():
+        cluster.port_offset += SECURE_PORT_OFFSET
+    return clusters
+
+
+def _start_secure(clusters: dict[str, Cluster], services: Sequence[str]) -> None:
+    """Start the secured servers one after the other, and let every user create directories in the root of HDFS.
+
+    Raises UsageError if `services` names others, and ServiceError.
+    """
+    from flafka.agent.services.hdfs import HdfsCluster
+
+    if others := set(services) - set(clusters):
+        raise click.UsageError(f"--secure has no {', '.join(sorted(others))}; it has {' and '.join(clusters)}")
+    click.echo(f"starting {', '.join(clusters)}, secured …", err=True)
+    for name, cluster in clusters.items():
+        _run_all({name: cluster.start}, "ready")
+    hdfs = clusters["hdfs"]
+    assert isinstance(hdfs, HdfsCluster)
+    hdfs.superuser_request("PUT", "/", "SETPERMISSION", permission="1777").raise_for_status()
+
+
 def _known_services(clusters: dict[str, Cluster]) -> list[str]:
     """Return the default services, and the other services that were started before."""
-    return [name for name, cluster in clusters.items() if name in DEFAULT_SERVICES or cluster.state()]
+    always = SECURE_SERVICES if "kdc" in clusters else DEFAULT_SERVICES
+    return [name for name, cluster in clusters.items() if name in always or cluster.state()]
 
 
 def _run_all(calls: dict[str, Callable[[], Any]], done: str) -> None:
@@ -190,7 +269,7 @@ def _show(clusters: dict[str, Cluster], as_json: bool) -> bool:
     return serves
 
 
-def _exec_tool(service: str, arguments: Sequence[str]) -> None:
+def _exec_tool(service: str, arguments: Sequence[str], secure: bool = False) -> None:
     """Replace this process by a native tool, which gets the terminal and signals and sets the exit code.
 
     Raises ClickException if the service was never started.
@@ -198,10 +277,11 @@ def _exec_tool(service: str, arguments: Sequence[str]) -> None:
     from flafka.agent.jvm.jars import ensure
     from flafka.agent.jvm.java import find_java
 
-    with clusters() as all_clusters:
+    with clusters(secure) as all_clusters:
         cluster: Any = all_clusters[service]
         if not cluster.state():
-            raise click.ClickException(f"{service} was never started: run `agent sandbox up {service}`")
+            command = "up --secure" if secure else f"up {service}"
+            raise click.ClickException(f"{service} was never started: run `agent sandbox {command}`")
         command = cluster.shell(arguments, find_java(), ensure(service))
     sys.stdout.flush()
     os.execv(command[0], command)  # noqa: S606  # without a shell on purpose

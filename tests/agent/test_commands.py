@@ -32,8 +32,8 @@ a1.sinks.k1.channel = c1
 
 
 def test_without_a_command_the_first_steps_are_shown() -> None:
-    shown = CliRunner().invoke(main, [], prog_name="agent", terminal_width=80)
-    lines = [line.strip() for line in shown.output.splitlines()]
+    result = CliRunner().invoke(main, [], prog_name="agent", terminal_width=80)
+    lines = [line.strip() for line in result.output.splitlines()]
     first = lines.index("First steps:") + 1
     assert [" ".join(line.split()) for line in lines[first : first + 5]] == [" ".join(step) for step in FIRST_STEPS]
     assert first < lines.index("Every day:")
@@ -67,8 +67,8 @@ def test_every_first_step_is_a_command(tmp_path: Path, monkeypatch: pytest.Monke
 
 
 def test_completion_knows_the_commands_without_importing_them() -> None:
-    found = BashComplete(main, {}, "agent", "_AGENT_COMPLETE").get_completions([], "t")
-    assert [one.value for one in found] == [name for name in COMMANDS if name.startswith("t")]
+    items = BashComplete(main, {}, "agent", "_AGENT_COMPLETE").get_completions([], "t")
+    assert [item.value for item in items] == [name for name in COMMANDS if name.startswith("t")]
     script = (
         "import sys\nfrom click.shell_completion import BashComplete\nfrom flafka.agent.cli import main\n"
         "BashComplete(main, {}, 'agent', 'X').get_completions([], '')\n"
@@ -79,8 +79,8 @@ def test_completion_knows_the_commands_without_importing_them() -> None:
 
 
 def test_completion_knows_options() -> None:
-    found = BashComplete(main, {}, "agent", "_AGENT_COMPLETE").get_completions(["top"], "--int")
-    assert [one.value for one in found] == ["--interval"]
+    items = BashComplete(main, {}, "agent", "_AGENT_COMPLETE").get_completions(["top"], "--int")
+    assert [item.value for item in items] == ["--interval"]
 
 
 def command_in(name: str) -> object:
@@ -89,15 +89,15 @@ def command_in(name: str) -> object:
 
 
 def top_command(name: str) -> click.Command:
-    found = main.get_command(click.Context(main), name)
-    assert found is not None
-    return found
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    return command
 
 
 def commands(command: click.Command, name: str) -> list[tuple[str, click.Command]]:
     if not isinstance(command, click.Group):
         return [(name, command)]
-    return [one for child, sub in command.commands.items() for one in commands(sub, f"{name} {child}")]
+    return [verb for child, sub in command.commands.items() for verb in commands(sub, f"{name} {child}")]
 
 
 def test_the_help_of_every_command_fits_a_terminal_and_needs_no_server(
@@ -105,10 +105,10 @@ def test_the_help_of_every_command_fits_a_terminal_and_needs_no_server(
 ) -> None:
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path))
     for called in VERBS:
-        shown = CliRunner().invoke(main, [*called.split(), "--help"], terminal_width=80)
-        assert shown.exit_code == 0, (called, shown.output)
-        assert "Options:" in shown.output, called
-        assert not [line for line in shown.output.splitlines() if len(line) > 80], called
+        result = CliRunner().invoke(main, [*called.split(), "--help"], terminal_width=80)
+        assert result.exit_code == 0, (called, result.output)
+        assert "Options:" in result.output, called
+        assert not [line for line in result.output.splitlines() if len(line) > 80], called
 
 
 @pytest.mark.parametrize("group", [name for name in COMMANDS if isinstance(top_command(name), click.Group)])
@@ -118,11 +118,11 @@ def test_the_purpose_of_a_verb_is_not_cut_off(group: str) -> None:
     assert "..." not in listed
 
 
-VERBS = dict(one for top in COMMANDS for one in commands(top_command(top), top))
+VERBS = dict(verb for top in COMMANDS for verb in commands(top_command(top), top))
 SILENT = {
     *("start", "template"),  # a log, with --log-format json; a program
     *("cluster stop", "sandbox down", "topic create", "topic delete"),  # they act without output
-    *("sandbox hdfs", "sandbox hbase"),  # another program's own output
+    *("sandbox hdfs", "sandbox hbase", "sandbox kinit"),  # another program's own output; lines for a shell
 }
 """Verbs that print no data of ours on standard output."""
 HERE = {
@@ -166,7 +166,9 @@ ELSEWHERE = {
 
 def test_every_verb_that_prints_prints_json_too() -> None:
     assert {*HERE, *ELSEWHERE} | SILENT == {*VERBS}
-    assert {called for called, one in VERBS.items() if "as_json" not in {p.name for p in one.params}} == SILENT
+    assert {
+        called for called, command in VERBS.items() if "as_json" not in {p.name for p in command.params}
+    } == SILENT
     for called, file in ELSEWHERE.items():
         written = (Path(__file__).parents[1] / file).read_text()
         assert "--json" in written, called
@@ -185,17 +187,17 @@ def test_the_output_is_json_and_nothing_else(called: str, tmp_path: Path, monkey
     letters = FileDeadLetterStore(tmp_path / "a1.c1.deadletters.jsonl")
     letters.put([DeadLetter("a1.sinks.k1", EventId("c1", 0, 1, 0), Event(b"body"), "it was refused")])
     letters.close()
-    shown = CliRunner().invoke(main, [*called.split(), *HERE[called].split(), "--json"])
+    result = CliRunner().invoke(main, [*called.split(), *HERE[called].split(), "--json"])
     if called == "cluster status":
-        assert (shown.stdout, shown.exit_code) == ("", 1)
+        assert (result.stdout, result.exit_code) == ("", 1)
     else:
-        assert json.loads(shown.stdout)
+        assert json.loads(result.stdout)
 
 
 def test_the_graph_in_json() -> None:
     conf = str(Path(__file__).parents[2] / "conf/quickstart.conf")
-    shown = CliRunner().invoke(main, ["graph", "-c", conf, "--json"])
-    assert json.loads(shown.output)["agent"] == "a1"
+    result = CliRunner().invoke(main, ["graph", "-c", conf, "--json"])
+    assert json.loads(result.output)["agent"] == "a1"
 
 
 @pytest.mark.parametrize(("ended", "code"), [("sys.exit(3)", 3), ("sys.exit('told')", 1), ("None", 0), ("1 / 0", 1)])
