@@ -43,6 +43,8 @@ WRAPPERS = ("SecurityException", "AuthenticationException", "IOException", "Remo
 """Exceptions whose message may begin with the name of the real one."""
 
 _CLASS_NAME = re.compile(r"\b(?:[a-z]\w*\.)+(?:\w+\$)?(\w+Exception|InvalidToken)\b")
+_TOKEN = re.compile(r"(?<=delegation=)[\w-]+")
+"""Delegation token in a URL, which is a password."""
 _UNIQUE = re.compile(r"(?<=/\.flafka/tmp/)\S+")
 """Part of a path that is unique. Errors have `…` instead, so that repeated ones are equal and logged once."""
 
@@ -101,7 +103,7 @@ class NameNodes:
         self._timeout, self._stopping = timeout, stopping
         self._silence = SilenceLimit(stopping)
         self.session = self._new_session(threads)  # one for all calls, as it reuses connections
-        self.session.request = _raising_refusals(self.session.request)
+        self.session.request = _raising_refusals(self.session.request, self._requests.RequestException)
         self._tokens: DelegationTokens | None = None
         self._tokens_lock = Lock()
         self.failover_rounds, self.failover_pause_seconds = FAILOVER_ROUNDS, FAILOVER_PAUSE_SECONDS
@@ -347,14 +349,19 @@ class SilenceLimit:
                 raise TimeoutError("the server is silent")
 
 
-def _raising_refusals(request: Callable[..., Any]) -> Callable[..., Any]:
+def _raising_refusals(request: Callable[..., Any], failure: type[Exception]) -> Callable[..., Any]:
     """Return `request` that raises LoginRequired for status 401, and RemoteError for an exception of HDFS.
 
     pyhdfs knows neither the pages of a server that requires Kerberos, nor some exceptions under the status they have.
+    A `failure`, the base class of requests' errors, is raised without the delegation token that its URL has.
     """
 
     def checked(method: str, url: str, **options: Any) -> Any:
-        answer = request(method, url, **options)
+        try:
+            answer = request(method, url, **options)
+        except failure as e:
+            error: Any = type(e)
+            raise error(_TOKEN.sub("…", str(e)), request=getattr(e, "request", None)) from None
         if answer.status_code == HTTPStatus.UNAUTHORIZED:
             raise LoginRequired
         if answer.status_code >= HTTPStatus.BAD_REQUEST:

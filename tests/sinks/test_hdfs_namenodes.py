@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import threading
+import traceback
 from typing import Any
 
 import pytest
+import requests
 
 from flafka.plugins import Retry
 from flafka.sinks.hdfs.delegation import Login
 from flafka.sinks.hdfs.filesystem import Refused
-from flafka.sinks.hdfs.namenodes import NameNodes, NotFound, RemoteError, TokenRefused
+from flafka.sinks.hdfs.namenodes import DataNodeAway, NameNodes, NotFound, RemoteError, TokenRefused
 
 INVALID = "org.apache.hadoop.security.token.SecretManager$InvalidToken"
 GROUP = "Failed to obtain user group information: "
@@ -83,6 +85,21 @@ def test_a_token_that_a_standby_does_not_know_yet_is_used_at_the_active_namenode
 
     assert namenodes.write("do it", call) == "nn2:9870"
     assert not namenodes._tokens.count
+
+
+def test_an_error_with_its_traceback_has_no_delegation_token(monkeypatch: pytest.MonkeyPatch) -> None:
+    def send(*_: Any, **options: Any) -> None:
+        raise requests.ConnectionError(
+            "HTTPConnectionPool(host='dn'): Max retries exceeded with url: /webhdfs/v1/a?delegation=HgAF-s_1&b=1"
+        )
+
+    monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", send)
+    namenodes = pair()
+    with pytest.raises(DataNodeAway) as raised:
+        namenodes.upload("write a", lambda client: namenodes.session.put("http://dn:9864/webhdfs/v1/a"))
+    text = "".join(traceback.format_exception(raised.value))
+    assert "delegation=…&b=1" in text
+    assert "HgAF" not in text
 
 
 def pair() -> NameNodes:

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pyhdfs
 import pytest
+import requests
 
 from flafka.agent.services.hdfs import NAMENODE
 from flafka.agent.services.kafka import KafkaCluster
@@ -154,13 +155,14 @@ def test_ten_failovers_between_namenodes_whose_standby_answers_reads(
         wanted = Counter(group.bodies)
 
         def delivered() -> Counter[bytes]:
-            if isinstance(hdfs, SecureHdfs):
-                return Counter(line.encode() for line in hdfs.lines(f"/{name}"))
             counts: list[Counter[bytes]] = []
 
             def read() -> bool:  # not while the DataNode asks a standby that does not know the file yet
-                with contextlib.suppress(pyhdfs.HdfsException):
-                    counts.append(Counter(in_hdfs(hdfs, f"/{name}")))
+                with contextlib.suppress(pyhdfs.HdfsException, requests.HTTPError):
+                    if isinstance(hdfs, SecureHdfs):
+                        counts.append(Counter(line.encode() for line in hdfs.lines(f"/{name}")))
+                    else:
+                        counts.append(Counter(in_hdfs(hdfs, f"/{name}")))
                 return bool(counts)
 
             until(read, "HDFS to be read", TIMEOUT_SECONDS)
