@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Literal
 
 import pydantic
+from pydantic import SecretStr
 
-from flafka.plugins import Problem, option, with_default
+from flafka.plugins import Problem, cross_field_validator, option, with_default
 from flafka.plugins.java.classes import is_java_class, java_class_error
 from flafka.sources.log4j.config import EncodingConfig
 from flafka.sources.serving import ServingConfig
@@ -67,6 +69,16 @@ class HttpSourceConfig(ServingConfig, EncodingConfig):
         ge=1,
         description="A connection that is idle, or has an unfinished request, for this long is closed.",
     )
+    username: str | None = option(
+        None,
+        name="username",
+        description="Requests must have this user and `password`, by HTTP Basic, or `token`; others get 401. If all "
+        "three are unset, any client may send events.",
+    )
+    password: SecretStr | None = option(None, name="password", description="Password of `username`.")
+    token: SecretStr | None = option(
+        None, name="token", description="Bearer token that admits a request, also beside `username` and `password`."
+    )
     thread_pool: dict[str, str] = option(
         {}, name="QueuedThreadPool.", without_effect=True, description=_JETTY_SETTINGS
     )
@@ -77,6 +89,22 @@ class HttpSourceConfig(ServingConfig, EncodingConfig):
         {}, name="SslContextFactory.", without_effect=True, description=_JETTY_SETTINGS
     )
     connector: dict[str, str] = option({}, name="ServerConnector.", without_effect=True, description=_JETTY_SETTINGS)
+
+    @cross_field_validator("username", "password")
+    def _check_password(self) -> None:
+        """Raise ValueError if only one of user and password is set."""
+        if (self.username is None) != (self.password is None):
+            raise ValueError("must be set together with password")
+
+    def credentials(self) -> list[bytes]:
+        """Return the values of the header `Authorization` that admit a request; empty if any request is admitted."""
+        values = []
+        if self.username is not None and self.password is not None:
+            pair = f"{self.username}:{self.password.get_secret_value()}".encode()
+            values.append(b"Basic " + base64.b64encode(pair))
+        if self.token is not None:
+            values.append(b"Bearer " + self.token.get_secret_value().encode())
+        return values
 
     @property
     def max_content_bytes(self) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hmac
 import logging
 import re
 import socket
@@ -60,6 +61,8 @@ class HttpServer(serving.Server[HttpRequest]):
         config = self.config = source.config
         self.metrics = source.metrics
         self._parser = config.parser()
+        self._credentials = config.credentials()
+        self._warn_rate_limited = source.warn_rate_limited
         self._budget_bytes = max(BUDGET_BYTES, config.max_content_bytes)
         self._unstored_bytes = self._receiving_bytes = 0
         self._is_stopping = False
@@ -122,9 +125,11 @@ class HttpServer(serving.Server[HttpRequest]):
             self.metrics.add("EventReadFail" if status not in (503, 499) else "ChannelFail")
         body = text.encode()
         headers = [(b"content-length", str(len(body)).encode()), (b"content-type", b"text/plain; charset=utf-8")]
+        if status == 401:
+            headers += [(b"www-authenticate", scheme) for scheme in self._schemes()]
         if status == 405:
             headers.append((b"allow", b"GET, HEAD, POST"))
-        if status in (413, 408) or text in (TOO_MANY_TEXT, STOPPING_TEXT):  # the rest of the request is not read
+        if status in (401, 413, 408) or text in (TOO_MANY_TEXT, STOPPING_TEXT):  # the rest of the request is not read
             headers.append((b"connection", b"close"))
         await send({"type": "http.response.start", "status": status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
@@ -134,6 +139,8 @@ class HttpServer(serving.Server[HttpRequest]):
 
         A request without events is answered 200 at once.
         """
+        if not self._is_admitted(scope):
+            return 401, "credentials are required"
         method = scope["method"]
         if method not in ("GET", "HEAD", "POST"):
             return {"PUT": 405, "DELETE": 405, "OPTIONS": 403, "TRACE": 403}.get(method, 501), ""
@@ -149,6 +156,26 @@ class HttpServer(serving.Server[HttpRequest]):
         if not events:
             return 200, ""
         return await self._store(events, len(content) + REQUEST_OVERHEAD_BYTES)
+
+    def _is_admitted(self, scope: Any) -> bool:
+        """Return True if a request has the configured credentials, or none are configured; else log a warning."""
+        if not self._credentials:
+            return True
+        given = b" ".join(next((value for name, value in scope["headers"] if name == b"authorization"), b"").split())
+        scheme, _, value = given.partition(b" ")
+        given = scheme.capitalize() + b" " + value  # the scheme is case-insensitive, RFC 9110, section 11.1
+        # In constant time: the time of an answer must not depend on how much of a password is right.
+        if any(hmac.compare_digest(given, expected) for expected in self._credentials):
+            return True
+        client = scope.get("client") or ("a client",)
+        fault = "wrong credentials" if value else "no credentials"
+        self._warn_rate_limited("credentials", "a request of %s has %s, and is answered 401", client[0], fault)
+        return False
+
+    def _schemes(self) -> list[bytes]:
+        """Return the values of `WWW-Authenticate` for a request without credentials."""
+        schemes = [value.partition(b" ")[0] for value in self._credentials]
+        return [scheme + b' realm="flafka"' for scheme in schemes]
 
     async def _store(self, events: list[Event], size: int) -> tuple[int, str]:
         """Queue the events, and wait until they are stored: 200, or 503 after `requestTimeout` ms or at a stop.

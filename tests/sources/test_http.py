@@ -1,5 +1,6 @@
 """Source `http`, driven over real sockets."""
 
+import base64
 import contextlib
 import gzip
 import http.client
@@ -63,6 +64,43 @@ def test_it_answers_when_the_events_are_stored():
         running.store = True
         running.source._yielded.clear()
         assert running.post(b'[{"body": "y"}]') == (200, "")
+
+
+def test_only_requests_with_credentials_are_admitted(caplog):
+    basic = "Basic " + base64.b64encode("grüße:s3cret:word".encode()).decode()
+    options = {"username": "grüße", "password": "s3cret:word", "token": "T0ken"}
+    with Running(**options) as running:
+        connection = http.client.HTTPConnection("127.0.0.1", running.source.port, timeout=20)
+        connection.request("POST", "/", b'[{"body": "x"}]')
+        answer = connection.getresponse()
+        assert (answer.status, answer.read()) == (401, b"credentials are required")
+        assert answer.headers.get_all("WWW-Authenticate") == ['Basic realm="flafka"', 'Bearer realm="flafka"']
+        connection.close()
+        for wrong in (
+            "",
+            "Basic",
+            "Bearer T0ke",
+            "Bearer T0kenn",
+            basic[:-1],
+            "Digest T0ken",
+            "T0ken",
+            "Bearer \xff",
+        ):
+            assert running.post(b'[{"body": "x"}]', {"Authorization": wrong})[0] == 401
+        assert not running.events
+        for right in (basic, "Bearer T0ken", "bearer  T0ken", basic.replace("Basic", "basic")):
+            assert running.post(b'[{"body": "x"}]', {"Authorization": right}) == (200, "")
+        assert len(running.events) == 4
+        assert running.source.metrics.snapshot()["EventReadFail"] == 9
+    assert "a request of 127.0.0.1 has no credentials, and is answered 401" in caplog.text
+    assert "s3cret" not in caplog.text + repr(running.source.config)
+    assert "T0ken" not in caplog.text + repr(running.source.config)
+
+
+@pytest.mark.parametrize("options", [{"username": "u"}, {"password": "p"}])
+def test_a_user_needs_a_password(options):
+    _, problems = HttpSourceConfig.parse({"bind": "127.0.0.1", "port": "0"} | options)
+    assert [problem.message for problem in problems] == ["must be set together with password"]
 
 
 def test_gzip_is_unpacked():
