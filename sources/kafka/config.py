@@ -12,7 +12,7 @@ import pydantic
 from flafka.plugins import Config, Problem, cross_field_validator, option, with_default
 from flafka.plugins.java.regex import compile_backtracking
 from flafka.plugins.kafka.clients import Access, Role
-from flafka.plugins.kafka.config import ConsumerConfig, check_topic_name
+from flafka.plugins.kafka.config import INTERNAL_TOPICS, ConsumerConfig, check_topic_name
 
 if TYPE_CHECKING:
     from regex import Pattern
@@ -29,10 +29,6 @@ _OFFSET_RESETS: dict[str, Literal["earliest", "latest", "none"]] = {
     "error": "none",
 }
 """Kafka's value for each accepted value of auto.offset.reset."""
-_INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state"})
-"""Kafka's own topics, which a pattern never selects."""
-
-
 SOURCE = Role(
     "the source `kafka`",
     (
@@ -111,7 +107,7 @@ class KafkaSourceConfig(ConsumerConfig):
         The regular expression never selects Kafka's internal topics.
         """
         if self.topics_regex:
-            return topic not in _INTERNAL_TOPICS and self.pattern().fullmatch(topic) is not None
+            return topic not in INTERNAL_TOPICS and self.pattern().fullmatch(topic) is not None
         return topic in self.topic_names
 
     def pattern(self) -> Pattern[str]:

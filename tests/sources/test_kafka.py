@@ -2,6 +2,7 @@
 
 import threading
 
+import pytest
 from confluent_kafka import Producer
 
 from flafka.sources.kafka import KafkaSource, KafkaSourceConfig, consumer
@@ -44,6 +45,13 @@ def test_a_pattern_of_topics_has_javas_meaning(brokers, monkeypatch):
         watchdog.cancel()
         source.close()
     assert sorted(read) == ["logs1", "logs22", "logs333"]
+
+
+@pytest.mark.parametrize("topic", ["__consumer_offsets", "__transaction_state", "__share_group_state"])
+def test_a_pattern_never_selects_kafkas_own_topics(topic):
+    config, _ = KafkaSourceConfig.parse({"kafka.bootstrap.servers": "broker:9092", "kafka.topics.regex": ".*"})
+    assert config.consumes("logs")
+    assert not config.consumes(topic)
 
 
 def test_an_invalid_pattern_is_an_error():
