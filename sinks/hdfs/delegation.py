@@ -38,8 +38,6 @@ DEFAULT_LIFE_SECONDS = 24 * 3600.0
 WARNING_INTERVAL_SECONDS = 300.0
 """Least time between two warnings of the same failure while a token is valid."""
 
-log = logging.getLogger(__name__)
-
 
 class Login(NamedTuple):
     """Kerberos login of a sink."""
@@ -96,9 +94,13 @@ class DelegationTokens:
     It is the `auth` of a requests session: it puts the token into each URL in place of the user's name. Thread-safe.
     """
 
-    def __init__(self, session: Any, servers: Sequence[str], scheme: str, login: Login) -> None:
-        """`session` is a requests session of this object's own, and `servers` are the NameNodes as `host:port`."""
+    def __init__(self, session: Any, servers: Sequence[str], scheme: str, login: Login, member: str = "") -> None:
+        """`session` is a requests session of this object's own, and `servers` are the NameNodes as `host:port`.
+
+        `member` is the path of the sink, under which warnings and the end of the thread are reported.
+        """
         self._session, self._servers, self._scheme, self._login = session, list(servers), scheme, login
+        self._log = logging.getLogger(member or __name__)
         self._changed = threading.Condition()
         self._token = ""
         self._valid_until = 0.0
@@ -106,7 +108,7 @@ class DelegationTokens:
         self._is_closed = False
         self._used = threading.local()
         self._last_warning = ("", float("-inf"))
-        self._thread = threading.Thread(target=self._run, name="webhdfs-tokens", daemon=True)
+        self._thread = threading.Thread(target=self._run, name=f"{member or 'webhdfs'}-tokens", daemon=True)
         start_thread(self._thread)
 
     def close(self) -> None:
@@ -183,7 +185,7 @@ class DelegationTokens:
         text, last = self._last_warning
         if left > 0 and (failure != text or now - last > WARNING_INTERVAL_SECONDS):
             self._last_warning = failure, now
-            log.warning("%s; the delegation token is valid for another %.0f s", failure, left)
+            self._log.warning("%s; the delegation token is valid for another %.0f s", failure, left)
 
     def _obtain(self) -> tuple[str, float]:
         """Return a token and its remaining life in seconds. Raises Retry with the reason and the way out."""

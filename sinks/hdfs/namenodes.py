@@ -95,11 +95,12 @@ class NameNodes:
         timeout: float | None,
         threads: int,
         stopping: Event,
+        member: str = "",
     ) -> None:
         """Create clients; no request is sent. `hosts` are `host:port`; the others are parameters of `WebHdfs`."""
         self._pyhdfs, self._requests = require("pyhdfs", "hdfs"), require("requests", "hdfs")
         logging.getLogger("pyhdfs").setLevel(logging.ERROR)  # it logs a traceback for each failed NameNode
-        self.user, self.scheme, self._login = user, scheme, login
+        self.user, self.scheme, self._login, self._member = user, scheme, login, member
         self._timeout, self._stopping = timeout, stopping
         self._silence = SilenceLimit(stopping)
         self.session = self._new_session(threads)  # one for all calls, as it reuses connections
@@ -147,7 +148,8 @@ class NameNodes:
         with self._tokens_lock:
             if self._tokens is None:
                 hosts = [client.hosts[0] for client in self.clients]
-                self._tokens = DelegationTokens(self._new_session(1), hosts, self.scheme, self._login)
+                session = self._new_session(1)
+                self._tokens = DelegationTokens(session, hosts, self.scheme, self._login, self._member)
                 self.session.auth = self._tokens
 
     # --- calls

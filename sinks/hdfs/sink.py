@@ -167,6 +167,7 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             file_settings=config.file_settings,
             login=config.login,
             is_secure=config.is_secure(),
+            member=self.member,
         )
 
     def _fetch(self, url: str) -> bytes:

@@ -57,6 +57,7 @@ class WebHdfs(FileSystem):
         file_settings: Mapping[str, str] | None = None,
         login: Login | None = None,
         is_secure: bool = False,
+        member: str = "",
     ) -> None:
         """Create a client. Raises Retry if no NameNode answers on the ports that are tried.
 
@@ -66,7 +67,7 @@ class WebHdfs(FileSystem):
         `stopping` is set, if a server is silent. `file_settings` is `HadoopConfiguration.file_settings`.
 
         `login` is used if HDFS requires Kerberos, by default the user's ticket cache. With `is_secure`, it is used
-        from the first call on.
+        from the first call on. `member` is the path of the sink, for its log.
         """
         self.user = user_name(user)
         login = login or Login(proxy_user=user)
@@ -78,6 +79,7 @@ class WebHdfs(FileSystem):
             timeout=timeout,
             threads=threads,
             stopping=stopping,
+            member=member,
         )
         new_file = dict(file_settings or {})
         umask = new_file.pop("umask", "")
@@ -89,7 +91,7 @@ class WebHdfs(FileSystem):
         self._warned: set[str] = set()  # directories whose group or ACL could not be given to files
         self._inherited: dict[str, tuple[float, str, str]] = {}
         """Time of the lookup, group and ACL of new files, by directory."""
-        self._log = logging.getLogger(__name__)
+        self._log = logging.getLogger(member or __name__)
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="webhdfs")
         self._stopping = stopping
         try:
