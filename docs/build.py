@@ -194,7 +194,7 @@ def every_metric(components: Components) -> Iterator[str]:
     yield (
         "Flume's JSON on `/metrics` and Prometheus on `/metrics/prometheus` have these metrics. In Prometheus each "
         "has the labels `agent`, `kind` and `name`, the last for the name of the component. "
-        "[Operations](../operations.md#what-an-agent-serves) lists the figures to watch. "
+        "[Operations](../operations.md#metrics-to-watch) lists the figures to watch. "
         "This page is made by `./dev docs` from what components declare; `agent explain` prints the metrics of one."
     )
     yield (

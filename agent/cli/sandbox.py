@@ -38,7 +38,7 @@ NATIVE_TOOL_SETTINGS = {
 """`--help` is the help of click, as a native tool needs started servers; `-- --help` is passed to the tool."""
 
 services_argument = click.argument(
-    "services", nargs=-1, type=click.Choice(SERVICES), metavar=f"[{' '.join(SERVICES)}]"
+    "services", nargs=-1, type=click.Choice([*SERVICES, "kdc"]), metavar=f"[{' '.join(SERVICES)}]"
 )
 secure_option = click.option(
     "--secure", is_flag=True, help="The secured servers: a KDC, and an HDFS that requires Kerberos."
@@ -55,6 +55,7 @@ def sandbox() -> None:
     `agent env` shows them.
 
     --secure selects a KDC and another HDFS, which admits only users with a ticket: `agent sandbox kinit USER`.
+    Without it, no command shows or stops these two.
     """
 
 
@@ -68,9 +69,11 @@ def up(services: Sequence[str], secure: bool, as_json: bool) -> None:
         from flafka.agent.jvm.jars import ensure_all
 
         if secure:
-            _start_secure(all_clusters, services)
+            _check_names(all_clusters, services)
+            _start_secure(all_clusters)
             _show(all_clusters, as_json)
             return
+        _check_names(all_clusters, services)
         names = [*dict.fromkeys(services or DEFAULT_SERVICES)]
         if "yarn" in names and "hdfs" not in names:
             names.insert(0, "hdfs")
@@ -87,6 +90,7 @@ def up(services: Sequence[str], secure: bool, as_json: bool) -> None:
 def status(services: Sequence[str], secure: bool, as_json: bool) -> None:
     """Show the servers, their ports and memory. Exit code: 0 if all, or all named ones, serve, else 1."""
     with clusters(secure) as all_clusters:
+        _check_names(all_clusters, services)
         serves = _show({name: all_clusters[name] for name in services or _known_services(all_clusters)}, as_json)
     if not serves:
         raise SystemExit(1)
@@ -98,6 +102,7 @@ def status(services: Sequence[str], secure: bool, as_json: bool) -> None:
 def down(services: Sequence[str], secure: bool) -> None:
     """Stop the servers, by default all. Their data stays on disk."""
     with clusters(secure) as all_clusters:
+        _check_names(all_clusters, services)
         names = services or _known_services(all_clusters)
         started = {name: all_clusters[name] for name in names if all_clusters[name].state()}
         _run_all({name: cluster.stop for name, cluster in started.items()}, "stopped")
@@ -207,21 +212,33 @@ def _secure_clusters() -> dict[str, Cluster]:
     return clusters
 
 
-def _start_secure(clusters: dict[str, Cluster], services: Sequence[str]) -> None:
+def _check_names(clusters: dict[str, Cluster], services: Sequence[str]) -> None:
+    """Raise UsageError if `services` names one that is not among the clusters."""
+    if others := sorted(set(services) - set(clusters)):
+        has = "--secure has no" if "kdc" in clusters else "without --secure there is no"
+        raise click.UsageError(f"{has} {', '.join(others)}; there are {', '.join(clusters)}")
+
+
+def _start_secure(clusters: dict[str, Cluster]) -> None:
     """Start the secured servers one after the other, and let every user create directories in the root of HDFS.
 
-    Raises UsageError if `services` names others, and ServiceError.
+    Raises ServiceError.
     """
-    from flafka.agent.services.hdfs import HdfsCluster
+    import requests
 
-    if others := set(services) - set(clusters):
-        raise click.UsageError(f"--secure has no {', '.join(sorted(others))}; it has {' and '.join(clusters)}")
+    from flafka.agent.services import ServiceError
+    from flafka.agent.services.hdfs import HdfsCluster
+    from flafka.plugins.net.gssapi import KerberosError
+
     click.echo(f"starting {', '.join(clusters)}, secured …", err=True)
     for name, cluster in clusters.items():
         _run_all({name: cluster.start}, "ready")
     hdfs = clusters["hdfs"]
     assert isinstance(hdfs, HdfsCluster)
-    hdfs.superuser_request("PUT", "/", "SETPERMISSION", permission="1777").raise_for_status()
+    try:
+        hdfs.superuser_request("PUT", "/", "SETPERMISSION", permission="1777").raise_for_status()
+    except (KerberosError, requests.RequestException) as e:
+        raise ServiceError(f"HDFS does not admit its superuser: {e}") from e
 
 
 def _known_services(clusters: dict[str, Cluster]) -> list[str]:

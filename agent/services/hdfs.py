@@ -127,6 +127,11 @@ class HdfsCluster(Cluster):
         Raises ServiceError.
         """
         self.save_state(datanodes=len(self._datanodes))
+        if self.kdc is not None:
+            try:
+                self._negotiate(self.kdc)
+            except KerberosError as e:
+                raise ServiceError(f"the KDC gives no ticket: {e}") from e
         for name in self.names():
             conf = self._conf(name)
             for folder in (conf, self.directory / "data" / name, self.server(name).log.parent):
@@ -153,8 +158,11 @@ class HdfsCluster(Cluster):
         if self.kdc is None:
             return site | {f"hadoop.proxyuser.{user}.hosts": "*", f"hadoop.proxyuser.{user}.groups": "*"}
         secret = self.directory / "conf" / "http-secret"
-        if not secret.exists():
-            secret.write_text(os.urandom(16).hex())
+        if not secret.exists():  # whoever reads it can sign cookies of any user
+            draft = secret.with_suffix(".new")
+            draft.touch(mode=0o600)
+            draft.write_text(os.urandom(16).hex())
+            draft.replace(secret)
         return site | {
             "hadoop.proxyuser.flafka.hosts": "*",
             "hadoop.proxyuser.flafka.users": "alice",

@@ -5,7 +5,8 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -22,7 +23,7 @@ SYSTEM_DIRECTORIES = ("/usr/sbin", "/usr/bin", "/usr/local/sbin", "/usr/local/bi
 SERVICE_PRINCIPALS = ("nn", "dn", "HTTP", "httpfs", "kafka")
 """Services of `localhost`, whose keys are in one keytab."""
 
-_NEEDED = re.compile("krb5|k5crypto|kadm5|kdb5|gssapi|gssrpc|verto|libev")
+_NEEDED = re.compile("krb5|k5crypto|kadm5|kdb5|gssapi|gssrpc|verto|libev|keyutils|com-err|libss2")
 """Part of the names of the packages that the programs need, of those that apt would install."""
 
 # Names are not looked up: the principals have the names that clients use.
@@ -39,9 +40,7 @@ KRB5_CONF = """\
  {realm} = {{
   kdc = {host}:{port}
  }}
-[dbmodules]
- db_module_dir = {modules}
-"""
+{modules}"""
 # Preauthentication, as at every real KDC: without it, neither wrong keys nor clocks are noticed.
 KDC_CONF = """\
 [kdcdefaults]
@@ -55,9 +54,7 @@ KDC_CONF = """\
   max_life = 10h
   default_principal_flags = +preauth
  }}
-[dbmodules]
- db_module_dir = {modules}
-[logging]
+{modules}[logging]
  kdc = FILE:{log}
 """
 
@@ -89,7 +86,7 @@ class Kdc(Cluster):
     @property
     def service_keytab(self) -> Path:
         """Keytab with the keys of all service principals."""
-        return self.keytab("services")
+        return self.keytab("services.localhost")
 
     def keytab(self, name: str) -> Path:
         """Return the path of a keytab in this cluster's directory."""
@@ -120,22 +117,24 @@ class Kdc(Cluster):
         data, log = self.directory / "data", self.server("kdc").log
         for folder in (data, self.krb5_conf.parent, log.parent, self.service_keytab.parent):
             folder.mkdir(parents=True, exist_ok=True)
-        modules = _library_directory(lib) / "krb5" / "plugins" / "kdb"
+        plugins = _plugin_directory(lib)
         values = {
             "realm": REALM,
             "host": HOST,
             "port": self.ports["kdc"],
-            "modules": modules,
+            "modules": f"[dbmodules]\n db_module_dir = {plugins}\n" if plugins is not None else "",
             "data": data,
             "log": log,
         }
         self.krb5_conf.write_text(KRB5_CONF.format(ticket_seconds=self._ticket_seconds, **values))
         (self.krb5_conf.parent / "kdc.conf").write_text(KDC_CONF.format(**values))
         (data / "acl").touch()
-        if not (data / "principal").exists():
+        if not (data / "stash").exists():  # the last file of a new realm
+            for file in data.glob("principal*"):
+                file.unlink()
             self._run("kdb5_util", "-r", REALM, "create", "-s", "-P", os.urandom(16).hex())
         for name in SERVICE_PRINCIPALS:
-            self.add(f"{name}/localhost", "services")
+            self.add(f"{name}/localhost", "services.localhost")
 
     def command(self, name: str, java: Java, lib: Path) -> list[str]:
         """Return the command line of the KDC."""
@@ -143,10 +142,10 @@ class Kdc(Cluster):
 
     def environment(self) -> Mapping[str, str]:
         """Return the variables of the KDC and its tools: their libraries and configuration."""
-        lib = self._lib or self.library()
+        plugins = _plugin_directory(self._lib or self.library())
         return {
             **os.environ,
-            "LD_LIBRARY_PATH": str(_library_directory(lib)),
+            **({"LD_LIBRARY_PATH": str(plugins.parents[2])} if plugins is not None else {}),
             "KRB5_CONFIG": str(self.krb5_conf),
             "KRB5_KDC_PROFILE": str(self.krb5_conf.parent / "kdc.conf"),
         }
@@ -164,8 +163,11 @@ class Kdc(Cluster):
         known = path.with_suffix(".principals")
         if principal in (known.read_text().split() if known.exists() else ()):
             return path
-        with contextlib.suppress(ServiceError):  # it exists, and a keytab of it was lost
+        try:
             self.admin("addprinc", "-randkey", principal)
+        except ServiceError as e:
+            if "already exists" not in str(e):
+                raise
         self.admin("ktadd", "-k", str(path), principal)
         with known.open("a") as file:
             file.write(f"{principal}\n")
@@ -180,17 +182,18 @@ class Kdc(Cluster):
 
     def kinit(self, principal: str, cache: Path) -> None:
         """Store a ticket of a principal, by its keytab, in a ticket cache. Raises ServiceError."""
-        path = self.keytab("services" if "/" in principal else principal)
+        path = self.service_keytab if "/" in principal else self.keytab(principal)
         self._run("kinit", "-k", "-t", str(path), "-c", f"FILE:{cache}", principal)
 
     def _run(self, program: str, *arguments: str) -> str:
         lib = self._lib or self.library()
         command = [str(_program(lib, program)), *arguments]
         result = subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=False)
-        # kadmin.local exits with 0 after most errors.
-        failed = result.returncode or (program == "kadmin.local" and f"{arguments[2]}: " in result.stderr)
-        if failed:
-            raise ServiceError(f"{program} {' '.join(arguments)} failed: {result.stderr.strip()}")
+        # kadmin.local exits with 0 after some errors.
+        if result.returncode or re.search(
+            rf"(?m)^{re.escape(program)}: |^{re.escape(_command(arguments))}: ", result.stderr
+        ):
+            raise ServiceError(f"{program} {_command(arguments)} failed: {result.stderr.strip()}")
         return result.stdout
 
 
@@ -206,36 +209,55 @@ def find_programs() -> Path:
         return root
     if shutil.which("apt-get") is None or shutil.which("dpkg-deb") is None:
         raise ServiceError("there is no MIT KDC: install krb5kdc, kadmin.local and kinit (package krb5-server)")
-    draft = root.with_name(f"kerberos-{os.getpid()}")
+    root.parent.mkdir(parents=True, exist_ok=True)
+    draft = Path(tempfile.mkdtemp(prefix="kerberos-", dir=root.parent))
     try:
         _unpack(draft)
-        with contextlib.suppress(OSError):  # another process was faster
-            draft.rename(root)
+        if not all(_find(root, name) for name in PROGRAMS):  # else another process was faster
+            shutil.rmtree(root, ignore_errors=True)
+            with contextlib.suppress(OSError):
+                draft.rename(root)
     finally:
         shutil.rmtree(draft, ignore_errors=True)
+    for name in PROGRAMS:
+        _program(root, name)
     return root
+
+
+def _command(arguments: Sequence[str]) -> str:
+    """Return the command among the arguments of a program, such as `ktadd`, without keys and passwords."""
+    return next((word for word in arguments[2:] if not word.startswith("-")), "")
 
 
 def _unpack(root: Path) -> None:
     """Download the packages of a KDC with what they need, and unpack them below `root`. Raises ServiceError."""
     packages = root / "packages"
-    packages.mkdir(parents=True)
-    options: list[str] = []
-    if _apt(["-s", "--no-install-recommends", "install", *PACKAGES], packages) is None:
-        # No package lists, as in a container image: get them into a directory of this user's.
+    packages.mkdir()
+    if not _download(packages, []):
+        # No or old package lists, as in a container image: get new ones into a directory of this user's.
         lists = root / "apt"
         for folder in ("lists/partial", "cache/archives/partial"):
             (lists / folder).mkdir(parents=True)
         options = ["-o", f"Dir::State::Lists={lists / 'lists'}", "-o", f"Dir::Cache={lists / 'cache'}"]
         _apt([*options, "update"], packages)
-    plan = _apt([*options, "-s", "--no-install-recommends", "install", *PACKAGES], packages) or ""
-    names = [name for name in re.findall(r"^Inst (\S+)", plan, re.MULTILINE) if _NEEDED.search(name)]
-    if not names or _apt([*options, "download", *names], packages) is None:
-        raise ServiceError(f"cannot download {', '.join(PACKAGES)}: install them with `apt-get install`")
+        if not _download(packages, options):
+            raise ServiceError(f"cannot download {', '.join(PACKAGES)}: install them with `apt-get install`")
+        shutil.rmtree(lists, ignore_errors=True)
     for package in packages.glob("*.deb"):
-        subprocess.run(["dpkg-deb", "-x", str(package), str(root)], check=True, capture_output=True)
+        command = ["dpkg-deb", "-x", str(package), str(root)]
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
+        if result.returncode:
+            raise ServiceError(f"cannot unpack {package.name}: {result.stderr.strip()}")
     shutil.rmtree(packages)
-    shutil.rmtree(root / "apt", ignore_errors=True)
+
+
+def _download(directory: Path, options: list[str]) -> bool:
+    """Download the packages of a KDC, and those that are missing on this host. Return False if that fails."""
+    plan = _apt([*options, "-s", "--no-install-recommends", "install", *PACKAGES], directory)
+    if plan is None:
+        return False
+    missing = [name for name in re.findall(r"^Inst (\S+)", plan, re.MULTILINE) if _NEEDED.search(name)]
+    return _apt([*options, "download", *dict.fromkeys([*PACKAGES, *missing])], directory) is not None
 
 
 def _apt(arguments: list[str], directory: Path) -> str | None:
@@ -258,11 +280,14 @@ def _program(root: Path, name: str) -> Path:
     return path
 
 
-def _library_directory(root: Path) -> Path:
-    """Return the directory of the shared libraries below a root directory. Raises ServiceError."""
+def _plugin_directory(root: Path) -> Path | None:
+    """Return the directory of the KDC's database plugins below a root directory; None for installed programs.
+
+    Its third parent has the shared libraries. Raises ServiceError.
+    """
+    if root == Path("/"):
+        return None
     for folder in ("usr/lib", "lib", "usr/lib64"):
         if (file := next((root / folder).glob("*/krb5/plugins/kdb/db2.so"), None)) is not None:
-            return file.parents[3]
-        if (root / folder / "krb5/plugins/kdb/db2.so").exists():
-            return root / folder
+            return file.parent
     raise ServiceError(f"{root} has no krb5/plugins/kdb/db2.so: the KDC has no database")

@@ -153,6 +153,7 @@ class Credential:
             _check(major, minor)
             return f"Negotiate {base64.b64encode(_take(token)).decode()}"
         finally:
+            library.gss_release_buffer(byref(minor), byref(token))
             library.gss_delete_sec_context(byref(minor), byref(context), None)
             library.gss_release_name(byref(minor), byref(service))
 

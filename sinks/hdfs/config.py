@@ -175,7 +175,8 @@ class HdfsConfig(Config):
         name="hdfs.kerberosPrincipal",
         description="Kerberos principal, such as `flume/_HOST@EXAMPLE.COM`, where `_HOST` is the name of this host. "
         "If unset, and HDFS requires Kerberos, the token file of HADOOP_TOKEN_FILE_LOCATION is used, or else the "
-        "user's ticket cache (KRB5CCNAME). No effect if Hadoop's core-site.xml exists and requires no Kerberos.",
+        "user's ticket cache (KRB5CCNAME). Not used if core-site.xml exists and requires no Kerberos, unless the "
+        "NameNode does.",
     )
     kerberos_keytab: str | None = option(
         None,
@@ -216,7 +217,8 @@ class HdfsConfig(Config):
     def is_secure(self) -> bool:
         """Return True if a principal is configured, and core-site.xml does not rule Kerberos out."""
         hadoop = HadoopConfiguration()
-        requires_none = hadoop.files and hadoop.get("hadoop.security.authentication", "simple").lower() == "simple"
+        has_core = any(file.name == "core-site.xml" for file in hadoop.files)
+        requires_none = has_core and hadoop.get("hadoop.security.authentication", "simple").lower() == "simple"
         return self.kerberos_principal is not None and not requires_none and self.location.scheme != "file"
 
     def bucket_path(self) -> BucketPath:

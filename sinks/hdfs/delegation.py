@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from flafka.plugins import Retry
@@ -35,6 +35,10 @@ RENEWAL_FRACTION = 0.5
 """Part of its life after which a token is replaced. The rest is for uploads that use it."""
 DEFAULT_LIFE_SECONDS = 24 * 3600.0
 """Hadoop's default of dfs.namenode.delegation.token.renew-interval."""
+WRONG_KEY_PAUSE_SECONDS = 300.0
+"""Pause after a refused key. KDCs commonly lock a principal after a few wrong keys within some minutes."""
+STOP_CHECK_SECONDS = 0.2
+"""Interval at which a call that waits for a token checks whether the agent stops."""
 WARNING_INTERVAL_SECONDS = 300.0
 """Least time between two warnings of the same failure while a token is valid."""
 
@@ -88,22 +92,66 @@ class Login(NamedTuple):
         return f"no Kerberos ticket for {principal}: {why}; test it with: kinit -kt {self.keytab} {principal}"
 
 
+class _WrongKey:
+    """Keytab whose key the KDC has refused, which is not tried again soon: several tries may lock the principal."""
+
+    _refusals: ClassVar[dict[tuple[str | None, str | None], tuple[float, float, str]]] = {}
+    """Time of the file, end of the pause, and failure, by principal and keytab; kept over reopened sinks."""
+
+    def __init__(self, principal: str | None, keytab: str | None) -> None:
+        self._key = principal, keytab
+
+    def check(self) -> None:
+        """Raise Retry if the same file was refused within `WRONG_KEY_PAUSE_SECONDS`."""
+        changed, until, failure = self._refusals.get(self._key, (0.0, 0.0, ""))
+        if time.monotonic() < until and self._changed() == changed:
+            raise Retry(failure)
+
+    def remember(self, failure: str) -> str:
+        """Begin the pause, and return the failure with its length."""
+        failure = f"{failure}; the next try is in {WRONG_KEY_PAUSE_SECONDS:.0f} s, or when the keytab changes"
+        self._refusals[self._key] = self._changed(), time.monotonic() + WRONG_KEY_PAUSE_SECONDS, failure
+        return failure
+
+    def _changed(self) -> float:
+        """Return the time of the keytab's last change, in seconds since the epoch; 0 without a file."""
+        try:
+            return Path(self._key[1]).stat().st_mtime if self._key[1] is not None else 0.0
+        except OSError:
+            return 0.0
+
+
+_latest_tokens: dict[tuple[frozenset[str], Login], tuple[str, float]] = {}
+"""Token and its end by `time.monotonic`, by NameNodes and login: a reopened sink needs no KDC."""
+
+
 class DelegationTokens:
     """Source of valid delegation tokens for the requests of one sink, with a thread that replaces them.
 
     It is the `auth` of a requests session: it puts the token into each URL in place of the user's name. Thread-safe.
     """
 
-    def __init__(self, session: Any, servers: Sequence[str], scheme: str, login: Login, member: str = "") -> None:
+    def __init__(
+        self,
+        session: Any,
+        servers: Sequence[str],
+        scheme: str,
+        login: Login,
+        *,
+        stopping: threading.Event,
+        member: str = "",
+    ) -> None:
         """`session` is a requests session of this object's own, and `servers` are the NameNodes as `host:port`.
 
-        `member` is the path of the sink, under which warnings and the end of the thread are reported.
+        Calls without a token end soon once `stopping` is set. `member` is the path of the sink, under which warnings
+        and the end of the thread are reported. A valid token of an earlier object for the same login is used.
         """
         self._session, self._servers, self._scheme, self._login = session, list(servers), scheme, login
         self._log = logging.getLogger(member or __name__)
+        self._stopping = stopping
         self._changed = threading.Condition()
-        self._token = ""
-        self._valid_until = 0.0
+        self._key = (frozenset(servers), login)
+        self._token, self._valid_until = _latest_tokens.get(self._key, ("", 0.0))
         self._failure = ""
         self._is_closed = False
         self._used = threading.local()
@@ -138,6 +186,7 @@ class DelegationTokens:
         with self._changed:
             if token and token == self._token:
                 self._token = self._failure = ""
+                _latest_tokens.pop(self._key, None)
                 self._changed.notify_all()
 
     def _current(self) -> str:
@@ -146,9 +195,9 @@ class DelegationTokens:
         with self._changed:
             while not self._token or time.monotonic() >= self._valid_until:
                 remaining = deadline - time.monotonic()
-                if self._is_closed or remaining <= 0 or self._failure:
+                if self._is_closed or self._stopping.is_set() or remaining <= 0 or self._failure:
                     raise Retry(self._failure or "no delegation token yet: the KDC or the NameNode does not answer")
-                self._changed.wait(remaining)
+                self._changed.wait(min(remaining, STOP_CHECK_SECONDS))
             return self._token
 
     # --- the thread
@@ -156,24 +205,28 @@ class DelegationTokens:
     def _run(self) -> None:
         """Obtain tokens until `close`: a new one when half of the life of the last one is over, or it is refused."""
         pause = TOKEN_RETRY_SECONDS[0]
-        while not self._is_closed:
-            try:
-                token, seconds = self._obtain()
-            except ANY_FAILURE as e:
-                self._report(str(e) if isinstance(e, Retry) else f"{type(e).__name__}: {e}")
-                wait_seconds, pause = pause, min(2 * pause, TOKEN_RETRY_SECONDS[1])
-            else:
+        try:
+            while not self._is_closed:
+                try:
+                    token, seconds = self._obtain()
+                except ANY_FAILURE as e:
+                    self._report(str(e) if isinstance(e, Retry) else f"{type(e).__name__}: {e}")
+                    self._wait(pause, until_refused=False)
+                    pause = min(2 * pause, TOKEN_RETRY_SECONDS[1])
+                    continue
                 with self._changed:
                     self._token, self._valid_until, self._failure = token, time.monotonic() + seconds, ""
+                    _latest_tokens[self._key] = token, self._valid_until
                     self._changed.notify_all()
-                wait_seconds, pause = max(seconds * RENEWAL_FRACTION, TOKEN_RETRY_SECONDS[0]), TOKEN_RETRY_SECONDS[0]
-            self._wait(wait_seconds)
+                pause = TOKEN_RETRY_SECONDS[0]
+                self._wait(max(seconds * RENEWAL_FRACTION, pause), until_refused=True)
+        finally:
+            self._session.close()
 
-    def _wait(self, seconds: float) -> None:
-        """Wait until `close`, until the token is refused, or for `seconds`."""
+    def _wait(self, seconds: float, *, until_refused: bool) -> None:
+        """Wait until `close`, for `seconds`, or if so until the token is refused."""
         with self._changed:
-            had_token = bool(self._token)
-            self._changed.wait_for(lambda: self._is_closed or (had_token and not self._token), seconds)
+            self._changed.wait_for(lambda: self._is_closed or (until_refused and not self._token), seconds)
 
     def _report(self, failure: str) -> None:
         """Store a failure for calls without a token; log a warning if a token is still valid."""
@@ -191,13 +244,20 @@ class DelegationTokens:
         """Return a token and its remaining life in seconds. Raises Retry with the reason and the way out."""
         path = os.environ.get(TOKEN_FILE)
         if self._login.keytab is None and path:
+            if self._login.proxy_user:
+                raise Retry(f"hdfs.proxyUser needs a ticket: a token, as in {path} of {TOKEN_FILE}, is one user's")
             token = _token_of_file(Path(path), self._servers)
             return token, 60.0  # the file may be replaced at any time
-        principal = self._login.resolved_principal()
+        principal, keytab = self._login.resolved_principal(), self._login.keytab
+        wrong_key = _WrongKey(principal, keytab)
+        wrong_key.check()
         try:
-            credential = Credential(principal, self._login.keytab)
+            credential = Credential(principal, keytab)
         except KerberosError as e:
-            raise Retry(self._login.ticket_failure(str(e))) from e
+            failure = self._login.ticket_failure(str(e))
+            if "reauthentication failed" in str(e):
+                failure = wrong_key.remember(failure)
+            raise Retry(failure) from e
         try:
             return self._ask(credential)
         finally:
@@ -209,13 +269,15 @@ class DelegationTokens:
         parameters = {"op": "GETDELEGATIONTOKEN", "renewer": renewer}
         if self._login.proxy_user:
             parameters["doas"] = self._login.proxy_user
-        failure = f"no NameNode answers at {', '.join(self._servers)}"
+        failures = []
         for server in list(self._servers):
             began = time.monotonic()
             answer, error = self._request("get", server, credential, parameters)
             if answer is None:
-                failure = error
+                failures.append(error)
                 continue
+            if answer["Token"] is None:
+                raise Retry(f"NameNode {server} requires no Kerberos: remove hdfs.kerberosPrincipal")
             self._servers = [server, *(other for other in self._servers if other != server)]  # the active one first
             token = str(answer["Token"]["urlString"])
             issued, latest = token_times(token)
@@ -227,7 +289,9 @@ class DelegationTokens:
             if renewed is not None:
                 life = (int(renewed["long"]) - issued) / 1000
             return token, life - (time.monotonic() - began)
-        raise Retry(failure)
+        # Of a pair, the standby's refusal and the silence of a dead one say less than the other's.
+        telling = [text for text in failures if "state standby" not in text and "does not answer" not in text]
+        raise Retry((telling or failures)[0])
 
     def _request(
         self, method: str, server: str, credential: Credential, parameters: dict[str, str]

@@ -37,12 +37,17 @@ NO_DATANODE = "Failed to find datanode"
 """Message of a NameNode that has just started, whose DataNodes have not registered yet."""
 TRANSIENT = ("RemoteException", "ConnectException", "EOFException", "SocketTimeoutException", "UnknownHostException")
 """Exceptions that pass without a change; HttpFS reports some if it cannot reach a NameNode."""
-TOKEN_REFUSALS = ("InvalidToken", "EOFException")
-"""Exceptions for a delegation token that has ended or was cancelled, and for one that cannot be read."""
+TOKEN_REFUSAL = "InvalidToken"  # noqa: S105  # the name of an exception
+"""Exception for a delegation token that has ended or was cancelled."""
+TOKEN_REQUEST_SECONDS = 10.0
+"""Longest silence of a NameNode that is asked for a token; then the next one is asked."""
 WRAPPERS = ("SecurityException", "AuthenticationException", "IOException", "RemoteException")
 """Exceptions whose message may begin with the name of the real one."""
 
-_CLASS_NAME = re.compile(r"\b(?:[a-z]\w*\.)+(?:\w+\$)?(\w+Exception|InvalidToken)\b")
+_CLASS_NAME = re.compile(
+    r"(?:Failed to obtain user group information: )?(?:[a-z]\w*\.)+(?:\w+\$)?(\w+Exception|InvalidToken)\b"
+)
+"""Name of an exception at the begin of a message. Further on, a path may look like one."""
 _TOKEN = re.compile(r"(?<=delegation=)[\w-]+")
 """Delegation token in a URL, which is a password."""
 _UNIQUE = re.compile(r"(?<=/\.flafka/tmp/)\S+")
@@ -63,12 +68,16 @@ class RemoteError(Exception):
     def __init__(self, exception: str, message: str) -> None:
         super().__init__(f"{exception}: {message}")
         # Every IOException has status 403, and 500 from HttpFS, so that only the names tell them apart.
-        match = _CLASS_NAME.search(message) if exception in WRAPPERS else None
+        match = _CLASS_NAME.match(message) if exception in WRAPPERS else None
         self.kind, self.message = match[1] if match else exception, message
 
 
 class TokenRefused(Retry):
     """Failure of a call whose delegation token was refused; the next call uses another one."""
+
+
+class UploadBroken(Retry):
+    """Failure of an upload that may have left a file of its name."""
 
 
 class DataNodeAway(Retry):
@@ -103,7 +112,7 @@ class NameNodes:
         self.user, self.scheme, self._login, self._member = user, scheme, login, member
         self._timeout, self._stopping = timeout, stopping
         self._silence = SilenceLimit(stopping)
-        self.session = self._new_session(threads)  # one for all calls, as it reuses connections
+        self.session = self._new_session(threads, timeout)  # one for all calls, as it reuses connections
         self.session.request = _raising_refusals(self.session.request, self._requests.RequestException)
         self._tokens: DelegationTokens | None = None
         self._tokens_lock = Lock()
@@ -124,19 +133,26 @@ class NameNodes:
         self.clients = [self._pyhdfs.HdfsClient([host], **settings) for host in hosts]
         """Client of pyhdfs for each NameNode, that of the last active one first."""
 
-    def close(self) -> None:
-        """Close the connections, and end the thread of the tokens."""
+    def end_login(self) -> None:
+        """End the thread of the tokens, and the calls that wait for one. A valid token is still used."""
         if self._tokens is not None:
             self._tokens.close()
+
+    def close(self) -> None:
+        """Close the connections, and end the thread of the tokens."""
+        self.end_login()
         self.session.close()
 
-    def _new_session(self, connections: int) -> Any:
-        """Return a session of requests, with timeouts and at most so many connections to a server."""
+    def _new_session(self, connections: int, timeout: float | None) -> Any:
+        """Return a session of requests with at most so many connections to a server.
+
+        `timeout` is the longest silence of a server, in seconds; None is no limit.
+        """
         session = self._requests.Session()
         session.trust_env = False  # requests to HDFS must not go through a proxy for the internet
         session.verify = os.environ.get("REQUESTS_CA_BUNDLE") or True
         session.request = _with_timeout(
-            session.request, (min(HTTP_CONNECT_SECONDS, self._timeout or HTTP_CONNECT_SECONDS), self._timeout)
+            session.request, (min(HTTP_CONNECT_SECONDS, timeout or HTTP_CONNECT_SECONDS), timeout)
         )
         adapter = self._requests.adapters.HTTPAdapter(pool_maxsize=connections)
         self._silence.apply_to(adapter)
@@ -148,9 +164,17 @@ class NameNodes:
         with self._tokens_lock:
             if self._tokens is None:
                 hosts = [client.hosts[0] for client in self.clients]
-                session = self._new_session(1)
-                self._tokens = DelegationTokens(session, hosts, self.scheme, self._login, self._member)
-                self.session.auth = self._tokens
+                timeout = min(self._timeout or TOKEN_REQUEST_SECONDS, TOKEN_REQUEST_SECONDS)
+                tokens = DelegationTokens(
+                    self._new_session(1, timeout),
+                    hosts,
+                    self.scheme,
+                    self._login,
+                    stopping=self._stopping,
+                    member=self._member,
+                )
+                self.session.auth = tokens  # before other threads see the tokens
+                self._tokens = tokens
 
     # --- calls
 
@@ -227,13 +251,23 @@ class NameNodes:
 
     def _is_token_refusal(self, error: RemoteError) -> bool:
         """Return True if HDFS refuses the delegation token of a call."""
-        return self._tokens is not None and error.kind in TOKEN_REFUSALS
+        return self._tokens is not None and error.kind == TOKEN_REFUSAL
 
     def create(self, client: Any, path: str, data: Any, **options: str) -> None:
-        """Write a new file, at HttpFS as well: pyhdfs sends no type, and HttpFS answers with a body."""
+        """Write a new file, at HttpFS as well: pyhdfs sends no type, and HttpFS answers with a body.
+
+        Raises UploadBroken if the data was refused after the file may have been created.
+        """
         answer = client._put(path, "CREATE", expected_status=HTTPStatus.TEMPORARY_REDIRECT, **options)
         headers = {"Content-Type": "application/octet-stream"}
-        stored = self.session.put(answer.headers["location"], data=data, headers=headers)
+        try:
+            stored = self.session.put(answer.headers["location"], data=data, headers=headers)
+        except RemoteError as e:
+            if self._tokens is not None and self._is_token_refusal(e):
+                self._tokens.refused()
+            elif not _is_standby(e):
+                raise
+            raise UploadBroken(f"HDFS cannot write {_UNIQUE.sub('…', path)}: {e.message}") from e
         if stored.status_code != HTTPStatus.CREATED:
             raise ValueError(f"status {stored.status_code}")
 
@@ -257,6 +291,7 @@ class NameNodes:
         if self._silence.exceeded:
             raise Retry(f"HDFS is away: {self.hosts} is silent, and the agent stops")
         http = self._requests.packages.urllib3.exceptions.HTTPError
+        tokens = self._tokens
         action = _UNIQUE.sub("…", action)
         try:
             return call()
@@ -270,7 +305,7 @@ class NameNodes:
         except (self._pyhdfs.HdfsException, AssertionError, KeyError, ValueError) as e:
             raise Retry(f"{self.hosts} does not speak WebHDFS: is it the NameNode's HTTP address?") from e
         except LoginRequired as e:
-            if self._tokens is not None:
+            if tokens is not None:
                 raise Retry(f"{self.hosts} requires a login by HTTP, and takes no delegation token") from e
         self.log_in()
         return self._as_errors(action, call)

@@ -23,7 +23,15 @@ from flafka.sinks.hdfs.filesystem import (
     is_too_open,
     private_directory,
 )
-from flafka.sinks.hdfs.namenodes import DataNodeAway, LoginRequired, NameNodes, NotFound, RemoteError, TokenRefused
+from flafka.sinks.hdfs.namenodes import (
+    DataNodeAway,
+    LoginRequired,
+    NameNodes,
+    NotFound,
+    RemoteError,
+    TokenRefused,
+    UploadBroken,
+)
 
 HTTP_PORTS = {"http": (9870, 50070), "https": (9871, 50470)}
 """Hadoop's default ports of a NameNode's HTTP server, the newest version's first."""
@@ -109,6 +117,7 @@ class WebHdfs(FileSystem):
 
     def close(self) -> None:
         """Wait for the running calls, and close the connections."""
+        self._namenodes.end_login()  # a call that waits for a token must not keep the threads
         super().close()
         self._namenodes.close()
 
@@ -126,8 +135,8 @@ class WebHdfs(FileSystem):
             try:
                 self._upload_once(name, data, excluded)
                 return name
-            except TokenRefused:
-                if attempt == UPLOAD_TRIES - 1:
+            except (TokenRefused, UploadBroken):
+                if attempt == UPLOAD_TRIES - 1 or self._stopping.is_set():
                     raise
             except DataNodeAway as e:
                 if attempt == UPLOAD_TRIES - 1 or self._stopping.is_set():

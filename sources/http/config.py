@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Iterator
 from types import MappingProxyType
 from typing import Literal
@@ -72,8 +73,8 @@ class HttpSourceConfig(ServingConfig, EncodingConfig):
     username: str | None = option(
         None,
         name="username",
-        description="Requests must have this user and `password`, by HTTP Basic, or `token`; others get 401. If all "
-        "three are unset, any client may send events.",
+        description="Requests must have this user and `password`, by HTTP Basic, or `token`; others get 401, health "
+        "checks of load balancers as well. If all three are unset, any client may send events.",
     )
     password: SecretStr | None = option(None, name="password", description="Password of `username`.")
     token: SecretStr | None = option(
@@ -92,9 +93,19 @@ class HttpSourceConfig(ServingConfig, EncodingConfig):
 
     @cross_field_validator("username", "password")
     def _check_password(self) -> None:
-        """Raise ValueError if only one of user and password is set."""
+        """Raise ValueError if only one of user and password is set, one is empty, or the user has a colon."""
         if (self.username is None) != (self.password is None):
             raise ValueError("must be set together with password")
+        if self.username is not None and (not self.username or ":" in self.username):
+            raise ValueError("must not be empty, and has no colon, which ends the user in HTTP Basic")
+        if self.password is not None and not self.password.get_secret_value():
+            raise ValueError("needs a password that is not empty")
+
+    @cross_field_validator("token")
+    def _check_token(self) -> None:
+        """Raise ValueError for a token that no header can have (RFC 6750)."""
+        if self.token is not None and not re.fullmatch("[!-~]+", self.token.get_secret_value()):
+            raise ValueError("must be one or more printable ASCII characters, without blanks")
 
     def credentials(self) -> list[bytes]:
         """Return the values of the header `Authorization` that admit a request; empty if any request is admitted."""
@@ -117,6 +128,10 @@ class HttpSourceConfig(ServingConfig, EncodingConfig):
         A setting that restricts access gives a warning.
         """
         yield from super().warnings()
+        if self.credentials() and not self.tls and not self.bind.startswith(("127.", "::1", "localhost")):
+            option_name = "username" if self.username is not None else "token"
+            message = "and all events cross the network in clear text: add ssl = true and a keystore"
+            yield Problem(option_name, message)
         for prefix in (prefix for prefix in self.options() if prefix.without_effect):
             for name in getattr(self, prefix.field):
                 restricts_access = prefix.field == "ssl_factory"

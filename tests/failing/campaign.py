@@ -123,9 +123,9 @@ class Stores:
         self._offsets: dict[Path, int] = {}
 
     def read_new(self) -> None:
-        """Read the new files."""
+        """Read the new files; hidden ones are the sinks' own, and come and go."""
         for name, root in self._roots.items():
-            for file in [path for path in root.iterdir() if path.is_file()]:
+            for file in [path for path in root.iterdir() if path.is_file() and not path.name.startswith(".")]:
                 with file.open("rb") as opened:
                     opened.seek(self._offsets.get(file, 0))
                     new = opened.read()

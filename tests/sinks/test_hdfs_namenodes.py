@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import traceback
 from typing import Any
@@ -12,7 +13,7 @@ import requests
 from flafka.plugins import Retry
 from flafka.sinks.hdfs.delegation import Login
 from flafka.sinks.hdfs.filesystem import Refused
-from flafka.sinks.hdfs.namenodes import DataNodeAway, NameNodes, NotFound, RemoteError, TokenRefused
+from flafka.sinks.hdfs.namenodes import DataNodeAway, NameNodes, NotFound, RemoteError, TokenRefused, UploadBroken
 
 INVALID = "org.apache.hadoop.security.token.SecretManager$InvalidToken"
 GROUP = "Failed to obtain user group information: "
@@ -39,6 +40,7 @@ GROUP = "Failed to obtain user group information: "
         ("IOException", "java.net.ConnectException: Connection refused", "ConnectException"),
         ("IOException", "Failed to find datanode, suggest to check cluster health.", "IOException"),
         ("AccessControlException", "Permission denied: user=a.b, access=WRITE", "AccessControlException"),
+        ("IOException", "File /a/java.io.FileNotFoundException/b could only be written to 0 nodes", "IOException"),
     ],
 )
 def test_the_outermost_exception_counts(exception: str, message: str, kind: str) -> None:
@@ -85,6 +87,40 @@ def test_a_token_that_a_standby_does_not_know_yet_is_used_at_the_active_namenode
 
     assert namenodes.write("do it", call) == "nn2:9870"
     assert not namenodes._tokens.count
+
+
+@pytest.mark.parametrize(
+    ("exception", "message"),
+    [
+        ("StandbyException", "Operation category WRITE is not supported in state standby"),
+        ("InvalidToken", "Token has expired"),
+        ("IOException", "Failed to find datanode, suggest to check cluster health."),
+    ],
+)
+def test_an_upload_that_a_datanode_refuses_is_not_repeated_under_its_name(
+    monkeypatch: pytest.MonkeyPatch, exception: str, message: str
+) -> None:
+    sent: list[str] = []
+
+    def send(adapter: Any, request: Any, **options: Any) -> requests.Response:
+        sent.append(request.url.partition("?")[0])
+        answer = requests.Response()
+        answer.request, answer.url = request, request.url
+        if "nn1" in request.url:
+            answer.status_code = 307
+            answer.headers["location"] = "http://dn:9864/webhdfs/v1/a"
+            answer._content = b""
+        else:
+            answer.status_code = 403
+            answer._content = json.dumps({"RemoteException": {"exception": exception, "message": message}}).encode()
+        return answer
+
+    monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", send)
+    namenodes = pair()
+    with pytest.raises(UploadBroken, match="HDFS cannot write /a: "):
+        namenodes.upload("write /a", lambda client: namenodes.create(client, "/a", b"data"))
+    assert sent == ["http://nn1:9870/webhdfs/v1/a", "http://dn:9864/webhdfs/v1/a"]
+    assert namenodes._tokens.count == (exception == "InvalidToken")
 
 
 def test_an_error_with_its_traceback_has_no_delegation_token(monkeypatch: pytest.MonkeyPatch) -> None:

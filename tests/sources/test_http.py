@@ -97,10 +97,26 @@ def test_only_requests_with_credentials_are_admitted(caplog):
     assert "T0ken" not in caplog.text + repr(running.source.config)
 
 
-@pytest.mark.parametrize("options", [{"username": "u"}, {"password": "p"}])
-def test_a_user_needs_a_password(options):
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"username": "u"}, "must be set together with password"),
+        ({"password": "p"}, "must be set together with password"),
+        ({"username": "u:v", "password": "p"}, "must not be empty, and has no colon"),
+        ({"username": "u", "password": ""}, "needs a password that is not empty"),
+        ({"token": ""}, "must be one or more printable ASCII characters"),
+        ({"token": "two words"}, "must be one or more printable ASCII characters"),
+    ],
+)
+def test_credentials_that_no_request_could_have_are_errors(options, says):
     _, problems = HttpSourceConfig.parse({"bind": "127.0.0.1", "port": "0"} | options)
-    assert [problem.message for problem in problems] == ["must be set together with password"]
+    assert [problem.message.startswith(says) for problem in problems] == [True], problems
+
+
+@pytest.mark.parametrize(("bind", "warnings"), [("127.0.0.1", 0), ("0.0.0.0", 1)])
+def test_credentials_in_clear_text_are_a_warning(bind, warnings):
+    config, _ = HttpSourceConfig.parse({"bind": bind, "port": "0", "token": "T"})
+    assert [problem.option for problem in config.warnings()] == ["token"] * warnings
 
 
 def test_gzip_is_unpacked():

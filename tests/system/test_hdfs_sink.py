@@ -303,29 +303,31 @@ def test_files_have_the_group_and_acl_of_their_directory_and_what_is_hidden_is_p
     """Files get the group and ACL of their directory; `.flafka` is private, also where another user created it."""
     hdfs = target.sink()._hdfs
     assert isinstance(hdfs, WebHdfs)
-    hdfs._client.mkdirs(f"{target.path}/.flafka")
+    hdfs._namenodes.clients[0].mkdirs(f"{target.path}/.flafka")
     hdfs.mkdirs(f"{target.path}/h0")
-    hdfs._client.set_owner(f"{target.path}/h0", group="hr")
+    hdfs._namenodes.clients[0].set_owner(f"{target.path}/h0", group="hr")
     acl = (
         "user::rwx,group::r-x,other::---,default:user::rwx,default:group::r-x,default:user:ann:rwx,default:other::---"
     )
-    hdfs._client._put(f"{target.path}/h0", "SETACL", aclspec=acl)
+    hdfs._namenodes.clients[0]._put(f"{target.path}/h0", "SETACL", aclspec=acl)
     sink = target.sink()
     sink.resume(ASSIGNMENT)
     sink.commit(staged(sink, 0, 4))
     for directory in ("h0", "h1"):
         permissions = {"permission": "644", "unmaskedpermission": "666"}  # as Hadoop's client
-        hdfs._client.create(f"{target.path}/{directory}/plain", b"", **permissions)
+        hdfs._namenodes.clients[0].create(f"{target.path}/{directory}/plain", b"", **permissions)
         attributes = []
         for file in hdfs.list(f"{target.path}/{directory}"):
-            acl_status = hdfs._client._get(f"{target.path}/{directory}/{file.name}", "GETACLSTATUS").json()[
-                "AclStatus"
-            ]
+            acl_status = (
+                hdfs._namenodes.clients[0]
+                ._get(f"{target.path}/{directory}/{file.name}", "GETACLSTATUS")
+                .json()["AclStatus"]
+            )
             attributes.append((acl_status["group"], acl_status["permission"], sorted(acl_status["entries"])))
         assert len(attributes) == 2
         assert attributes[0] == attributes[1]
         assert (attributes[0][0] == "hr") == (directory == "h0")
-    assert hdfs._client.get_file_status(f"{target.path}/.flafka").permission == "700"
+    assert hdfs._namenodes.clients[0].get_file_status(f"{target.path}/.flafka").permission == "700"
 
 
 def test_files_are_made_as_hadoops_configuration_says(
@@ -343,9 +345,9 @@ def test_files_are_made_as_hadoops_configuration_says(
     hdfs = sink._hdfs
     assert isinstance(hdfs, WebHdfs)
     [path, _] = target.visible()
-    status = hdfs._client.get_file_status(path)
+    status = hdfs._namenodes.clients[0].get_file_status(path)
     assert (status.permission, status.replication, status.blockSize) == ("640", 2, 2 << 20)
-    assert hdfs._client.get_file_status(path.rpartition("/")[0]).permission == "750"
+    assert hdfs._namenodes.clients[0].get_file_status(path.rpartition("/")[0]).permission == "750"
 
 
 def test_probe_reports_mistakes_and_leaves_no_files(target: Target) -> None:

@@ -24,6 +24,7 @@ from flafka.agent.services.running import until
 from flafka.plugins import Retry
 from flafka.plugins.net.gssapi import Credential, KerberosError
 from flafka.plugins.net.keytab import read_principals
+from flafka.sinks.hdfs import delegation
 from flafka.sinks.hdfs.delegation import Login
 from flafka.sinks.hdfs.filesystem import Refused
 from flafka.sinks.hdfs.webhdfs import WebHdfs
@@ -120,6 +121,9 @@ def test_the_ticket_cache_and_the_token_file_of_the_user_are_used(
     monkeypatch.setenv("KRB5CCNAME", "FILE:/nonexistent")
     monkeypatch.setenv("HADOOP_TOKEN_FILE_LOCATION", str(file))
     assert owner(secure_hdfs, connect().upload(f"{path}/token", b"1")) == "flafka"
+    delegation._latest_tokens.clear()
+    with pytest.raises(Retry, match=r"hdfs.proxyUser needs a ticket: a token, as in .* of HADOOP_TOKEN"):
+        connect(None, None, "alice").upload(f"{path}/alice", b"1")
     file.write_bytes(b"HDTS")
     with pytest.raises(Retry, match=f"{re.escape(str(file))}, of HADOOP_TOKEN_FILE_LOCATION, is not a token file of"):
         connect().upload(f"{path}/damaged", b"1")
@@ -175,6 +179,41 @@ def test_a_refusal_names_the_principal_and_the_way_out(
         connect(f"{user}@{REALM}", keytab).status("/")
 
 
+def test_a_wrong_key_is_not_tried_until_the_principal_is_locked(
+    kdc: Kdc, user: str, path: str, connect: Callable[..., WebHdfs]
+) -> None:
+    keytab = _changed_key(kdc, user)
+    for _ in range(3):  # as a sink that is reopened
+        with pytest.raises(
+            Retry, match=r"has another key than version 2 .*; the next try is in 300 s, or when the k"
+        ):
+            connect(f"{user}@{REALM}", keytab).status("/")
+    assert "Failed password attempts: 1\n" in kdc.admin("getprinc", user)
+    kdc.admin("ktadd", "-k", keytab, user)
+    assert connect(f"{user}@{REALM}", keytab).status("/") is not None
+
+
+def test_a_reopened_sink_needs_no_kdc_and_one_that_stops_does_not_wait_for_it(
+    kdc: Kdc, path: str, connect: Callable[..., WebHdfs]
+) -> None:
+    keytab = str(kdc.keytab("flafka"))
+    first = connect(FLAFKA, keytab)
+    uploaded = first.upload(f"{path}/a", b"1")
+    first.close()
+    kdc.server("kdc").signal(signal.SIGSTOP)
+    try:
+        assert connect(FLAFKA, keytab).read(uploaded) == b"1"
+        stopping = connect(FLAFKA, keytab, "alice")
+        threading.Timer(1, stopping._stopping.set).start()
+        began = time.monotonic()
+        with pytest.raises(Retry, match="no delegation token yet"):
+            stopping.status(path)
+        stopping.close()
+        assert time.monotonic() - began < 10
+    finally:
+        kdc.server("kdc").signal(signal.SIGCONT)
+
+
 def test_a_cancelled_token_and_one_that_ends_within_an_upload_are_replaced(
     kdc: Kdc, secure_hdfs: SecureHdfs, path: str, connect: Callable[..., WebHdfs]
 ) -> None:
@@ -183,7 +222,7 @@ def test_a_cancelled_token_and_one_that_ends_within_an_upload_are_replaced(
     tokens = client._namenodes._tokens
     assert tokens is not None
     credential = Credential(FLAFKA, str(kdc.keytab("flafka")))
-    answer = client._namenodes._new_session(1).put(
+    answer = client._namenodes._new_session(1, 30).put(
         f"http://{secure_hdfs.webhdfs}/webhdfs/v1/",
         params={"op": "CANCELDELEGATIONTOKEN", "token": tokens._token},
         headers={"Authorization": credential.negotiate("localhost")},
@@ -284,7 +323,7 @@ def test_the_sandbox_has_secured_servers_and_tickets(
     assert "Client cannot authenticate" in run(
         "hdfs", "--secure", "--", "-ls", "/", code=1, KRB5CCNAME="FILE:/nonexistent"
     )
-    assert "--secure has no kafka; it has kdc and hdfs" in run("up", "--secure", "kafka", code=2)
+    assert "--secure has no kafka; there are kdc, hdfs" in run("up", "--secure", "kafka", code=2)
 
 
 def test_nothing_is_lost_or_doubled_over_the_ends_of_tokens_and_the_failures_of_their_servers(
