@@ -97,14 +97,14 @@ class Credential:
         Without a keytab, use the ticket cache: KRB5CCNAME, by default the user's. Without a principal, use the one of
         the ticket cache. Raises KerberosError.
         """
-        self._handle = c_void_p()
+        self._handle, self._cache_name = c_void_p(), ""
         library, minor, wanted = _library(), c_uint32(), c_void_p()
         if principal is not None:
             wanted = _import_name(principal, _PRINCIPAL)
         store = None
         if keytab is not None:
             # A keytab of the caller's must not be replaced by KRB5_CLIENT_KTNAME, nor its tickets by KRB5CCNAME.
-            cache_name = f"MEMORY:flafka-{os.getpid()}-{next(_CACHE_NUMBERS)}"
+            cache_name = self._cache_name = f"MEMORY:flafka-{os.getpid()}-{next(_CACHE_NUMBERS)}"
             pairs = (_KeyValue * 2)(
                 _KeyValue(b"client_keytab", os.fsencode(keytab)), _KeyValue(b"ccache", cache_name.encode())
             )
@@ -112,7 +112,7 @@ class Credential:
         try:
             # For krb5 alone first: with SPNEGO, the library reports "cannot find mechanisms" whatever the cause is.
             for mechanisms in ((_Oid * 1)(_KRB5), (_Oid * 2)(_SPNEGO, _KRB5)):
-                self.close()
+                self._release()
                 mechanism_set = _OidSet(len(mechanisms), mechanisms)
                 major = library.gss_acquire_cred_from(
                     *(byref(minor), wanted, 0, byref(mechanism_set), _INITIATE),
@@ -158,9 +158,37 @@ class Credential:
             library.gss_release_name(byref(minor), byref(service))
 
     def close(self) -> None:
-        """Release the credential. Idempotent."""
+        """Release the credential, and delete its tickets in memory. Idempotent."""
+        self._release()
+        name, self._cache_name = self._cache_name, ""
+        if name:  # releasing a credential keeps the cache that the caller has named
+            _destroy_cache(name)
+
+    def _release(self) -> None:
         if self._handle:
             _library().gss_release_cred(byref(c_uint32()), byref(self._handle))
+
+
+def _destroy_cache(name: str) -> None:
+    """Delete a ticket cache. Best-effort: a failure leaves it until the process ends."""
+    library, context, ticket_cache = _krb5_library(), c_void_p(), c_void_p()
+    if library.krb5_init_context(byref(context)):
+        return
+    if not library.krb5_cc_resolve(context, name.encode(), byref(ticket_cache)):
+        library.krb5_cc_destroy(context, ticket_cache)
+    library.krb5_free_context(context)
+
+
+@cache
+def _krb5_library() -> Any:
+    """Return the loaded library of krb5, on which that of GSSAPI depends."""
+    library = ctypes.CDLL("libkrb5.so.3")
+    pointer = POINTER(c_void_p)
+    library.krb5_init_context.argtypes = [pointer]
+    library.krb5_cc_resolve.argtypes = [c_void_p, c_char_p, pointer]
+    library.krb5_cc_destroy.argtypes = [c_void_p, c_void_p]
+    library.krb5_free_context.argtypes = [c_void_p]
+    return library
 
 
 def _import_name(text: str, kind: _Oid) -> c_void_p:

@@ -123,7 +123,7 @@ class Stores:
         self._offsets: dict[Path, int] = {}
 
     def read_new(self) -> None:
-        """Read the new files; hidden ones are the sinks' own, and come and go."""
+        """Read the new files, without hidden ones, which sinks create for themselves and delete."""
         for name, root in self._roots.items():
             for file in [path for path in root.iterdir() if path.is_file() and not path.name.startswith(".")]:
                 with file.open("rb") as opened:

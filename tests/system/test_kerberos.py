@@ -120,6 +120,7 @@ def test_the_ticket_cache_and_the_token_file_of_the_user_are_used(
     subprocess.run([*fetch, "--renewer", "flafka", str(file)], check=True, capture_output=True)
     monkeypatch.setenv("KRB5CCNAME", "FILE:/nonexistent")
     monkeypatch.setenv("HADOOP_TOKEN_FILE_LOCATION", str(file))
+    delegation._latest_tokens.clear()
     assert owner(secure_hdfs, connect().upload(f"{path}/token", b"1")) == "flafka"
     delegation._latest_tokens.clear()
     with pytest.raises(Retry, match=r"hdfs.proxyUser needs a ticket: a token, as in .* of HADOOP_TOKEN"):
