@@ -37,7 +37,7 @@ DEFAULT_LIFE_SECONDS = 24 * 3600.0
 """Hadoop's default of dfs.namenode.delegation.token.renew-interval."""
 WRONG_KEY_PAUSE_SECONDS = 300.0
 """Pause after a refused key. KDCs commonly lock a principal after a few wrong keys within some minutes."""
-STOP_CHECK_SECONDS = 0.2
+TOKEN_POLL_SECONDS = 0.2
 """Interval at which a call that waits for a token checks whether the agent stops."""
 WARNING_INTERVAL_SECONDS = 300.0
 """Least time between two warnings of the same failure while a token is valid."""
@@ -197,7 +197,7 @@ class DelegationTokens:
                 remaining = deadline - time.monotonic()
                 if self._is_closed or self._stopping.is_set() or remaining <= 0 or self._failure:
                     raise Retry(self._failure or "no delegation token yet: the KDC or the NameNode does not answer")
-                self._changed.wait(min(remaining, STOP_CHECK_SECONDS))
+                self._changed.wait(min(remaining, TOKEN_POLL_SECONDS))
             return self._token
 
     # --- the thread

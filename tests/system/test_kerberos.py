@@ -161,7 +161,7 @@ def _removed(kdc: Kdc, user: str) -> str:
 @pytest.mark.parametrize(
     ("prepare", "says"),
     [
-        (_without_key, r"the keytab \S+ has no key of {user}@FLAFKA.TEST, only of alice@FLAFKA.TEST"),
+        (_without_key, r"the keytab .* has no key of {user}@FLAFKA.TEST, only of alice@FLAFKA.TEST"),
         (_missing, r"the keytab /nonexistent.keytab cannot be read: No such file or directory"),
         (
             _changed_key,
