@@ -21,8 +21,6 @@ from flafka.agent.cli.output import Verbs, json_option, show, show_json
 if TYPE_CHECKING:
     from flafka.agent.services.cluster import Cluster
 
-SECURE_SERVICES = ("kdc", "hdfs")
-"""Services of `--secure`."""
 SECURE_PORT_OFFSET = 50
 """Distance of the ports of `--secure` from the ports of the other servers."""
 DEFAULT_SERVICES = ("kafka", "hdfs", "hbase", "solr")
@@ -243,8 +241,7 @@ def _start_secure(clusters: dict[str, Cluster]) -> None:
 
 def _known_services(clusters: dict[str, Cluster]) -> list[str]:
     """Return the default services, and the other services that were started before."""
-    always = SECURE_SERVICES if "kdc" in clusters else DEFAULT_SERVICES
-    return [name for name, cluster in clusters.items() if name in always or cluster.state()]
+    return [name for name, cluster in clusters.items() if name in (*DEFAULT_SERVICES, "kdc") or cluster.state()]
 
 
 def _run_all(calls: dict[str, Callable[[], Any]], done: str) -> None:

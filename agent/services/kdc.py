@@ -35,7 +35,7 @@ KRB5_CONF = """\
  dns_canonicalize_hostname = false
  rdns = false
  udp_preference_limit = 1
- ticket_lifetime = {ticket_seconds}s
+ ticket_lifetime = 10h
 [realms]
  {realm} = {{
   kdc = {host}:{port}
@@ -66,12 +66,6 @@ class Kdc(Cluster):
     """
 
     service: ClassVar[str] = "kdc"
-
-    def __init__(self, directory: Path | str, *, ticket_seconds: int = 36_000, fixed_ports: bool = True) -> None:
-        """`ticket_seconds` is the life of tickets from the next start on."""
-        super().__init__(directory, fixed_ports=fixed_ports)
-        self._ticket_seconds = ticket_seconds
-        self._lib: Path | None = None
 
     @property
     def address(self) -> str:
@@ -113,7 +107,6 @@ class Kdc(Cluster):
 
     def prepare(self, java: Java, lib: Path) -> None:  # a KDC needs no Java
         """Write the configuration, and create the realm before the first start. Raises ServiceError."""
-        self._lib = lib
         data, log = self.directory / "data", self.server("kdc").log
         for folder in (data, self.krb5_conf.parent, log.parent, self.service_keytab.parent):
             folder.mkdir(parents=True, exist_ok=True)
@@ -126,7 +119,7 @@ class Kdc(Cluster):
             "data": data,
             "log": log,
         }
-        self.krb5_conf.write_text(KRB5_CONF.format(ticket_seconds=self._ticket_seconds, **values))
+        self.krb5_conf.write_text(KRB5_CONF.format(**values))
         (self.krb5_conf.parent / "kdc.conf").write_text(KDC_CONF.format(**values))
         (data / "acl").touch()
         if not (data / "stash").exists():  # the last file of a new realm
@@ -142,7 +135,7 @@ class Kdc(Cluster):
 
     def environment(self) -> Mapping[str, str]:
         """Return the variables of the KDC and its tools: their libraries and configuration."""
-        plugins = _plugin_directory(self._lib or self.library())
+        plugins = _plugin_directory(self.library())
         return {
             **os.environ,
             **({"LD_LIBRARY_PATH": str(plugins.parents[2])} if plugins is not None else {}),
@@ -186,8 +179,7 @@ class Kdc(Cluster):
         self._run("kinit", "-k", "-t", str(path), "-c", f"FILE:{cache}", principal)
 
     def _run(self, program: str, *arguments: str) -> str:
-        lib = self._lib or self.library()
-        command = [str(_program(lib, program)), *arguments]
+        command = [str(_program(self.library(), program)), *arguments]
         result = subprocess.run(command, env=self.environment(), capture_output=True, text=True, check=False)
         # kadmin.local exits with 0 after some errors.
         if result.returncode or re.search(

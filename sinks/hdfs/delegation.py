@@ -25,7 +25,7 @@ from flafka.plugins.net.gssapi import Credential, KerberosError
 from flafka.plugins.net.keytab import read_principals
 from flafka.plugins.threads import start_thread
 
-TOKEN_FILE = "HADOOP_TOKEN_FILE_LOCATION"  # noqa: S105  # the name of a variable
+FILE_VARIABLE = "HADOOP_TOKEN_FILE_LOCATION"
 """Environment variable with the path of a file of tokens, as of `hdfs fetchdt`."""
 FIRST_TOKEN_SECONDS = 35.0
 """Time to wait for a token. A KDC without an answer makes the Kerberos library wait for half a minute."""
@@ -242,10 +242,10 @@ class DelegationTokens:
 
     def _obtain(self) -> tuple[str, float]:
         """Return a token and its remaining life in seconds. Raises Retry with the reason and the way out."""
-        path = os.environ.get(TOKEN_FILE)
+        path = os.environ.get(FILE_VARIABLE)
         if self._login.keytab is None and path:
             if self._login.proxy_user:
-                raise Retry(f"hdfs.proxyUser needs a ticket: a token, as in {path} of {TOKEN_FILE}, is one user's")
+                raise Retry(f"hdfs.proxyUser needs a ticket: a token, as in {path} of {FILE_VARIABLE}, is one user's")
             token = _token_of_file(Path(path), self._servers)
             return token, 60.0  # the file may be replaced at any time
         principal, keytab = self._login.resolved_principal(), self._login.keytab
@@ -352,14 +352,14 @@ def _token_of_file(path: Path, servers: Sequence[str]) -> str:
     try:
         tokens = [entry for entry in read_token_file(path.read_bytes()) if entry.kind in HDFS_KINDS]
     except OSError as e:
-        raise Retry(f"the token file {path}, of {TOKEN_FILE}, cannot be read: {e.strerror}") from e
+        raise Retry(f"the token file {path}, of {FILE_VARIABLE}, cannot be read: {e.strerror}") from e
     except (ValueError, IndexError) as e:
-        raise Retry(f"{path}, of {TOKEN_FILE}, is not a token file of Hadoop") from e
+        raise Retry(f"{path}, of {FILE_VARIABLE}, is not a token file of Hadoop") from e
     hosts = {server.rpartition(":")[0] for server in servers}
     fitting = [entry for entry in tokens if entry.service.rpartition(":")[0] in hosts] or tokens
     if len(fitting) != 1:
         services = ", ".join(entry.service for entry in tokens) or "none"
-        raise Retry(f"{path}, of {TOKEN_FILE}, has no token for {', '.join(servers)}, only for: {services}")
+        raise Retry(f"{path}, of {FILE_VARIABLE}, has no token for {', '.join(servers)}, only for: {services}")
     return fitting[0].url_form
 
 

@@ -37,8 +37,6 @@ NO_DATANODE = "Failed to find datanode"
 """Message of a NameNode that has just started, whose DataNodes have not registered yet."""
 TRANSIENT = ("RemoteException", "ConnectException", "EOFException", "SocketTimeoutException", "UnknownHostException")
 """Exceptions that pass without a change; HttpFS reports some if it cannot reach a NameNode."""
-TOKEN_REFUSAL = "InvalidToken"  # noqa: S105  # the name of an exception
-"""Exception for a delegation token that has ended or was cancelled."""
 TOKEN_REQUEST_SECONDS = 10.0
 """Longest silence of a NameNode that is asked for a token; then the next one is asked."""
 WRAPPERS = ("SecurityException", "AuthenticationException", "IOException", "RemoteException")
@@ -250,8 +248,8 @@ class NameNodes:
         raise error
 
     def _is_token_refusal(self, error: RemoteError) -> bool:
-        """Return True if HDFS refuses the delegation token of a call."""
-        return self._tokens is not None and error.kind == TOKEN_REFUSAL
+        """Return True if HDFS refuses the delegation token of a call: it has ended, or was cancelled."""
+        return self._tokens is not None and error.kind == "InvalidToken"
 
     def create(self, client: Any, path: str, data: Any, **options: str) -> None:
         """Write a new file, at HttpFS as well: pyhdfs sends no type, and HttpFS answers with a body.

@@ -50,7 +50,7 @@ def test_others_have_most_of_the_file_descriptors(
         (logs / f"log.{i}").write_bytes(b"%d\n" % i)
     with ExitStack() as stack:
         for _ in range(3 * FILES):
-            stack.enter_context(open(os.devnull))  # noqa: PTH123
+            stack.enter_context(Path(os.devnull).open())
         with limit(60):
             source = start(tmp_path)
             assert sorted(bodies(source)) == sorted(b"%d" % i for i in range(FILES))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from confluent_kafka import (
     OFFSET_INVALID,
     KafkaError,
@@ -145,7 +147,10 @@ def test_offsets_of_a_transaction_go_with_their_topic(k: Side) -> None:
 def test_a_producer_continues_in_a_recreated_topic(k: Side) -> None:
     topic, reports = k.topic(), []
     producer = k.producer(message_timeout_ms=0)
-    on_delivery = lambda error, message: reports.append((error, message.offset()))  # noqa: E731
+
+    def on_delivery(error: Any, message: Any) -> None:
+        reports.append((error, message.offset()))
+
     for value in (b"a", b"b"):
         producer.produce(topic, value, partition=0, on_delivery=on_delivery)
     assert producer.flush(30) == 0

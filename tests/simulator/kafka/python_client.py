@@ -145,7 +145,8 @@ class KafkaAdminClient:
             logs = {key: self.cluster.partition(key.topic, key.partition) for key in topic_partition_specs}
             if missing := [str(key) for key, partition in logs.items() if partition is None]:
                 raise UnknownTopicOrPartitionError(f"The following partitions are not known: {', '.join(missing)}")
-            return {key: find(logs[key], spec) for key, spec in topic_partition_specs.items()}  # type: ignore[arg-type]
+            known = {key: log for key, log in logs.items() if log is not None}
+            return {key: find(log, topic_partition_specs[key]) for key, log in known.items()}
 
         offsets: dict[TopicPartition, OffsetAndTimestamp] = self._ask("list_offsets", ask, *ASKING)
         return offsets
