@@ -73,7 +73,9 @@ class Builder:
         places = [prop.place for prop in self.written.lists.values()]
         self.place = min(places, key=lambda place: place.line, default=ConfigLocation(file, 0))
         self.unread: set[str] = set()
-        """Paths of sources and sinks with an invalid interceptor, which might set any header."""
+        """Paths of components that might set any header: invalid sources, and owners of an invalid interceptor."""
+        self.invalid_sinks: list[SinkSpec] = []
+        """Sinks with invalid values, without these values."""
         self.runner_places: dict[str, ConfigLocation] = {}
         self.lines: dict[str, dict[str, Property]] = {}
         """Unparsed properties of each source, channel and sink, by path."""
@@ -104,7 +106,7 @@ class Builder:
         groups = self._sink_groups(sinks)
         sinks = _with_at_least_once_forms(sinks, groups)
         bindings = [(sink, channel) for sink in sinks if (channel := self.wiring.channels.get(sink.channel))]
-        self._check_headers(sources, channels, sinks)
+        self._check_headers(sources, channels, [*sinks, *self.invalid_sinks])
         self._check_runners(bindings, groups)
         self._check_master(sinks, options.spark_master)
         self._report_errors(storage.unreachable_from_executors(sinks, options.spark_master))
@@ -163,6 +165,8 @@ class Builder:
             return None
         for name in names:
             self.wiring.sources_of[name].append(part.path)
+        if base is None:
+            self.unread.add(part.path)
         return _extend(SourceSpec, base, channels=names, interceptors=interceptors, selector=chosen)
 
     def _sink(self, part: ComponentProperties, default: Runner) -> SinkSpec | None:
@@ -190,7 +194,10 @@ class Builder:
         for name in names:
             self.wiring.sinks_of[name, own_group].append((part.path, part.place))
         own = {"interceptors": interceptors, "group": own_group, "runner": runner, "tolerance": tolerance}
-        return _extend(SinkSpec, base, channel=names[0], **own)
+        own["channel"] = names[0]
+        if base is None and (invalid := _extend(SinkSpec, self.reader.drafts.get(part.path), **own)):
+            self.invalid_sinks.append(invalid)
+        return _extend(SinkSpec, base, **own)
 
     def _tolerance(self, part: ComponentProperties) -> Tolerance:
         """Remove the options under `errors.` and return the tolerance.
@@ -285,7 +292,8 @@ class Builder:
 
     def _check_headers(self, sources: list[SourceSpec], channels: list[ChannelSpec], sinks: list[SinkSpec]) -> None:
         """Report headers that nothing sets: an error if every event will be rejected, else a warning."""
-        for missing in headers.missing_headers(sources, channels, sinks, self.unread):
+        unknown = {name for name, paths in self.wiring.sources_of.items() if self.unread.intersection(paths)}
+        for missing in headers.missing_headers(sources, channels, sinks, self.unread, unknown):
             prop = self.lines[missing.spec.path].get(missing.option)
             place, message = prop.place if prop else missing.spec.place, f"{missing.option} {missing.message}"
             if missing.is_certain:

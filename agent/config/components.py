@@ -53,6 +53,8 @@ class ComponentReader:
 
     def __init__(self, components: Components, report: DiagnosticCollector) -> None:
         self.components, self.report = components, report
+        self.drafts: dict[str, ComponentSpec] = {}
+        """Components with invalid values, by path, without these values: for checks of several components."""
 
     def read(self, part: ComponentProperties) -> ComponentSpec | None:
         """Return the component, and remove its type from `part`.
@@ -92,6 +94,8 @@ class ComponentReader:
             else:
                 self._report_wrong_value(part, problem)
         if config is None:
+            valid = {name: text for name, text in texts.items() if name not in {p.option for p in problems}}
+            self._keep_draft(part, cls, valid)
             return None
         for module, extra in cls.libraries_for(config).items():
             # find_spec of a submodule would import its package.
@@ -110,6 +114,16 @@ class ComponentReader:
             self._report_bug(part, cls, "the component cannot be created", e)
             return None
         return spec
+
+    def _keep_draft(self, part: ComponentProperties, cls: type[Component[Any]], valid: dict[str, str]) -> None:
+        """Keep a component with the `valid` options in `drafts`, unless an option that it requires is invalid."""
+        try:
+            config, _ = cls.config_class.parse(valid)
+            draft = ComponentSpec(part.name, part.path, cls, config, valid, part.place) if config else None
+            if draft is not None and draft.make():
+                self.drafts[part.path] = draft
+        except ANY_FAILURE:  # the reported values are the reason
+            return
 
     def available_types(self, kind: str) -> str:
         """Return `available types: …` with the installed types of a kind, as part of an error message."""

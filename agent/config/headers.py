@@ -29,11 +29,12 @@ def missing_headers(
     channels: Sequence[ChannelSpec],
     sinks: Sequence[SinkSpec],
     unread: Collection[str] = (),
+    unknown: Collection[str] = (),
 ) -> Iterator[MissingHeader]:
-    """Yield each header that a selector or sink needs, and that no source or interceptor before it sets.
+    """Yield each header that a selector or sink needs, and that no component before it sets.
 
     Components that senders or a plugin may give any header are skipped, and so are the paths in `unread`. So are
-    sinks whose channel gets events from a sink, and stream processors.
+    sinks of the channels in `unknown`, sinks whose channel gets events from a sink, and stream processors.
     """
     for source in (source for source in sources if source.path not in unread):
         header = source.selector.header
@@ -44,7 +45,7 @@ def missing_headers(
     for sink in sinks:
         channel = next((spec for spec in channels if spec.name == sink.channel), None)
         filling = [source for source in sources if sink.channel in source.channels]
-        if any(spec.path in unread for spec in (sink, *filling)):
+        if sink.channel in unknown or any(spec.path in unread for spec in (sink, *filling)):
             continue
         if channel is None or not filling or issubclass(sink.cls, StreamingSink) or _fed_by_sinks(channel, sinks):
             continue

@@ -216,7 +216,7 @@ class HBaseConfig(BulkConfig):
             yield from self.pattern().notes("serializer.regex")
         if self.kerberos_principal is not None:
             message = "has no effect: the Thrift server itself logs in to HBase"
-            yield Problem("kerberosPrincipal", message, replacement={})
+            yield Problem("kerberosPrincipal", message)
         if self.increment_column is not None:
             message = (
                 "has no effect: nothing is incremented, since a redelivery would be counted twice; count the rows "

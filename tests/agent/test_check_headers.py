@@ -109,6 +109,20 @@ def test_nothing_is_reported_if_an_unreadable_interceptor_may_set_the_header(tmp
         assert "hdfs.path" not in texts[0]
 
 
+def test_nothing_is_reported_if_an_invalid_source_may_set_the_header(tmp_path: Path) -> None:
+    texts = messages(tmp_path, f"{NETCAT},max-line-length = x", FILE, hdfs("/h/%Y/%{host}"))
+    assert len(texts) == 1
+    assert "max-line-length" in texts[0]
+
+
+def test_a_missing_time_is_reported_beside_another_error_of_the_sink(tmp_path: Path) -> None:
+    texts = messages(tmp_path, NETCAT, FILE, hdfs("/h/%Y-%m-%d", "hdfs.batchSize = many"))
+    assert texts == [
+        "a1.sinks.k1.hdfs.path|error|hdfs.path " + NO_TIME,
+        "a1.sinks.k1.hdfs.batchSize|error|hdfs.batchSize must be a whole number, not 'many'",
+    ]
+
+
 def test_a_time_that_events_of_one_source_lack_is_a_warning(tmp_path: Path) -> None:
     sink, text = hdfs("/h/%Y"), NO_TIME.replace("which nothing sets", "which events of a1.sources.s1 do not have")
     warnings = [f"a1.sinks.k1.hdfs.path|warning|hdfs.path {text}"]

@@ -427,3 +427,23 @@ def test_an_interceptor_that_is_listed_twice_differs(tmp_path: Path) -> None:
     file.write_text("\n".join(lines))
     (line,) = migrate(file, None, components=Components()).lines_with("differs")
     assert "'i' is listed twice: Flume runs it twice; here it runs once" in line.reasons()[0].message
+
+
+def test_lines_for_kerberos_stay(tmp_path: Path) -> None:
+    kerberos = """\
+a1.sinks.k1.type = hdfs
+a1.sinks.k1.hdfs.path = hdfs://nameservice1/logs
+a1.sinks.k1.hdfs.kerberosPrincipal = flume/_HOST@EXAMPLE.COM
+a1.sinks.k1.hdfs.kerberosKeytab = /etc/security/keytabs/flume.keytab
+a1.sinks.k1.hdfs.proxyUser = weblogs
+a1.sinks = k1 k2
+a1.sinks.k2.type = hbase2
+a1.sinks.k2.channel = c1
+a1.sinks.k2.table = t
+a1.sinks.k2.columnFamily = f
+a1.sinks.k2.kerberosPrincipal = flume/_HOST@EXAMPLE.COM
+a1.sinks.k2.kerberosKeytab = /etc/security/keytabs/flume.keytab
+"""
+    migration = migrated(NETCAT + kerberos, tmp_path)
+    assert migration.is_complete
+    assert migration.content == (tmp_path / "flume.conf").read_bytes()
