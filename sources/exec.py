@@ -90,6 +90,7 @@ class ExecSource(Source[ExecConfig]):
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE if self.config.log_stderr else subprocess.DEVNULL,
+                env=os.environ,  # without the Kerberos login of Kafka's clients
                 start_new_session=True,  # a process group, so that `close` also ends its children
             )
         except (OSError, ValueError) as e:

@@ -12,6 +12,7 @@ import click
 
 if TYPE_CHECKING:
     from flafka.agent.topology import AgentSpec
+    from flafka.plugins.kafka.rights import Kind
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -43,11 +44,22 @@ def connection_options(command: Command) -> Command:
     )(command)
 
 
+class MissingRight(Exception):
+    """Error for a right that the user of a command lacks. `connect` makes it a ClickException."""
+
+    def __init__(self, kind: "Kind", name: str, operation: str, reason: str) -> None:
+        super().__init__(reason)
+        self.kind, self.name, self.operation = kind, name, operation
+
+
 @contextlib.contextmanager
-def connect(bootstrap_server: str | None, command_config: Path | None) -> Iterator[Any]:
+def connect(
+    bootstrap_server: str | None, command_config: Path | None, *, topic: str = "", group: str = "", right: str = ""
+) -> Iterator[Any]:
     """Yield a `KafkaAdminClient` for the block.
 
-    Errors of Kafka, also in the block, become a ClickException of one line. Without brokers in either argument,
+    Errors of Kafka, also in the block, become a ClickException of one line. `topic`, `group` and `right`, the
+    operation that the block needs on them, are for errors of authorization. Without brokers in either argument,
     connect to the project's cluster, and refuse another cluster on its ports.
     """
     from kafka import KafkaAdminClient
@@ -59,6 +71,7 @@ def connect(bootstrap_server: str | None, command_config: Path | None) -> Iterat
     from flafka.plugins.kafka.admin import unreachable_suffix
     from flafka.plugins.kafka.errors import fetch_metadata
     from flafka.plugins.kafka.properties import QUIET
+    from flafka.plugins.kafka.rights import describe_missing_right
 
     logging.getLogger("kafka").setLevel(logging.CRITICAL)  # errors are reported once, here
     options, properties = read_config(command_config) if command_config else ({}, {})
@@ -82,9 +95,14 @@ def connect(bootstrap_server: str | None, command_config: Path | None) -> Iterat
         if not requested and (foreign := own.foreign_cluster_error(client.describe_cluster()["cluster_id"])):
             raise click.ClickException(f"{foreign}\n  to use it, name it with --bootstrap-server")
         yield client
-    except (KafkaError, TimeoutError) as error:
-        denied = _authorization_error(error, properties)
-        raise click.ClickException(denied or f"{reason(error)}{unreachable_suffix(servers)}") from None
+    except (KafkaError, TimeoutError, MissingRight) as error:
+        resources: dict[Kind, str] = {"topic": topic, "group": group}
+        if (missing := _missing_right(error, resources, right)) is not None:
+            login = {**properties, "bootstrap.servers": servers}
+            names, operations = [missing.name] * bool(missing.name), [missing.operation] * bool(missing.operation)
+            text = describe_missing_right(missing.kind, names, operations, login, str(missing))
+            raise click.ClickException(text) from None
+        raise click.ClickException(f"{reason(error)}{unreachable_suffix(servers)}") from None
     finally:
         client.close()
 
@@ -117,13 +135,13 @@ def confirm(question: str, yes: bool) -> None:
     click.confirm(question, abort=True)
 
 
-def partitions_of(admin: Any, topic: str) -> dict[int, dict[str, Any]]:
+def partitions_of(admin: Any, topic: str, *, right: str = "Describe") -> dict[int, dict[str, Any]]:
     """Return number → description of each partition of a topic, in order.
 
-    Raises ClickException for an unknown topic.
+    `right` is an operation that includes Describe. Raises ClickException for an unknown topic, and MissingRight.
     """
     (described,) = admin.describe_topics([topic])
-    raise_topic_errors([described])
+    raise_topic_errors([described], right=right)
     return dict(sorted((part["partition_index"], part) for part in described["partitions"]))
 
 
@@ -132,7 +150,7 @@ def raise_topic_errors(
 ) -> None:
     """Raise ClickException for the first topic with an error, unless the error's class is named `ignore`.
 
-    `right` is the right that the request needs, for the text.
+    Raises MissingRight if the user lacks `right`, the operation that the request needs.
     """
     from kafka.errors import for_code
 
@@ -142,10 +160,17 @@ def raise_topic_errors(
             if error.__name__ == "InvalidTopicError":
                 _raise_invalid_name(response["name"])
             unknown = error.__name__ == "UnknownTopicOrPartitionError"
-            if error.__name__ == "TopicAuthorizationFailedError":
-                raise click.ClickException(f"this user lacks the right {right} on topic {response['name']}")
+            raise_if_denied(response, right)
             message = "no such topic" if unknown else response.get("error_message") or error.description
             raise click.ClickException(f"topic {response['name']}: {message}")
+
+
+def raise_if_denied(response: Mapping[str, Any], right: str) -> None:
+    """Raise MissingRight if the user lacks `right` on the topic of this response."""
+    from kafka.errors import TopicAuthorizationFailedError
+
+    if response["error_code"] == TopicAuthorizationFailedError.errno:
+        raise MissingRight("topic", response["name"], right, TopicAuthorizationFailedError.__name__)
 
 
 def _raise_invalid_name(topic: str) -> None:
@@ -164,14 +189,18 @@ def reason(error: BaseException) -> str:
     return message[2] if message else str(error).partition("\n")[0] or type(error).__name__
 
 
-def _authorization_error(error: BaseException, properties: Mapping[str, Any]) -> str:
-    """Return a text with the user who lacks a right, for an error of authorization; empty for another error."""
+def _missing_right(error: BaseException, resources: "Mapping[Kind, str]", right: str) -> MissingRight | None:
+    """Return the missing right of an error of authorization; None for another error.
+
+    `resources` are the topic and the group of the request, and `right` is the operation that it needs.
+    """
+    if isinstance(error, MissingRight):
+        return error
     name = type(error).__name__
-    if not name.endswith("AuthorizationFailedError"):
-        return ""
-    user = properties.get("sasl.username")
-    kind = re.sub(r"(?<!^)([A-Z])", r" \1", name.removesuffix("AuthorizationFailedError")).lower()
-    return f"{f'user {user}' if user else 'this client'} lacks a right on this {kind} ({reason(error)})"
+    kind = next((kind for kind in resources if name == f"{kind.title()}AuthorizationFailedError"), None)
+    if kind is not None:
+        return MissingRight(kind, resources[kind], right, name)
+    return MissingRight("cluster", "", right, name) if name == "ClusterAuthorizationFailedError" else None
 
 
 def read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -181,28 +210,59 @@ def read_config(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
     the file cannot be read.
     """
     import javaproperties
+    from confluent_kafka.admin import AdminClient
 
     from flafka.plugins import Retry
     from flafka.plugins.kafka.errors import tls_context
-    from flafka.plugins.kafka.properties import client_properties
+    from flafka.plugins.kafka.kerberos import find_login, host_errors, named_of
+    from flafka.plugins.kafka.logins import SECURITY_PREFIXES, uses_tokens
+    from flafka.plugins.kafka.properties import QUIET, check_accepted, client_properties
 
     with path.open("rb") as file:
-        java_properties: dict[str, str] = javaproperties.load(file)
+        written: dict[str, str] = javaproperties.load(file)
+    # Other properties may have values of Java's client that librdkafka refuses, such as -1 for a buffer.
+    used = {name: value for name, value in written.items() if name in OPTIONS or name.startswith(SECURITY_PREFIXES)}
     try:
-        properties = client_properties(java_properties)
+        check_accepted(used, lambda client: AdminClient({**QUIET, **client}))
+        properties = client_properties(used)
+        if lacking := next(host_errors(properties), None):
+            raise ValueError(f"{named_of(lacking[0], used)}: {lacking[1]}")
         options: dict[str, Any] = {option: properties[name] for name, option in OPTIONS.items() if name in properties}
         if "SSL" in options.get("security_protocol", "").upper():
             options["ssl_context"] = tls_context(properties)
+        if (login := find_login(properties)) is not None:
+            from flafka.agent.cli.kafka_kerberos import use_login
+
+            use_login(login)
+        if uses_tokens(properties):
+            options["sasl_oauth_token_provider"] = _token_provider(properties)
     except (Retry, OSError, ValueError) as e:
         raise click.UsageError(f"{path}: {e}") from None
-    for name, value in java_properties.items():
+    for name, value in written.items():
         if name in MILLISECONDS:
             if not value.isdecimal():
                 raise click.UsageError(f"{path}: {name}={value} is not a number of milliseconds")
             options[MILLISECONDS[name]] = int(value)
-        elif name == "sasl.jaas.config":
-            if not {"sasl_plain_username", "sasl_plain_password"} <= options.keys():
-                raise click.UsageError(f"{path}: {name} has no username and password")
-        elif name not in OPTIONS and not name.startswith("ssl."):
+        elif name not in used:
             click.echo(f"{path}: {name} is not used", err=True)
     return options, properties
+
+
+def _token_provider(properties: Mapping[str, Any]) -> Any:
+    """Return kafka-python's provider of tokens for OAUTHBEARER. Raises OSError or ValueError for unusable properties.
+
+    kafka-python asks for a token at each login.
+    """
+    from kafka.net.sasl.oauth import AbstractTokenProvider
+
+    from flafka.agent.cli.kafka_kerberos import failing_login
+    from flafka.plugins.kafka.logins import TokenRequest
+
+    request = TokenRequest(properties)
+
+    def token(_: object) -> str:
+        with failing_login(OSError, ValueError):
+            return request.token()
+
+    methods = {"token": token, "extensions": lambda _: request.extensions}
+    return type("TokenProvider", (AbstractTokenProvider,), methods)()

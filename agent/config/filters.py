@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import os
 import subprocess
 from collections.abc import Callable, Mapping
 
@@ -77,7 +78,10 @@ def _external_filter(command: str, charset: str) -> Callable[[str], str | None]:
     def run_command(key: str) -> str | None:
         words = [*command.split(), key]
         try:
-            done = subprocess.run(words, capture_output=True, timeout=COMMAND_TIMEOUT_SECONDS, check=True)
+            # With the user's environment, and so without the Kerberos login of Kafka's clients.
+            done = subprocess.run(
+                words, capture_output=True, timeout=COMMAND_TIMEOUT_SECONDS, check=True, env=os.environ
+            )
             text = done.stdout.decode(charset)
         except (OSError, ValueError, subprocess.SubprocessError) as e:
             # The text of the error may hold output of the command, which is a secret.

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeGuard, cast
 
 from flafka.agent.topology import ChannelSpec, ComponentSpec, SinkSpec, SourceSpec
 from flafka.plugins import CommittingSink, Config, StreamingSink
 from flafka.plugins.kafka.admin import group_id_error
 from flafka.plugins.kafka.config import KafkaClientConfig
+from flafka.plugins.kafka.kerberos import KafkaLogin
 from flafka.plugins.kafka.topic import KafkaBackedChannel
 
 SpecMessage = tuple[ComponentSpec, str]
@@ -49,6 +50,25 @@ def self_feeding_sinks(bindings: SinkChannels) -> Iterator[SpecMessage]:
         if share_brokers(sink.config, channel.config):
             for topic in set(_topics(channel)) & set(sink.config.produced_topics()):
                 yield sink, _FEEDS_ITSELF.format(topic)
+
+
+def several_logins(specs: Iterable[ComponentSpec]) -> Iterator[SpecMessage]:
+    """Yield an error for each component with another Kerberos login to Kafka than the first component that has one.
+
+    librdkafka's clients of one process share a ticket cache: a topic would be written by the wrong principal.
+    """
+    first: tuple[KafkaLogin, str] | None = None
+    for spec in specs:
+        if not isinstance(spec.config, KafkaClientConfig):
+            continue
+        for prefix, login in spec.config.kerberos_logins().items():
+            first = first or (login, spec.path)
+            if login != first[0]:
+                yield (
+                    spec,
+                    f"{prefix}*: Kafka's clients of one agent have one Kerberos login, and this is {login}, that of "
+                    f"{first[1]} {first[0]}: use the same principal and keytab, or another agent",
+                )
 
 
 def at_least_once_sinks(bindings: SinkChannels) -> Iterator[SpecMessage]:

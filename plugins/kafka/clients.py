@@ -1,21 +1,23 @@
 """Kafka clients of components: constructors, default properties and timeouts.
 
 Each caller names the client's role, which declares the rights that the client needs on a cluster with ACLs.
-`docs/build.py` makes the table of rights from all roles. Commands use kafka-python instead
-(`agent/cli/kafka_admin.py`). Validators of options make clients that never connect (`config.py`, `properties.py`).
+Commands use kafka-python instead (`agent/cli/kafka_admin.py`). Validators of options make clients that never connect
+(`config.py`, `properties.py`).
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
+from flafka.plugins.kafka.kerberos import log_in
+from flafka.plugins.kafka.logins import verify_tls
 from flafka.plugins.kafka.properties import QUIET, client_properties
+from flafka.plugins.kafka.rights import Role
 from flafka.plugins.streaming import KafkaStream
 
 _log = logging.getLogger(__name__)
@@ -42,35 +44,22 @@ PRODUCER: Mapping[str, Any] = {
 """Default properties of a producer."""
 
 
-@dataclass(frozen=True)
-class Access:
-    """Operations of Kafka's ACLs on one resource, such as Read and Describe on a topic."""
-
-    resource: str
-    """Resource in the words of the documentation, such as "the topic of the channel"."""
-    operations: tuple[str, ...]
-
-
-@dataclass(frozen=True)
-class Role:
-    """Purpose of a client, and the rights that it needs on a cluster with ACLs."""
-
-    purpose: str
-    access: tuple[Access, ...]
-
-
 QUERY = Role("a request about brokers or a topic, for a component whose own role has the rights", ())
 
 
 def new_consumer(role: Role, properties: Mapping[str, Any]) -> Consumer:
     """Return a consumer with these properties of librdkafka, which win over `CONSUMER`. Raises KafkaException."""
     _log.debug("new consumer: %s", role.purpose)
+    log_in(properties)
+    verify_tls(properties)
     return Consumer({**CONSUMER, **properties})
 
 
 def new_producer(role: Role, properties: Mapping[str, Any]) -> Producer:
     """Return a producer with these properties of librdkafka, which win over `PRODUCER`. Raises KafkaException."""
     _log.debug("new producer: %s", role.purpose)
+    log_in(properties)
+    verify_tls(properties)
     return Producer({**PRODUCER, **properties})
 
 
@@ -80,6 +69,8 @@ def new_admin(role: Role, properties: Mapping[str, Any]) -> AdminClient:
     Keep a reference to the client until its last future is done.
     """
     _log.debug("new admin client: %s", role.purpose)
+    log_in(properties)
+    verify_tls(properties)
     return AdminClient(dict(properties))
 
 

@@ -11,7 +11,14 @@ from confluent_kafka import Consumer, Producer
 from pydantic import PrivateAttr
 
 from flafka.plugins.kafka.clients import CONSUMER, PRODUCER
-from flafka.plugins.kafka.properties import QUIET, check_accepted, ineffective_properties, parse_number
+from flafka.plugins.kafka.kerberos import KafkaLogin, find_login, login_problems
+from flafka.plugins.kafka.properties import (
+    QUIET,
+    check_accepted,
+    client_properties,
+    ineffective_properties,
+    parse_number,
+)
 from flafka.plugins.options import Config, option
 from flafka.plugins.problems import Problem
 
@@ -97,6 +104,25 @@ class KafkaClientConfig(Config):
             **QUIET,
         }
 
+    def client_options(self) -> dict[str, Mapping[str, str]]:
+        """Return the configured properties of each client by the prefix of their options."""
+        return {}
+
+    def kerberos_logins(self) -> dict[str, KafkaLogin]:
+        """Return the login of each client with Kerberos by the prefix of its options."""
+        logins = {
+            prefix: find_login(client_properties(properties, stores=False))
+            for prefix, properties in self.client_options().items()
+        }
+        return {prefix: login for prefix, login in logins.items() if login is not None}
+
+    def warnings(self) -> Iterator[Problem]:
+        """Yield a warning for each Kafka property without effect, and what a login by Kerberos lacks here."""
+        yield from super().warnings()
+        for prefix, properties in self.client_options().items():
+            yield from ineffective_properties(prefix, properties)
+            yield from login_problems(prefix, properties, client_properties(properties, stores=False))
+
     def brokers(self) -> frozenset[str]:
         """Return the configured addresses; empty for the cluster of `agent cluster start`."""
         return frozenset((self.bootstrap_servers or "").replace(",", " ").split())
@@ -139,10 +165,9 @@ class ProducerConfig(KafkaClientConfig):
         "always `all`.",
     )
 
-    def warnings(self) -> Iterator[Problem]:
-        """Yield a warning for each Kafka property without effect."""
-        yield from super().warnings()
-        yield from ineffective_properties("kafka.producer.", self.producer)
+    def client_options(self) -> dict[str, Mapping[str, str]]:
+        """Return the properties of the producer and of other clients, by the prefix of their options."""
+        return super().client_options() | {"kafka.producer.": self.producer}
 
     @pydantic.field_validator("producer")
     @classmethod
@@ -170,10 +195,9 @@ class ConsumerConfig(KafkaClientConfig):
         "channel always begins with the first event.",
     )
 
-    def warnings(self) -> Iterator[Problem]:
-        """Yield a warning for each Kafka property without effect."""
-        yield from super().warnings()
-        yield from ineffective_properties("kafka.consumer.", self.consumer)
+    def client_options(self) -> dict[str, Mapping[str, str]]:
+        """Return the properties of the consumer and of other clients, by the prefix of their options."""
+        return super().client_options() | {"kafka.consumer.": self.consumer}
 
     @pydantic.field_validator("consumer")
     @classmethod

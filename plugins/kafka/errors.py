@@ -3,31 +3,47 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import re
 import socket
 import ssl
 import struct
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, NamedTuple
 
-from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 
 from flafka.plugins.component import require
 from flafka.plugins.errors import Retry, Unreachable
 from flafka.plugins.kafka.clients import BROKER_CONNECT_SECONDS, QUERY, new_admin
+from flafka.plugins.kafka.kerberos import explain_refusal, find_login
+from flafka.plugins.kafka.logins import (
+    CLIENT_ID,
+    CLIENT_SECRET,
+    ENDPOINT,
+    SCOPE,
+    load_authorities,
+    mechanism_of,
+    uses_tokens,
+)
+from flafka.plugins.kafka.rights import Kind, describe_missing_right
 
 EXPLANATION_SECONDS = 1.0
 """Time without an answer after which the connections to the brokers are diagnosed."""
+TOKEN_ERROR_SECONDS = 60.0
+"""Time for which the failure to get a token is reported: a client does not report that it has a token again."""
 _CORRELATION = 0x464C4146
 _API_VERSIONS = struct.pack(">ihhih", 10, 18, 0, _CORRELATION, -1)
 """Request ApiVersions, version 0, which every broker since 0.10 answers before a login."""
 _REFUSED = frozenset({KafkaError._AUTHENTICATION, KafkaError.SASL_AUTHENTICATION_FAILED})
-_RESOURCES = {
+_TOKENLESS = "Failed to acquire SASL OAUTHBEARER token: "
+"""Beginning of librdkafka's error about a token endpoint."""
+_RESOURCES: Mapping[int, Kind] = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "topic",
-    KafkaError.GROUP_AUTHORIZATION_FAILED: "consumer group",
+    KafkaError.GROUP_AUTHORIZATION_FAILED: "group",
     KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: "transactional id",
     KafkaError.CLUSTER_AUTHORIZATION_FAILED: "cluster",
 }
@@ -57,6 +73,8 @@ UNREACHABLE_ERRORS = frozenset(
     )
 )
 """Error codes for brokers that do not answer, or for too few brokers."""
+PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
+"""Error codes of records that the client has dropped itself, as it does after the failure of a transaction."""
 RECORD_REFUSALS = frozenset(
     {
         KafkaError.MSG_SIZE_TOO_LARGE,
@@ -88,20 +106,26 @@ class ReportedErrors:
 
     def __init__(self) -> None:
         self._refusals: dict[str, str] = {}
+        self._token_error = "", -math.inf
 
     def __call__(self, error: KafkaError) -> None:
-        """Record a broker's refusal of the login."""
-        if error.code() in _REFUSED and (match := re.match(r"(?:\w+://)?(.+?)/\w+: (.+)", error.str())):
+        """Record a broker's refusal of the login, or the failure to get a token."""
+        if error.code() in _REFUSED and error.str().startswith(_TOKENLESS):
+            self._token_error = error.str(), time.monotonic()
+        elif error.code() in _REFUSED and (match := re.match(r"(?:\w+://)?(.+?)/\w+: (.+)", error.str())):
             self._refusals[match[1]] = re.sub(r" \(after .*", "", match[2])
 
     def refusal(self, server: str = "") -> str:
         """Return the latest refusal of the login by the broker `server`, or that of any broker if empty.
 
-        The result is empty if there is none.
+        A client without a token tries no login: the failure to get one counts for all brokers, for
+        `TOKEN_ERROR_SECONDS`. The result is empty if there is none.
         """
+        text, reported = self._token_error
+        token_error = text if time.monotonic() - reported < TOKEN_ERROR_SECONDS else ""
         if not server:
-            return next(iter(self._refusals.values()), "")
-        return self._refusals.get(server, "")
+            return next(iter(self._refusals.values()), token_error)
+        return self._refusals.get(server, token_error)
 
 
 def fetch_metadata(client: Mapping[str, Any], seconds: float, prefix: str = "") -> Any:
@@ -128,7 +152,7 @@ def fetch_metadata(client: Mapping[str, Any], seconds: float, prefix: str = "") 
 
 
 def connection_error(
-    client: Mapping[str, Any], error: Exception, reported: ReportedErrors, prefix: str = "", **resources: str
+    client: Mapping[str, Any], error: Exception, reported: ReportedErrors, prefix: str = "", **resources: Any
 ) -> Retry:
     """Return the exception to raise after an error of a client with these properties; diagnoses each broker.
 
@@ -157,16 +181,17 @@ def connection_error(
 def explain_error(
     error: Any,
     *,
-    topic: str = "",
+    topic: str | Collection[str] = "",
     group: str = "",
     transactional_id: str = "",
-    right: str = "",
+    right: str | Collection[str] = "",
     client: Mapping[str, Any] | None = None,
 ) -> str:
     """Return the text of a KafkaException, a KafkaError or a TimeoutError, and `str(error)` for any other object.
 
-    For a missing right, the text names the resource: `topic`, `group` or `transactional_id`, and the user in
-    `client`. `right` is the right that the client needs on the topic.
+    For a missing right, the text names the resource: `topic`, `group` or `transactional_id`, the user in `client`,
+    the properties of the client, and the command that grants the right. `right` are the operations that the client
+    needs on the topic. With several topics, brokers have refused one of them. The text has one line.
     """
     if isinstance(error, TimeoutError):
         return "no answer in time"
@@ -174,15 +199,27 @@ def explain_error(
     if not isinstance(known, KafkaError):
         return str(known)
     if (kind := _RESOURCES.get(known.code())) is not None:
-        user = (client or {}).get("sasl.username")
-        subject = f"user {user}" if user else "this client"
-        names = {"topic": (topic, right), "consumer group": (group, "Read"), "cluster": ("", "")}
-        name, right = names.get(kind, (transactional_id, "Write"))
-        resource = f"{kind} {name}".rstrip() if kind != "cluster" else "the cluster"
-        return f"{subject} lacks the right{f' {right}' if right else ''} on {resource} ({known.str()})"
+        reason = known.str()
+        if kind == "cluster" and topic:
+            # A right on the topic suffices: to create it, and since Kafka 2.8 (KIP-679) to write it.
+            kind = "topic"
+            if "Write" in _collection(right):
+                reason += "; brokers before Kafka 2.8 want IdempotentWrite on the cluster as well"
+        named, operations = {
+            "topic": (topic, right),
+            "group": (group, "Read"),
+            "transactional id": (transactional_id, "Write"),
+            "cluster": ("", "IdempotentWrite"),
+        }[kind]
+        return describe_missing_right(kind, _collection(named), _collection(operations), client, reason)
     if known.code() in UNSUPPORTED_ERRORS:
         return f"the brokers are too old for this ({known.str()})"
     return str(known.str())
+
+
+def _collection(values: str | Collection[str]) -> Collection[str]:
+    """Return a collection unchanged, and a text as a collection of one; of none if it is empty."""
+    return [values] * bool(values) if isinstance(values, str) else values
 
 
 def diagnose_broker(client: Mapping[str, Any], server: str, reported: ReportedErrors) -> BrokerFailure | None:
@@ -230,14 +267,48 @@ def diagnose_broker(client: Mapping[str, Any], server: str, reported: ReportedEr
 
 
 def describe_login_error(text: str, client: Mapping[str, Any]) -> str:
-    """Return a sentence, with the remedy, for a broker's refusal of this client's login."""
-    mechanism = client.get("sasl.mechanism") or client.get("sasl.mechanisms") or "GSSAPI"
+    """Return a sentence, with the remedy, for a broker's refusal of this client's login, or for a missing token."""
+    mechanism = mechanism_of(client)
     if "Request not valid in current SASL state" in text or "Disconnected" in text:
         return "it takes no logins there: name the port of its SASL listener, or set security.protocol without SASL"
+    if match := re.search(r"failed: (.+): broker's supported mechanisms: \(n/a\)", text):
+        return f"it breaks off the login ({mechanism}): {match[1]}"  # such as a timeout
     if match := re.search("supported mechanisms: *(.+)", text):
         return f"it does not take sasl.mechanism = {mechanism}; it takes {match[1].replace(',', ', ')}"
+    if find_login(client) is not None:
+        return explain_refusal(text, client)
+    if text.startswith(_TOKENLESS):
+        return _explain_missing_token(text.removeprefix(_TOKENLESS), client)
     reason = text.removeprefix("SASL authentication error: ").removeprefix("Authentication failed: ")
-    return f"it refuses user {client.get('sasl.username', '')}: {reason}"
+    if uses_tokens(client):
+        status = re.search(r'"status": *"([^"]+)"', reason)
+        return (
+            f"it refuses the token of client {client.get(CLIENT_ID, '')} (OAUTHBEARER): "
+            f"{status[1] if status else reason}; its log has the reason, such as another issuer, audience or clock"
+        )
+    return (
+        f"it refuses user {client.get('sasl.username', '')}: {reason} ({mechanism}; check sasl.username and "
+        "sasl.password)"
+    )
+
+
+def _explain_missing_token(text: str, client: Mapping[str, Any]) -> str:
+    """Return a sentence, with the remedy, for the reason why a token endpoint gave no token."""
+    url = client.get(ENDPOINT, "")
+    if "verify result" in text or "certificate" in text or "trust anchors" in text:
+        reason = re.sub(r".*verify result: | \(\d+\)$", "", text)
+        return (
+            f"the certificate of the token endpoint {url} is not trusted ({reason}): name its authority with "
+            "https.ca.location, as that of the brokers is not used there"
+        )
+    if '"error"' in text:
+        fields = dict(re.findall(r'"(error|error_description)": *"([^"]*)"', text))
+        reason = ", ".join(filter(None, [fields.get("error"), fields.get("error_description")]))
+        return (
+            f"the token endpoint {url} refuses client {client.get(CLIENT_ID, '')} (OAUTHBEARER): {reason}; check "
+            f"{CLIENT_ID}, {CLIENT_SECRET} and {SCOPE}"
+        )
+    return f"the token endpoint {url} gives no token for client {client.get(CLIENT_ID, '')}: {text}"
 
 
 def _request_versions(connection: socket.socket) -> bytes:
@@ -407,12 +478,7 @@ def tls_context(client: Mapping[str, Any]) -> ssl.SSLContext:
     """Return Python's TLS context for a client's properties. Raises OSError or ValueError for an unusable file."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = client.get("ssl.endpoint.identification.algorithm", "https") not in ("none", "")
-    if pem := client.get("ssl.ca.pem"):
-        context.load_verify_locations(cadata=str(pem))
-    elif path := client.get("ssl.ca.location"):
-        context.load_verify_locations(str(path))
-    else:
-        context.load_default_certs()
+    load_authorities(context, client, "ssl.ca")
     if str(client.get("enable.ssl.certificate.verification", "true")).lower() == "false":
         context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     password = client.get("ssl.key.password")
@@ -435,6 +501,25 @@ def to_retry(error: Any, text: str) -> Retry:
     return Unreachable(text) if is_unreachable else Retry(text)
 
 
+def transaction_error(producer: Producer) -> KafkaError | None:
+    """Return the error for which a client drops all records of its transaction; None if unknown.
+
+    If brokers refuse to add a topic to the transaction, the error is in no delivery report.
+    """
+    try:
+        producer.begin_transaction()  # always fails in a transaction, with the error of a failed one
+    except KafkaException as e:
+        error: KafkaError = e.args[0]
+        return error if error.txn_requires_abort() else None
+    return None
+
+
+def is_missing_right(error: BaseException) -> bool:
+    """Return True if a client's error, or the cause of an error raised from one, is a missing right."""
+    known = error if isinstance(error, KafkaException) else error.__cause__
+    return isinstance(known, KafkaException) and known.args[0].code() in _RESOURCES
+
+
 def is_fatal(error: Exception) -> bool:
     """Return True if the producer that raised the error can no longer be used."""
     if isinstance(error, KafkaException):
@@ -442,8 +527,10 @@ def is_fatal(error: Exception) -> bool:
     return isinstance(error, SystemError)
 
 
-def wrap_callback(callback: Callable[[Consumer, list[TopicPartition]], None]) -> Callable[..., None]:
-    """Return a rebalance callback that raises the client's errors as Retry.
+def wrap_callback(
+    callback: Callable[[Consumer, list[TopicPartition]], None], explain: Callable[[object], str] = explain_error
+) -> Callable[..., None]:
+    """Return a rebalance callback that raises the client's errors as Retry, with the text that `explain` returns.
 
     If a callback raises a KafkaException, `poll` raises an object that no `except Exception` catches, and the thread
     would end without an error.
@@ -453,6 +540,6 @@ def wrap_callback(callback: Callable[[Consumer, list[TopicPartition]], None]) ->
         try:
             callback(consumer, partitions)
         except KafkaException as e:
-            raise Retry(explain_error(e)) from e
+            raise Retry(explain(e)) from e
 
     return wrapped

@@ -6,13 +6,15 @@ import functools
 import logging
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaException
 
 from flafka.plugins.errors import Retry
+from flafka.plugins.kafka import logins
+from flafka.plugins.kafka.kerberos import login_errors, named_of, own_login_properties, without_kinit
 from flafka.plugins.net.keystore import Keystore, read_keystore
 from flafka.plugins.problems import Problem, suggest
 
@@ -29,6 +31,7 @@ _OF_PRODUCERS = frozenset(
 MANAGED = _OF_PRODUCERS | {"auto.offset.reset", "enable.auto.commit", "group.id", "partition.assignment.strategy"}
 """Properties that the components set themselves, as the delivery guarantees depend on them; others' values are
 ignored."""
+_BROKERS = frozenset({"bootstrap.servers", "metadata.broker.list"})
 _RETRIES = frozenset({"retries", "message.send.max.retries"})
 _IN_FLIGHT = frozenset({"max.in.flight", "max.in.flight.requests.per.connection"})
 MAX_IN_FLIGHT = 5
@@ -42,6 +45,7 @@ _RENAMED = {
     "ssl.keystore.certificate.chain": "ssl.certificate.pem",
     "ssl.keystore.key": "ssl.key.pem",
     "ssl.truststore.certificates": "ssl.ca.pem",
+    **logins.ALIASES,
 }
 _ALIASES = {
     "compression.codec": "compression.type",
@@ -78,14 +82,21 @@ _STORE_OVERRIDES = {
     "keystore": ("ssl.certificate.location", "ssl.certificate.pem", "ssl.keystore.certificate.chain"),
 }
 """Properties that override the environment variables FLUME_SSL_TRUSTSTORE_… and FLUME_SSL_KEYSTORE_…."""
+_CERTIFICATES = re.compile(r"(ssl|https)\.(ca|certificate|crl|key|keystore|truststore)\.location")
+"""Names of properties for files with certificates, keys and authorities."""
 NO_HOSTNAMES = "ssl.disableTLSHostnameVerification"
 """Flume's property: brokers' certificates may be for other hosts."""
-_HANDLED = MANAGED | _STORES | {"sasl.jaas.config", NO_HOSTNAMES}
+_HANDLED = MANAGED | _STORES | {logins.JAAS, NO_HOSTNAMES}
 """Properties that are set here, or converted to other properties."""
 _TO_JAVA = frozenset(
     {"sasl.mechanism", "sasl.mechanisms", "sasl.username", "sasl.password"}
-    | {f"{name}.{how}" for name in _PEM for how in ("pem", "location")}
+    | {f"{name}.{how}" for name in (*_PEM, "https.ca") for how in ("pem", "location")}
 )
+_LIBRDKAFKA_ONLY = (
+    r"sasl\.oauthbearer\.(method|client\..*|scope|extensions|config|grant\.type|metadata\..*)|"
+    r"enable\.sasl\.oauthbearer.*|sasl\.kerberos\.(keytab|principal)"
+)
+"""Pattern of further properties of logins that Java's client has in `sasl.jaas.config`, or not at all."""
 _SET_BY_SPARK = re.compile(
     r"auto\.offset\.reset|enable\.auto\.commit|group\.id|interceptor\.classes|.*\.deserializer"
 )
@@ -93,6 +104,7 @@ _SET_BY_SPARK = re.compile(
 _JAVA_ONLY = (
     r"(key|value)\.(de)?serializer(\..*)?|max\.poll\.records|max\.block\.ms|interceptor\.classes|metric(s|\.).*|"
     r"partitioner\.(class|.*\.ms|ignore\.keys)|exclude\.internal\.topics|default\.api\.timeout\.ms|sasl\.login\..*|"
+    r"sasl\.oauthbearer\.(jwt|jwks|expected|clock|header|scope\.claim)\..*|"
     r"sasl\.client\.callback.*|ssl\.(protocol|provider|enabled\.protocols|.*manager\.algorithm|cipher\.suites)|"
     r"ssl\.(secure\.random.*|engine\.factory\.class)|client\.dns\.lookup|auto\.include\.jmx\.reporter|schema\.registry.*"
 )
@@ -105,22 +117,25 @@ def client_properties(properties: Mapping[str, str], *, stores: bool = True) -> 
     Requests in flight are limited to `MAX_IN_FLIGHT`, and 0 retries are left out. Reads Java's key stores and trust
     stores if `stores` is true. Raises Retry for an unusable store.
     """
-    converted: dict[str, Any] = {}
+    jaas = logins.parse_jaas(properties.get(logins.JAAS, ""))
+    converted: dict[str, Any] = dict(logins.librdkafka_login(jaas))
     properties = _with_flumes_tls(properties)
     for name, value in properties.items():
         if name == "buffer.memory":
             value = str(max(1, int(value) >> 10)) if value.isdecimal() else value
         if name == "ssl.endpoint.identification.algorithm":
             value = value or "none"
-        if name == "sasl.jaas.config":
-            converted |= _jaas(value)
-        elif name not in MANAGED and name not in _STORES and _is_known(name) and not _never_retries(name, value):
+        if name not in _HANDLED and _is_known(name) and not _never_retries(name, value):
             converted[_RENAMED.get(name, name)] = _in_flight(name, value)
     if stores:
         converted |= _stores(properties)
+        path = jaas.get("ssl.truststore.location")  # of the token endpoint
+        if path and not {"https.ca.location", "https.ca.pem"} & {*converted}:
+            converted["https.ca.pem"] = _authorities(path, jaas.get("ssl.truststore.password"))
+    converted |= logins.token_properties(converted)
     if "ssl.key.pem" in converted:
         converted.pop("ssl.key.password", None)
-    return converted
+    return converted | own_login_properties(converted)
 
 
 def parse_number(text: object) -> float | None:
@@ -187,6 +202,12 @@ def _with_flumes_tls(properties: Mapping[str, str]) -> dict[str, str]:
     return result
 
 
+def certificate_files(properties: Mapping[str, str]) -> list[str]:
+    """Return the paths of certificates, keys, authorities and key stores, which a client reads once, when made."""
+    named = (*_with_flumes_tls(properties).items(), *logins.parse_jaas(properties.get(logins.JAAS, "")).items())
+    return sorted({path for name, path in named if _CERTIFICATES.fullmatch(name) and path})
+
+
 def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
     """Return the properties of Java's client, for Spark, without those that Spark sets itself.
 
@@ -194,14 +215,19 @@ def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
     """
     properties = _with_flumes_tls(properties)
     converted = {n: value for n, value in properties.items() if n not in _TO_JAVA and not _SET_BY_SPARK.fullmatch(n)}
+    converted = {name: value for name, value in converted.items() if not re.fullmatch(_LIBRDKAFKA_ONLY, name)}
     if mechanism := properties.get("sasl.mechanism") or properties.get("sasl.mechanisms"):
         converted["sasl.mechanism"] = mechanism
-    if (user := properties.get("sasl.username")) is not None:
-        module = "scram.Scram" if (mechanism or "").startswith("SCRAM") else "plain.Plain"
-        pairs = f"username={_quoted(user)} password={_quoted(properties.get('sasl.password', ''))}"
-        converted["sasl.jaas.config"] = f"org.apache.kafka.common.security.{module}LoginModule required {pairs};"
+    authorities = properties.get("https.ca.pem")
+    if authorities is None and (path := properties.get("https.ca.location")) is not None:
+        authorities = _text(path)
+    converted |= logins.java_login(properties, authorities)
     if properties.get("ssl.endpoint.identification.algorithm") == "none":
         converted["ssl.endpoint.identification.algorithm"] = ""
+    for store in ("truststore", "keystore"):
+        converted |= _pem_store(store, converted)
+        if converted.get(f"ssl.{store}.type") == "PEM":
+            converted.pop(f"ssl.{store}.password", None)  # Java refuses it for PEM
     for name, (java, store) in _PEM.items():
         text = properties.get(f"{name}.pem")
         if text is None and (path := properties.get(f"{name}.location")) is not None:
@@ -211,10 +237,40 @@ def java_properties(properties: Mapping[str, str]) -> dict[str, str]:
     return converted
 
 
+def _pem_store(store: str, properties: Mapping[str, str]) -> dict[str, str]:
+    """Return the properties that Java needs for a store whose file is PEM, as it does not look at the content.
+
+    They are the type, and the password of an encrypted key. The result is empty for another store.
+    """
+    kind = properties.get(f"ssl.{store}.type")
+    if kind not in (None, "PEM") or not (path := properties.get(f"ssl.{store}.location")):
+        return {}
+    try:
+        content = Path(path).read_bytes()
+    except OSError:  # the executors, which read it, say so
+        return {}
+    if not content.startswith(b"-----BEGIN"):
+        return {}
+    password = properties.get("ssl.keystore.password")
+    is_locked = store == "keystore" and b"ENCRYPTED" in content and "ssl.key.password" not in properties
+    return {f"ssl.{store}.type": "PEM"} | ({"ssl.key.password": password} if is_locked and password else {})
+
+
+def _offline(client: Mapping[str, Any]) -> dict[str, Any]:
+    """Return properties of a client that is only made to check them: it connects to no broker and no endpoint."""
+    result = {name: value for name, value in without_kinit(client).items() if name not in _BROKERS}
+    if logins.METHOD in client:  # librdkafka asks for a token at once, and a client waits for the answer when it ends
+        result[logins.ENDPOINT] = "http://127.0.0.1:1/"
+        if logins.CLIENT_SECRET in client:  # a proxy of the environment may take the request
+            result[logins.CLIENT_SECRET] = "none"
+    return result
+
+
 def check_accepted(properties: dict[str, str], make: Callable[[dict[str, Any]], object]) -> dict[str, str]:
     """Return the properties unchanged if `make` can make a client with them, in librdkafka's names.
 
-    Raises ValueError with a line for each invalid property. Of contradictory properties, the first is named.
+    Raises ValueError with a line for each invalid property. Of contradictory properties, the first is named. Connects
+    to no server. A librdkafka without Kerberos is no error here: see `host_errors`.
     """
     errors = [
         f"{name}: {value!r} is not a number, written in digits alone"
@@ -224,9 +280,14 @@ def check_accepted(properties: dict[str, str], make: Callable[[dict[str, Any]], 
     valid = {name: value for name, value in properties.items() if not any(w.startswith(f"{name}: ") for w in errors)}
     while valid:
         try:
-            make(client_properties(valid, stores=False))
+            client = client_properties(valid, stores=False)
+            logins.verify_tls(client)
+            make(_offline(client))
         except KafkaException as e:
             text = str(e.args[0].str()).strip()
+            if "No provider for SASL mechanism GSSAPI" in text:
+                errors += _login_errors(client, valid)
+                break
             is_combination = text.startswith("Failed to create")
             if errors and is_combination:  # the omitted invalid properties may be the cause
                 break
@@ -236,10 +297,19 @@ def check_accepted(properties: dict[str, str], make: Callable[[dict[str, Any]], 
                 break
             del valid[name]
         else:
+            if never := logins.login_error(client, valid.get(logins.HANDLER)):
+                errors.append(f"{'sasl.mechanism' if 'sasl.mechanism' in valid else 'sasl.mechanisms'}: {never}")
+            if not errors:
+                errors += _login_errors(client, valid)
             break
     if errors:
         raise ValueError("\n".join(errors))
     return properties
+
+
+def _login_errors(client: Mapping[str, Any], properties: Collection[str]) -> list[str]:
+    """Return a line for each reason why this client can never log in by Kerberos."""
+    return [f"{named_of(names, properties)}: {text}" for names, text in login_errors(client)]
 
 
 def _explain_refusal(text: str, properties: Mapping[str, str]) -> tuple[str | None, str]:
@@ -250,17 +320,17 @@ def _explain_refusal(text: str, properties: Mapping[str, str]) -> tuple[str | No
         about = [file[1]]
         if not path.startswith("-----") and (why := _unreadable(path)):
             text = why
-    if "GSSAPI" in text:
-        about = ["sasl.mechanism", "sasl.mechanisms", "security.protocol"]
-        text = (
-            "Kerberos (GSSAPI) is not in the installed librdkafka: install librdkafka-dev and libsasl2-dev, then run "
-            "`pip install --force-reinstall --no-binary confluent-kafka confluent-kafka`; or use SCRAM or PLAIN"
-        )
+    if re.search("Unsupported SASL mechanism|sasl.username and sasl.password must be set|is mandatory when", text):
+        about, mechanism = ["sasl.mechanism", "sasl.mechanisms"], logins.mechanism_of(properties)
+        needed = text.split("`")[1] if "`" in text else "sasl.username and sasl.password"
+        text = f"{mechanism} needs {needed}, or the equivalent options in {logins.JAAS}"
+        if mechanism not in (known := [*logins.MECHANISMS]):
+            text = f"{mechanism!r} is none of {', '.join(known)}{suggest(mechanism, known)}"
     names = {_RENAMED.get(name, name): name for name in properties}
-    for known in about:
-        if (name := names.get(known) or names.get(_ALIASES.get(known, known))) is None:
+    for concerned in about:
+        if (name := names.get(concerned) or names.get(_ALIASES.get(concerned, concerned))) is None:
             continue
-        if (values := _VALUES.get(known)) is not None and "Invalid" in text:
+        if (values := _VALUES.get(concerned)) is not None and "Invalid" in text:
             text = f"{properties[name]!r} is none of {', '.join(values)}{suggest(properties[name], values)}"
         return name, text
     return None, text
@@ -274,7 +344,7 @@ def ineffective_properties(prefix: str, properties: Mapping[str, str]) -> Iterat
     for name, value in properties.items():
         if why := _overruled(name, value):
             yield Problem(prefix + name, why, is_note=True)
-        elif not (name in _HANDLED or name.endswith("serializer") or _is_known(name)):
+        elif not (name in _HANDLED or name == logins.HANDLER or name.endswith("serializer") or _is_known(name)):
             yield Problem(
                 prefix + name, "has no effect: Kafka's clients have no such property", is_flume_behavior=True
             )
@@ -289,6 +359,8 @@ def _overruled(name: str, value: str) -> str:
         return f"has no effect: an idempotent producer {effect}"
     if name in _IN_FLIGHT and (parse_number(value) or 0) > MAX_IN_FLIGHT:
         return f"is {MAX_IN_FLIGHT} here: an idempotent producer keeps the order of no more requests"
+    if name == logins.HANDLER and value in logins.OAUTH_HANDLERS:
+        return ""
     if re.fullmatch(_JAVA_ONLY, name) and not name.endswith("serializer"):
         return "has no effect: it is a property of Java's client only"
     return ""
@@ -303,20 +375,6 @@ def _unreadable(path: str) -> str:
     return ""
 
 
-def _jaas(text: str) -> dict[str, str]:
-    """Return librdkafka's properties for `…LoginModule required username="x" password="y";`."""
-    names = {
-        "username": "sasl.username",
-        "password": "sasl.password",
-        "keyTab": "sasl.kerberos.keytab",
-        "principal": "sasl.kerberos.principal",
-        "serviceName": "sasl.kerberos.service.name",
-    }
-    pairs = re.findall(r"""(\w+)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|'([^']*)'|([^\s;"']+))""", text)
-    given = {name: re.sub(r"\\(.)", r"\1", double) or single or bare for name, double, single, bare in pairs}
-    return {names[name]: value for name, value in given.items() if name in names}
-
-
 def _stores(properties: Mapping[str, str]) -> dict[str, str]:
     """Return librdkafka's PEM texts of Java's trust store and key store, as far as configured.
 
@@ -324,8 +382,7 @@ def _stores(properties: Mapping[str, str]) -> dict[str, str]:
     """
     pem: dict[str, str] = {}
     if path := properties.get("ssl.truststore.location"):
-        store = _read(path, properties.get("ssl.truststore.password"))
-        pem["ssl.ca.pem"] = b"".join(store.trusted + store.chain).decode()
+        pem["ssl.ca.pem"] = _authorities(path, properties.get("ssl.truststore.password"))
     if path := properties.get("ssl.keystore.location"):
         password, key_password = properties.get("ssl.keystore.password"), properties.get("ssl.key.password")
         store = _read(path, password or key_password, key_password)
@@ -335,8 +392,10 @@ def _stores(properties: Mapping[str, str]) -> dict[str, str]:
     return pem
 
 
-def _quoted(text: str) -> str:
-    return '"' + re.sub(r'(["\\])', r"\\\1", text) + '"'
+def _authorities(path: str, password: str | None) -> str:
+    """Return the certificates of a trust store in PEM. Raises Retry if it cannot be used."""
+    store = _read(path, password)
+    return b"".join(store.trusted + store.chain).decode()
 
 
 def _text(path: str) -> str:

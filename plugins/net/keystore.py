@@ -14,6 +14,8 @@ from typing import Any
 from flafka.plugins.component import require
 
 _JKS, _JCEKS = b"\xfe\xed\xfe\xed", b"\xce\xce\xce\xce"
+_RC2 = bytes.fromhex("2a864886f70d010c0106")
+"""Object identifier pbeWithSHAAnd40BitRC2-CBC (RFC 7292, appendix C), the default of Java before 8u301."""
 _SALT = b"Mighty Aphrodite"
 """Salt of the digest of a JKS keystore (sun.security.provider.JavaKeyStore)."""
 
@@ -79,11 +81,16 @@ def _pem(data: bytes, password: str | None) -> Keystore:
 
 
 def _pkcs12(data: bytes, password: str) -> Keystore:
-    """Return the content of a PKCS12 file. Raises ValueError for a wrong password."""
+    """Return the content of a PKCS12 file. Raises ValueError for a wrong password, or an unsupported cipher."""
     pkcs12 = require("cryptography.hazmat.primitives.serialization.pkcs12", "tls")
     try:
         store = pkcs12.load_pkcs12(data, password.encode() or None)
     except ValueError:
+        if _RC2 in data:
+            raise ValueError(
+                "the password is wrong, or this host's OpenSSL has no RC2, which encrypts it; convert it: keytool "
+                "-importkeystore -srckeystore OLD -destkeystore NEW -deststoretype PKCS12"
+            ) from None
         raise ValueError("the password is wrong, or it is no PKCS12, JKS or PEM file") from None
     additional = [_certificate(entry.certificate) for entry in store.additional_certs]
     if store.key is None:

@@ -48,8 +48,6 @@ def test_an_unknown_client_property_is_reported_and_omitted(kind):
 @pytest.mark.parametrize(
     ("properties", "option", "message"),
     [
-        ({"security.protocol": "SASL_PLAINTEXT"}, "security.protocol", "--no-binary confluent-kafka"),
-        ({"security.protocol": "SASL_SSL", "sasl.mechanism": "GSSAPI"}, "sasl.mechanism", "libsasl2-dev"),
         ({"receive.buffer.bytes": "x"}, "receive.buffer.bytes", "is not a number"),
         ({"linger.ms": "5x"}, "linger.ms", "'5x' is not a number, written in digits alone"),
         ({"buffer.memory": "100m"}, "buffer.memory", "'100m' is not a number"),
@@ -208,6 +206,26 @@ def test_javas_names_stay_except_names_that_spark_refuses():
     assert java_properties({**java, **dict.fromkeys(usual, "x")}) == java
 
 
+def test_java_on_spark_is_told_that_a_store_is_pem(tmp_path, monkeypatch):
+    stores = certificate(tmp_path)
+    named = {"ssl.keystore.location": str(stores / "server.pem"), "ssl.keystore.password": "changeit"}
+    assert java_properties(named) == {
+        "ssl.keystore.location": named["ssl.keystore.location"],
+        "ssl.keystore.type": "PEM",
+    }
+    locked = tmp_path / "locked.pem"
+    locked.write_text("-----BEGIN ENCRYPTED PRIVATE KEY-----")
+    java = java_properties({**named, "ssl.keystore.location": str(locked)})
+    assert java == {"ssl.keystore.location": str(locked), "ssl.keystore.type": "PEM", "ssl.key.password": "changeit"}
+    pkcs12 = {"ssl.truststore.location": str(stores / "server.p12"), "ssl.truststore.password": "changeit"}
+    assert java_properties(pkcs12) == pkcs12
+    monkeypatch.setenv("FLUME_SSL_TRUSTSTORE_PATH", str(stores / "server.crt"))
+    monkeypatch.setenv("FLUME_SSL_TRUSTSTORE_PASSWORD", "changeit")
+    tls = {"security.protocol": "SSL"}
+    expected = {"ssl.truststore.location": str(stores / "server.crt"), "ssl.truststore.type": "PEM"}
+    assert java_properties(tls) == tls | expected
+
+
 def test_only_an_unnamed_cluster_has_to_be_the_users_own() -> None:
     named = KafkaChannelConfig.model_validate({"kafka.bootstrap.servers": "a:1"})
     assert named.foreign_cluster_error("any") is None
@@ -229,7 +247,8 @@ def test_flumes_variables_name_the_stores_that_no_property_does(tmp_path, monkey
     assert java_properties({"security.protocol": "SASL_SSL"})["ssl.keystore.location"] == str(stores / "server.p12")
     locations = {"ssl.ca.location": "/ca.pem", "ssl.certificate.location": "/c.pem", "ssl.key.location": "/k.pem"}
     assert client_properties({"security.protocol": "SSL", **locations}) == {"security.protocol": "SSL", **locations}
-    assert client_properties({"security.protocol": "SASL_PLAINTEXT"}) == {"security.protocol": "SASL_PLAINTEXT"}
+    no_tls = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN"}
+    assert client_properties(no_tls) == no_tls
 
 
 @pytest.mark.parametrize(("written", "wanted"), [("true", "none"), ("false", None)])

@@ -5,8 +5,12 @@ from pathlib import Path
 import click
 import pytest
 from kafka import KafkaAdminClient
+from kafka.errors import SaslAuthenticationFailedError
 
+from flafka.agent.cli import kafka_kerberos
 from flafka.agent.cli.kafka_admin import MILLISECONDS, OPTIONS, read_config
+from flafka.plugins.kafka.kerberos import KafkaLogin
+from flafka.plugins.net.gssapi import KerberosError
 from tests.plugins.certificates import certificate
 
 
@@ -49,12 +53,64 @@ request.timeout.ms=5000
     }
 
 
+def test_newer_names_of_a_tokens_client(tmp_path: Path) -> None:
+    named = "".join(f"sasl.oauthbearer.client.credentials.client.{name}=amy\n" for name in ("id", "secret"))
+    login = "security.protocol=SASL_SSL\nsasl.mechanism=OAUTHBEARER\n"
+    endpoint = "sasl.oauthbearer.token.endpoint.url=http://127.0.0.1:1/\n"
+    options, asking = read_config(properties_file(tmp_path, login + endpoint + named))
+    assert asking["sasl.oauthbearer.client.id"] == asking["sasl.oauthbearer.client.secret"] == "amy"
+    with pytest.raises(SaslAuthenticationFailedError, match="Connection refused"):
+        options["sasl_oauth_token_provider"].token()
+
+
+def test_properties_without_effect_may_have_any_value_of_javas(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    unused = ("connections.max.idle.ms", "send.buffer.bytes", "receive.buffer.bytes", "reconnect.backoff.ms")
+    values = dict.fromkeys(unused[:3], "-1") | {unused[3]: "99999999"}
+    text = "".join(f"{name}={value}\n" for name, value in values.items())
+    path = properties_file(tmp_path, f"bootstrap.servers=h:1\n{text}default.api.timeout.ms=2147483647\n")
+    assert read_config(path) == (
+        {"bootstrap_servers": "h:1", "bootstrap_timeout_ms": 2147483647},
+        {"bootstrap.servers": "h:1"},
+    )
+    assert capsys.readouterr().err.splitlines() == [f"{path}: {name} is not used" for name in unused]
+
+
+def test_a_failed_ticket_is_the_error_of_the_login(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[object] = []
+
+    class Failing:
+        def __init__(self, *_: object) -> None:
+            pass
+
+        def step(self) -> bytes:
+            raise KerberosError("Cannot contact any KDC")
+
+        def close(self) -> None:
+            closed.append(self)
+
+    for name in ("Credential", "SecurityContext"):
+        monkeypatch.setattr(kafka_kerberos, name, Failing)
+    login = KafkaLogin("flafka@EXAMPLE.COM", "/k", None)
+    with pytest.raises(SaslAuthenticationFailedError, match="Cannot contact any KDC"):
+        kafka_kerberos.KerberosMechanism(login, host="h", sasl_kerberos_service_name="kafka")
+    assert len(closed) == 2
+
+
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
         ("security.protocol=SSL\nssl.truststore.location=/etc/ca.jks", "/etc/ca.jks: No such file"),
-        ("sasl.jaas.config=com.sun.security.auth.module.Krb5LoginModule required;", "has no username and password"),
-        ("request.timeout.ms=soon", "not a number of milliseconds"),
+        (
+            "security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.jaas.config=x.PlainLoginModule required;",
+            "sasl.mechanism: PLAIN needs sasl.username and sasl.password, or the equivalent options",
+        ),
+        (
+            "security.protocol=SASL_SSL\nsasl.mechanism=OAUTHBEARER",
+            "sasl.mechanism: OAUTHBEARER needs sasl.oauthbearer.token.endpoint.url",
+        ),
+        ("request.timeout.ms=soon", "not a number"),
     ],
 )
 def test_unusable_properties_are_refused(line: str, reason: str, tmp_path: Path) -> None:
