@@ -30,7 +30,7 @@ from flafka.agent.monitoring.definitions import UP
 from flafka.agent.options import AgentOptions, SinkErrors
 from flafka.plugins import CompatibilityNote, Component, Components, Config, Metric, UnknownType
 from flafka.plugins.java.classes import FAMILIES
-from flafka.plugins.kafka.clients import Role
+from flafka.plugins.kafka.rights import Role
 
 DOCS = Path(__file__).parent
 REFERENCE = DOCS / "reference"
@@ -441,21 +441,27 @@ def measurement_tables() -> dict[str, str]:
 
 def rights_tables() -> dict[str, str]:
     """Make the table of the rights that the agent's user needs on a Kafka cluster with ACLs."""
-    return {"rights": table(("on", "rights", "for"), rights())}
+    return {"rights": table(("on", "rights", "for", "of use"), rights())}
 
 
 def rights() -> Iterator[tuple[str, ...]]:
-    """Yield each resource with the operations and purposes of all roles of Kafka clients."""
-    operations: dict[str, dict[str, None]] = {}
-    purposes: dict[str, dict[str, None]] = {}
-    for role in roles():
+    """Yield each resource with the operations that roles of Kafka clients need on it, and the purposes of these.
+
+    Components come first, and commands last.
+    """
+    purposes: dict[tuple[str, tuple[str, ...]], dict[str, None]] = {}
+    optional: dict[tuple[str, tuple[str, ...]], dict[str, None]] = {}
+    for role in sorted(roles(), key=lambda role: (role.purpose.startswith("`agent "), role.purpose)):
         for access in role.access:
-            operations.setdefault(access.resource, {}).update(dict.fromkeys(access.operations))
-            purposes.setdefault(access.resource, {})[role.purpose] = None
-    for resource in sorted(operations, key=lambda resource: -len(purposes[resource])):
-        named = [f"`{name}`" for name in ("Read", "Write", "Describe") if name in operations[resource]]
-        create = ", and `Create` unless it exists" if "Create" in operations[resource] else ""
-        yield resource, ", ".join(named) + create, ", ".join(purposes[resource])
+            line = access.resource, access.operations
+            purposes.setdefault(line, {})[role.purpose] = None
+            texts = (f"`{operation}`; without it, {effect}" for operation, effect in access.optional)
+            optional.setdefault(line, {}).update(dict.fromkeys(texts))
+    for (resource, operations), names in purposes.items():
+        named = ", ".join(f"`{name}`" for name in operations if name != "Create")
+        create = "`Create` unless it exists" if "Create" in operations else ""
+        both = ", and ".join(filter(None, (named, create)))
+        yield resource, both, ", ".join(names), ", ".join(optional[resource, operations])
 
 
 def roles() -> list[Role]:

@@ -12,11 +12,12 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from flafka.plugins.errors import ANY_FAILURE
 
 log = logging.getLogger(__name__)
+T = TypeVar("T")
 
 THREAD_START_SECONDS = 5.0
 """Time for which the start of a thread is retried while the system lacks resources."""
@@ -41,6 +42,30 @@ def start_thread(thread: threading.Thread, seconds: float = THREAD_START_SECONDS
             error = e
         log.debug("thread %s: %s", thread.name, error)
         time.sleep(_PAUSE_SECONDS)
+
+
+def call_within(seconds: float, function: Callable[[], T], name: str) -> T:
+    """Return the result of a call on a thread of its own, or raise its exception.
+
+    Raises TimeoutError if the call takes longer. The thread then continues, as a call cannot be interrupted. `name`
+    is that of the thread.
+    """
+    outcome: list[T | BaseException] = []
+    done = threading.Event()
+
+    def run() -> None:
+        try:
+            outcome.append(function())
+        except BaseException as e:  # noqa: BLE001  # raised below
+            outcome.append(e)
+        done.set()
+
+    start_thread(threading.Thread(target=run, name=name, daemon=True))
+    if not done.wait(seconds):
+        raise TimeoutError
+    if isinstance(outcome[0], BaseException):
+        raise outcome[0]
+    return outcome[0]
 
 
 class ThreadFailures:

@@ -93,10 +93,11 @@ def _ledger(stream: KafkaStream, topic: str, since: int) -> Ledger:
     `topic` is the audit topic. Raises Retry if brokers do not answer.
     """
     from flafka.agent.audit.sums import Ledger, decode_report
+    from flafka.agent.auxiliarytopics import AUDIT_READER
     from flafka.agent.runner.deadletters.reading import read_records
 
     ledger = Ledger()
-    for timestamp, _, value in read_records(stream, topic, since):
+    for timestamp, _, value in read_records(stream, topic, since, AUDIT_READER):
         report = decode_report(value)
         if report is not None and report.topic == stream.topic:
             ledger.add(report, timestamp)

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from flafka.agent.cli import file_group, group_move
-from flafka.agent.cli.kafka_admin import confirm, connect, connection_options, partitions_of, raise_topic_errors
+from flafka.agent.cli.kafka_admin import (
+    MissingRight,
+    confirm,
+    connect,
+    connection_options,
+    partitions_of,
+    raise_topic_errors,
+)
 from flafka.agent.cli.output import Verbs, json_option, show
 from flafka.plugins import Assignment, Generation, next_epoch, partitions
 from flafka.plugins.kafka.offsets import (
@@ -20,6 +27,22 @@ from flafka.plugins.kafka.offsets import (
     OffsetMetadata,
     RecordsLost,
     is_earlier_epoch,
+)
+from flafka.plugins.kafka.rights import Access, Role
+
+DESCRIBE = Role(
+    "`agent group list`, `agent group describe`",
+    (
+        Access("group", "the consumer groups of `agent group`", ("Describe",)),
+        Access("topic", "the topics of the groups of `agent group`", ("Describe",)),
+    ),
+)
+RESET = Role(
+    "`agent group reset`",
+    (
+        Access("group", "the consumer groups of `agent group`", ("Read",)),
+        Access("topic", "the topics of the groups of `agent group`", ("Read",)),
+    ),
 )
 
 if TYPE_CHECKING:
@@ -69,12 +92,15 @@ def describe(name: str, bootstrap_server: str | None, command_config: Path | Non
 
     from flafka.agent.runner.retries import add_brokers
 
-    with connect(bootstrap_server, command_config) as admin:
+    with connect(bootstrap_server, command_config, group=name, right="Describe") as admin:
         _refuse_unknown(admin, name)
         committed = _committed(admin, name)
         members = _member_by_partition(_members(admin, name))
         if not committed and not members:
-            raise click.ClickException(f"group {name} has neither committed offsets nor members")
+            raise click.ClickException(
+                f"group {name} has neither committed offsets nor members, or this user lacks the right Describe on "
+                "its topics"
+            )
         ids = _topic_ids(admin, {*committed, *members})
         if not (keys := sorted(ids)):
             raise click.ClickException(f"all partitions with offsets of group {name} were deleted")
@@ -135,7 +161,7 @@ def reset(
     that sinks with a commit log accept the reset.
     """
     target = _parse_target(to)
-    with connect(bootstrap_server, command_config) as admin:
+    with connect(bootstrap_server, command_config, group=name, right="Read") as admin:
         if not topics:
             _refuse_unknown(admin, name, "; to create a group, name a --topic")
         if members := _members(admin, name):
@@ -181,7 +207,7 @@ def _selected(admin: Any, topics: tuple[str, ...]) -> "list[TopicPartition]":
     keys = []
     for text in topics:
         topic, _, numbers = text.partition(":")
-        existing = partitions_of(admin, topic)
+        existing = partitions_of(admin, topic, right="Read")
         wanted = numbers.split(",") if numbers else map(str, existing)
         for number in wanted:
             if not number.isdecimal() or int(number) not in existing:
@@ -280,13 +306,15 @@ def _commit(
 
 def _write(admin: Any, name: str, offsets: "Mapping[TopicPartition, OffsetAndMetadata]") -> None:
     """Commit these offsets for the group. Raises ClickException if Kafka refuses one."""
-    from kafka.errors import NoError
+    from kafka.errors import NoError, TopicAuthorizationFailedError
 
     def names(errors: "Mapping[TopicPartition, type[KafkaError]]") -> str:
         return " ".join(error.__name__ for error in errors.values())
 
     for key, error in _retry_coordinator(lambda: admin.alter_group_offsets(name, offsets), names).items():
         if error is not NoError:
+            if error is TopicAuthorizationFailedError:
+                raise MissingRight("topic", key.topic, "Read", error.__name__)
             raise click.ClickException(f"{key.topic}-{key.partition} was not reset: {error.description}")
 
 
@@ -361,9 +389,21 @@ def _retry_coordinator(request: Callable[[], T], errors: Callable[[T], str]) -> 
 def _refuse_unknown(admin: Any, name: str, hint: str = "") -> None:
     """Raise ClickException, with `hint` at its end, if the cluster has no group of this name.
 
-    The groups are listed because a cluster without any group has no coordinator to ask.
+    The groups are listed because a cluster without any group has no coordinator to ask. Brokers leave out groups that
+    the user may not see: where users log in, the group is asked for as well.
     """
+    from kafka.errors import GroupAuthorizationFailedError, KafkaError
+
     if name not in {listed["group_id"] for listed in admin.list_groups()}:
+        if admin.config["security_protocol"].upper() != "PLAINTEXT":
+            try:
+                error = admin.describe_groups([name])[name]["error"] or ""
+            except GroupAuthorizationFailedError:  # of the request for the coordinator
+                raise
+            except KafkaError:
+                error = ""
+            if GroupAuthorizationFailedError.__name__ in error:
+                raise GroupAuthorizationFailedError
         raise click.ClickException(f"no group {name}: `agent group list` shows all groups{hint}")
 
 

@@ -4,8 +4,24 @@ from pathlib import Path
 
 import click
 
-from flafka.agent.cli.kafka_admin import confirm, connect, connection_options, partitions_of, raise_topic_errors
+from flafka.agent.cli.kafka_admin import (
+    confirm,
+    connect,
+    connection_options,
+    partitions_of,
+    raise_if_denied,
+    raise_topic_errors,
+)
 from flafka.agent.cli.output import Verbs, json_option, show, show_json
+from flafka.plugins.kafka.rights import Access, Role
+
+_RESOURCE = "the topics of `agent topic`"
+DESCRIBE = Role(
+    "`agent topic list`, `agent topic describe`",
+    (Access("topic", _RESOURCE, ("Describe",), (("DescribeConfigs", "settings are not shown"),)),),
+)
+CREATE = Role("`agent topic create`", (Access("topic", _RESOURCE, ("Create", "Describe")),))
+DELETE = Role("`agent topic delete`", (Access("topic", _RESOURCE, ("Delete",)),))
 
 
 @click.group(cls=Verbs)
@@ -41,7 +57,7 @@ def describe(name: str, bootstrap_server: str | None, command_config: Path | Non
     from kafka.admin import ConfigResource, OffsetSpec
     from kafka.errors import UnknownTopicOrPartitionError
 
-    with connect(bootstrap_server, command_config) as admin:
+    with connect(bootstrap_server, command_config, topic=name, right="Describe") as admin:
         partitions = partitions_of(admin, name)
         with_leader = [TopicPartition(name, number) for number, part in partitions.items() if part["leader_id"] >= 0]
         try:
@@ -94,11 +110,13 @@ def create(
     """Create a topic, and wait until each partition has a leader."""
     settings = dict(_setting(text) for text in configs)
     wanted = {"num_partitions": partitions or -1, "replication_factor": replication_factor or -1, "configs": settings}
-    with connect(bootstrap_server, command_config) as admin:
+    with connect(bootstrap_server, command_config, topic=name, right="Create") as admin:
         response = admin.create_topics({name: wanted}, raise_errors=False)
         raise_topic_errors(
             response["topics"], right="Create", ignore="TopicAlreadyExistsError" if if_not_exists else None
         )
+        for described in admin.describe_topics([name]):
+            raise_if_denied(described, "Describe")
         admin.wait_for_topics([name])
 
 
@@ -108,8 +126,8 @@ def create(
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def delete(name: str, bootstrap_server: str | None, command_config: Path | None, yes: bool) -> None:
     """Delete a topic and all its records."""
-    with connect(bootstrap_server, command_config) as admin:
-        partitions_of(admin, name)
+    with connect(bootstrap_server, command_config, topic=name, right="Delete") as admin:
+        partitions_of(admin, name, right="Delete")
         confirm(f"delete topic {name} and all its records?", yes)
         raise_topic_errors(admin.delete_topics([name], raise_errors=False)["topics"], right="Delete")
 

@@ -33,8 +33,9 @@ from flafka.agent.runner.local.channels import ChannelRunner
 from flafka.agent.runner.local.sinks import SinkRunner
 from flafka.agent.topology import AgentSpec, ChannelSpec, SinkSpec
 from flafka.plugins import Batch, Channel, Components, Record, Rejected, Retry
-from flafka.plugins.kafka.clients import Access, Role, new_producer, stream_client
-from flafka.plugins.kafka.errors import explain_error
+from flafka.plugins.kafka.clients import new_producer, stream_client
+from flafka.plugins.kafka.errors import PURGED, explain_error, transaction_error
+from flafka.plugins.kafka.rights import Access, Role
 from flafka.plugins.kafka.topic import KafkaBackedChannel
 
 REPLAY_BATCH_EVENTS, REPLAY_BATCH_BYTES = 500, 4 << 20
@@ -86,8 +87,9 @@ def replay_batches(
 REPLAY = Role(
     "`agent dlq replay`",
     (
-        Access("the topic of a channel `kafka`", ("Write", "Describe")),
-        Access("the transactional ids that begin with `flafka`", ("Write", "Describe")),
+        Access("topic", "the topic of a channel `kafka`", ("Write",)),
+        Access("topic", "`<topic>.deadletters`", ("Read", "Write")),
+        Access("transactional id", "the transactional ids that begin with `flafka.`", ("Write",)),
     ),
 )
 
@@ -164,7 +166,8 @@ class TopicReplayer(Replayer):
             producer.init_transactions(REPLAY_SECONDS)
             topics = producer.list_topics(stream.topic, timeout=REPLAY_SECONDS).topics
         except KafkaException as e:
-            raise Retry(f"Kafka does not accept transactions now, nothing was replayed: {explain_error(e)}") from e
+            why = explain_error(e, transactional_id=properties["transactional.id"], client=properties)
+            raise Retry(f"Kafka does not accept transactions now, nothing was replayed: {why}") from e
         self._partitions = len(topics[stream.topic].partitions)
         return producer
 
@@ -252,6 +255,8 @@ class TopicReplayer(Replayer):
                 raise Retry(f"no acknowledgement from Kafka within {REPLAY_SECONDS:.0f} s")
             producer.commit_transaction(REPLAY_SECONDS)
         except (KafkaException, SystemError, Retry) as e:  # confluent-kafka: SystemError after an error in a callback
+            if errors and errors[0].code() in PURGED:
+                errors.insert(0, transaction_error(producer) or errors[0])
             try:
                 producer.abort_transaction(REPLAY_SECONDS)
             except KafkaException as fatal:
@@ -263,12 +268,15 @@ class TopicReplayer(Replayer):
             kafka_error = next((error for error in (*errors, *e.args) if isinstance(error, KafkaError)), None)
             if kafka_error is not None and kafka_error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
                 raise _TooLarge(f"it is larger than a record of topic {self._stream.topic} may be") from e
-            why = kafka_error.str() if kafka_error is not None else str(e.__cause__ or e)
+            why = str(e.__cause__ or e)
+            if kafka_error is not None:
+                client, topics = stream_client(self._stream), (self._stream.topic, self._topic)
+                why = explain_error(kafka_error, topic=topics, right="Write", client=client)
             first, record = batch[0]
             duplicates = (
                 "" if record is not None else f"; {len(batch)} dead letters of {first.component} would be duplicated"
             )
-            raise Retry(f"the replay stopped: {why}. Run it again: what was replayed is skipped{duplicates}") from e
+            raise Retry(f"the replay stopped, and skips what it replayed if run again{duplicates}: {why}") from e
         self._outcome[""] += len(batch)
 
 

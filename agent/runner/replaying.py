@@ -34,7 +34,12 @@ from flafka.plugins import (
     next_epoch,
     replay_group,
 )
+from flafka.plugins.kafka.rights import Access, Role
 from flafka.plugins.kafka.topic import KafkaBackedChannel
+
+REPLAY = Role(
+    "`agent replay`", (Access("group", "the consumer groups that begin with `<group>.replay.`", ("Read",)),)
+)
 
 REPLAY_CHECK_SECONDS = 0.5
 """Interval at which a replay checks whether it has reached the end of its span."""

@@ -17,7 +17,8 @@ from flafka.plugins.threads import describe_exception
 
 FIRST_WAIT_SECONDS = 0.5
 """Wait before the first new attempt; doubled by each failure."""
-LONGEST_WAIT_SECONDS = 30.0
+LONGEST_WAIT_SECONDS = 20.0
+"""Longest wait, without its jitter: a server that works again is used within 30 s."""
 STEADY_SECONDS = 60.0
 """Time without a failure after which the next failure has the shortest wait."""
 QUIET_SECONDS = 3.0

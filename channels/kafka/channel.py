@@ -38,11 +38,13 @@ from flafka.plugins.kafka.admin import (
     TopicIds,
     create_topic,
     is_answering,
+    lacking_operations,
+    refused_operations,
     required_topic_id,
     unreachable_warnings,
 )
 from flafka.plugins.kafka.clients import REQUEST_SECONDS, new_admin
-from flafka.plugins.kafka.errors import ReportedErrors, connection_error, fetch_metadata
+from flafka.plugins.kafka.errors import ReportedErrors, connection_error, explain_error, fetch_metadata
 from flafka.plugins.kafka.metrics import (
     COMMIT_TIMER,
     GET_TIMER,
@@ -52,6 +54,7 @@ from flafka.plugins.kafka.metrics import (
     TOPIC_RECREATED,
 )
 from flafka.plugins.kafka.properties import client_properties
+from flafka.plugins.kafka.renewal import ClientRenewal
 from flafka.plugins.kafka.topic import KafkaBackedChannel, KafkaTopic
 
 EXISTS_SECONDS = 2.0
@@ -105,14 +108,17 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         config = self.config
         if not config.bootstrap_servers:
             raise FlafkaError(f"channel {self.name}: {NO_BROKERS}")
-        client, reported, prefix = self._client(config.producer), ReportedErrors(), f"channel {self.name}: "
+        reported, prefix = ReportedErrors(), f"channel {self.name}: "
+        renew = partial(ClientRenewal, config.producer, partial(self._client, config.producer), self.log)
+        renewals = renew(), renew()
+        client = self._client(config.producer)
         metadata = fetch_metadata(client, REQUEST_SECONDS, prefix)
         if error := config.foreign_cluster_error(metadata.cluster_id):
             raise Retry(f"{prefix}{error}")
         topic_exists = config.topic in metadata.topics
         properties: dict[str, Any] = {**client, "error_cb": reported}
         admin = new_admin(CHANNEL, properties)
-        self.kafka.attach(metadata.cluster_id or "", TopicIds(admin, config.topic))
+        self.kafka.attach(metadata.cluster_id or "", TopicIds(admin, config.topic, client, renewals[0]))
         try:
             topic = TopicAdmin(admin, self)
             if not topic_exists:
@@ -127,11 +133,11 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
                 self.log.warning("%s", warning)
         except (KafkaException, TimeoutError) as e:
             admin.poll(0)  # calls `error_cb`
-            right = "Describe" if topic_exists else "Create"
+            right = "Describe" if topic_exists else refused_operations(admin, config.topic, ["Read", "Write"])
             raise connection_error(client, e, reported, prefix, topic=config.topic, right=right) from e
         partitions = len(description.partitions)
         requests = self._is_writable, self._request_limits, self._topic_exists
-        self._producer = ChannelProducer(self, client, partitions, limits, *requests)
+        self._producer = ChannelProducer(self, client, partitions, limits, *requests, renewals[1])
 
     def close(self) -> None:
         """Stop the producer, and purge records in flight."""
@@ -168,6 +174,10 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
                 if topic.limits().compacted:
                     yield COMPACTED.format(config.topic)
                 yield from map(ConnectivityWarning, topic.weaknesses(topic.description()))
+                for right in lacking_operations(admin, config.topic, ["Read", "Write"]):  # of sinks, of sources
+                    denied = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+                    text = explain_error(denied, topic=config.topic, right=right, client=client)
+                    yield ConnectivityWarning(text)
             elif len(metadata.brokers) < config.replication:
                 yield (
                     f"replication = {config.replication}, but only {len(metadata.brokers)} brokers are up at "
@@ -230,17 +240,23 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             self._joined[name] += 1
 
         instance = f"{name}.{self._joined[name]}" if self._joined[name] else name
-        properties = {
-            **self._client({"client.id": f"flafka-{self.name}", **config.consumer}),
-            "group.id": group or config.group_id,
-            # The id includes the topic: a static member that returns within its session gets its former partitions,
-            # also of another topic that was configured before.
-            "group.instance.id": re.sub(r"[^\w.-]", "_", instance, flags=re.ASCII),
-        }
+
+        def properties() -> dict[str, Any]:
+            return {
+                **self._client({"client.id": f"flafka-{self.name}", **config.consumer}),
+                "group.id": group or config.group_id,
+                # The id includes the topic: a static member that returns within its session gets its former
+                # partitions, also of another topic that was configured before.
+                "group.instance.id": re.sub(r"[^\w.-]", "_", instance, flags=re.ASCII),
+            }
+
         if self._producer is None:
             raise Retry(f"channel {self.name} is not connected")
         assignment, topic_ids = self.kafka.assignment(group), self.kafka.topic_ids
-        return KafkaReader(properties, assignment, owner, self.metrics, self.decode, topic_ids, self.log, join_anew)
+        renewal = ClientRenewal(config.consumer, properties, self.log)
+        return KafkaReader(
+            *(properties(), assignment, owner, self.metrics, self.decode, topic_ids, self.log, join_anew, renewal)
+        )
 
     def find_event(self, id: EventId, groups: Collection[str | None]) -> EventLocation | None:
         """Return the state of the event, by its present record in the topic; None if its id is not of this topic."""

@@ -10,14 +10,17 @@ import pydantic
 
 from flafka.channels.kafka.records import Format
 from flafka.plugins import Config, OverflowConfig, Problem, cross_field_validator, option, with_default
-from flafka.plugins.kafka.clients import Access, Role
 from flafka.plugins.kafka.config import ConsumerConfig, ProducerConfig, check_writable_topic
+from flafka.plugins.kafka.rights import Access, Role
 
 CHANNEL = Role(
     "the channel `kafka`",
     (
-        Access("the topic of a channel `kafka`", ("Read", "Write", "Describe", "Create")),
-        Access("the consumer groups of a channel `kafka` and of its sinks", ("Read", "Describe")),
+        Access(
+            *("topic", "the topic of a channel `kafka`", ("Read", "Write", "Create")),
+            (("DescribeConfigs", "too large events show when brokers refuse them, and `check` warns less"),),
+        ),
+        Access("group", "the consumer groups of a channel `kafka` and of its sinks", ("Read",)),
     ),
 )
 

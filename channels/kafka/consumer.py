@@ -40,6 +40,7 @@ from flafka.plugins.kafka.offsets import (
     stored_losses,
     with_last_record,
 )
+from flafka.plugins.kafka.renewal import ClientRenewal
 from flafka.plugins.kafka.truncation import find_truncations, with_leader_epochs
 
 CONFIRM_SECONDS = 0.01
@@ -70,12 +71,15 @@ class KafkaReader(ConsumerThread, Reader):
         topic_ids: TopicIds,
         log: logging.Logger,
         join_anew: Callable[[], None] = lambda: None,
+        renewal: ClientRenewal | None = None,
     ) -> None:
         """Join the group of the template `assignment`, and start polling.
 
-        `join_anew` makes the next reader join with another instance id.
+        `join_anew` makes the next reader join with another instance id. `renewal` replaces the client once its
+        certificates have changed.
         """
-        super().__init__(CHANNEL, properties, f"{assignment.group}-consumer", BUSY_POLL_SECONDS, metrics, log)
+        name = f"{assignment.group}-consumer"
+        super().__init__(CHANNEL, properties, name, BUSY_POLL_SECONDS, metrics, log, renewal)
         self._assignment, self._owner, self._decode = assignment, owner, decode
         self._topic_ids, self._join_anew = topic_ids, join_anew
         self._unassigned = UnassignedPartitions(topic_ids, assignment.group)
@@ -93,8 +97,12 @@ class KafkaReader(ConsumerThread, Reader):
         """Partitions assigned since the latest poll."""
         self._member: str | None = None
         """Member id at the latest assignment of partitions."""
-        self._properties = {n: value for n, value in properties.items() if n != "group.instance.id"}
         self.start()
+
+    @property
+    def _properties(self) -> Mapping[str, Any]:
+        """Properties of the group's clients that are no members."""
+        return {name: value for name, value in self._client.items() if name != "group.instance.id"}
 
     def take(self, timeout: float) -> PolledBatch | None:
         """Return the next records of one partition, small ones joined; None after `timeout` seconds without any.
@@ -212,6 +220,10 @@ class KafkaReader(ConsumerThread, Reader):
     def on_stop(self) -> None:
         """Make the calls that still wait for this thread."""
         self._polling_calls.run()
+
+    def explain(self, error: object, topic: str | Collection[str] = "") -> str:
+        """Return the text of an error, with the missing right on the group or the channel's topic."""
+        return super().explain(error, topic or self._assignment.topic)
 
     def waiting_bytes(self) -> int:
         """Return the size of all records that were not handed out, in bytes."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import re
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -15,8 +14,9 @@ import pyarrow as pa
 from confluent_kafka import KafkaError, KafkaException, Producer
 
 from flafka.channels.kafka.config import CHANNEL, KafkaChannelConfig
+from flafka.channels.kafka.partitions import Partitions
 from flafka.channels.kafka.records import ARROW, FORMAT, KEY, KafkaHeaders, encode, header_values, raw_headers
-from flafka.plugins import Batch, Component, EventId, Rejected, Retry
+from flafka.plugins import Batch, Component, EventId, Rejected, Retry, Unreachable
 from flafka.plugins.kafka.admin import CONNECTIVITY_SECONDS
 from flafka.plugins.kafka.clients import new_producer
 from flafka.plugins.kafka.consumer import CLIENT_CLOSE_SECONDS
@@ -24,6 +24,7 @@ from flafka.plugins.kafka.errors import (
     FATAL_EXCEPTIONS,
     RECORD_REFUSALS,
     ReportedErrors,
+    connection_error,
     describe_login_error,
     explain_error,
     is_fatal,
@@ -31,6 +32,7 @@ from flafka.plugins.kafka.errors import (
 )
 from flafka.plugins.kafka.producer import DeliveryReports, StallDetector
 from flafka.plugins.kafka.properties import parse_number
+from flafka.plugins.kafka.renewal import CERTIFICATE_CHECK_SECONDS, ClientRenewal
 from flafka.plugins.threads import start_thread
 from flafka.plugins.wire import flumeevent
 
@@ -79,6 +81,7 @@ DELETED = (
     "topic {0} was deleted, and puts wait: recreate it with a restart of the agent, or with agent topic create {0} "
     "--bootstrap-server {1}"
 )
+_NO_CONNECTION = KafkaException(KafkaError(KafkaError._ALL_BROKERS_DOWN))
 _NO_TOPIC = frozenset({KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC, KafkaError.UNKNOWN_TOPIC_OR_PART})
 _WRONG_CLOCK = (
     ". The clock of this host is further from the brokers' than the topic allows: set it right, or set "
@@ -100,7 +103,8 @@ class ChannelProducer:
 
     `limits` are the topic's present limits. `request_limits` requests them from the brokers, and raises
     KafkaException or TimeoutError. `is_writable` returns True if the brokers could take a record in each partition
-    now. `topic_exists` returns True if they know the topic. These functions use other clients.
+    now. `topic_exists` returns True if they know the topic. These functions use other clients. `renewal` replaces the
+    client once its certificates have changed.
 
     A put never repeats a record that brokers have acknowledged. It retries a refused record with a
     client that sends each record in a request of its own. If the record is refused again, its events are rejected.
@@ -115,15 +119,12 @@ class ChannelProducer:
         is_writable: Callable[[], bool],
         request_limits: Callable[[], Limits],
         topic_exists: Callable[[], bool],
+        renewal: ClientRenewal | None = None,
     ) -> None:
         self.name, self._config, self.log = channel.name, channel.config, channel.log
         self.metrics, self.stopping = channel.metrics, channel.stopping
         self._partitions = Partitions(self.name, self._config, partitions, self._count_partitions)
-        self._properties: dict[str, Any] = {
-            **channel.config.producer_properties(properties),
-            **({} if properties.keys() & LINGER_PROPERTIES else NO_LINGER),
-            "error_cb": self._on_error,
-        }
+        self._properties = self._complete(properties)
         self._compression = next((properties[name].lower() for name in _COMPRESSION if name in properties), None)
         self._refusal, self._refused_at = "", -REFUSED_SECONDS
         self._limits, self._request_limits, self._limits_read_at = limits, request_limits, time.monotonic()
@@ -140,6 +141,11 @@ class ChannelProducer:
         delays = ((parse_number(properties.get(name, default)) or 0) - default for name, default in _DELAYS.items())
         client_seconds = sum(max(0.0, delay) / 1000 for delay in delays)
         self._stall_detector = StallDetector(is_writable, client_seconds, self.stopping)
+        self._is_writable, self._renewal = is_writable, renewal
+        self._outdated: Producer | None = None
+        """Latest producer that was replaced for its former certificates."""
+        self._outdated_checks, self._next_outdated_check = 0, 0.0
+        """Number of checks, since the outdated producer last made progress, at which brokers could take records."""
         self._closed = threading.Event()
         self._produce_rows = self._produce_batches if self._config.format == "arrow" else self._produce_events
         """Function that produces a batch with these row numbers of the put, and returns rejected rows with
@@ -156,6 +162,14 @@ class ChannelProducer:
     def refusal(self) -> str:
         """Reason why brokers have refused this client within `REFUSED_SECONDS`; empty otherwise."""
         return self._refusal if time.monotonic() - self._refused_at < REFUSED_SECONDS else ""
+
+    def _complete(self, properties: Mapping[str, Any]) -> dict[str, Any]:
+        """Return all properties of a producer, for the configured ones."""
+        return {
+            **self._config.producer_properties(properties),
+            **({} if properties.keys() & LINGER_PROPERTIES else NO_LINGER),
+            "error_cb": self._on_error,
+        }
 
     def _on_error(self, error: KafkaError) -> None:
         """Record a refusal of this client: its password may change while it is connected."""
@@ -218,7 +232,7 @@ class ChannelProducer:
                     if not is_waiting:
                         is_waiting = True
                         self._change_waiting_puts(
-                            +1, f"channel {self.name}: {self._explain(transient[0])}; puts wait"
+                            +1, f"channel {self.name}: puts wait: {self._explain(transient[0])}"
                         )
                     if self._closed.is_set() or self.stopping.wait(REFUSED_RETRY_SECONDS):
                         raise self._error_of(transient[0], delivery)
@@ -300,7 +314,7 @@ class ChannelProducer:
             try:
                 limits = self._request_limits()
             except (KafkaException, TimeoutError) as e:
-                raise to_retry(e, f"channel {self.name}: {explain_error(e)}") from e
+                raise to_retry(e, f"channel {self.name}: {self._explain(e)}") from e
             self._limits_read_at = time.monotonic()
             former, self._limits = self._limits, limits
         if former.record_bytes != limits.record_bytes:
@@ -312,20 +326,54 @@ class ChannelProducer:
             with self._lock:
                 if not self._closed.is_set():
                     # Other puts may be using the old producer: it is dropped once it is idle.
-                    self._other_producers += ((self._producer, time.monotonic() + PURGE_SECONDS),)
-                    self._producer = self._new_producer()
+                    self._supersede(self._new_producer())
         return limits
 
-    def _new_producer(self, overrides: Mapping[str, Any] = MappingProxyType({})) -> Producer:
+    def _supersede(self, producer: Producer) -> None:
+        """Use this producer for later puts. Call it with the lock."""
+        self._other_producers += ((self._producer, time.monotonic() + PURGE_SECONDS),)
+        self._producer = producer
+
+    def _renew_producer(self) -> None:
+        """Use a new producer for later puts if the certificates have changed. Pending puts end with the old one."""
+
+        def make(configured: dict[str, Any]) -> tuple[dict[str, Any], Producer]:
+            properties = self._complete(configured)
+            return properties, self._new_producer(properties=properties)
+
+        if self._renewal is not None and (made := self._renewal.renew(make)) is not None:
+            with self._lock:
+                self._outdated, self._outdated_checks = self._producer, 0
+                self._properties = made[0]
+                self._supersede(made[1])
+
+    def _replace_if_refused(self, delivery: DeliveryReports) -> None:
+        """Replace an outdated producer without progress if brokers accept a client with the present certificates.
+
+        Records that were stored without an acknowledgement are duplicated then. Blocks while the brokers are checked,
+        every `CERTIFICATE_CHECK_SECONDS`. Two checks leave a client with valid certificates the time to connect.
+        """
+        if (now := time.monotonic()) < self._next_outdated_check:
+            return
+        self._next_outdated_check = now + CERTIFICATE_CHECK_SECONDS
+        self._outdated_checks = self._outdated_checks + 1 if self._is_writable() else 0
+        if self._outdated_checks > 1:
+            self.log.warning("brokers refuse the former certificates: sending the pending records anew")
+            self._replace(delivery.producer)
+
+    def _new_producer(
+        self, overrides: Mapping[str, Any] = MappingProxyType({}), properties: Mapping[str, Any] | None = None
+    ) -> Producer:
         """Return a producer whose requests are no larger than the topic's largest record: brokers refuse larger ones.
 
-        `overrides` win over the configured properties. Raises Retry if the client cannot be made, such as for lack of
-        threads.
+        `overrides` win over the configured properties, or over `properties` instead. Raises Retry if the client
+        cannot be made, such as for lack of threads.
         """
-        configured = int(parse_number(self._properties.get("batch.size")) or BATCH_BYTES)
+        properties = properties or self._properties
+        configured = int(parse_number(properties.get("batch.size")) or BATCH_BYTES)
         size = min(configured, self._limits.record_bytes)
         try:
-            return new_producer(CHANNEL, {**self._properties, "batch.size": size, **overrides})
+            return new_producer(CHANNEL, {**properties, "batch.size": size, **overrides})
         except KafkaException as e:
             raise Retry(f"channel {self.name}: {self._explain(e)}") from e
 
@@ -431,6 +479,9 @@ class ChannelProducer:
                 elif delivery.reported > reported:
                     reported = delivery.reported
                     self._stall_detector.record_progress()
+                    self._outdated_checks = 0
+                elif delivery.producer is self._outdated:
+                    self._replace_if_refused(delivery)
                 else:
                     self._replace_if_stalled(delivery, started)
         finally:
@@ -443,11 +494,16 @@ class ChannelProducer:
         return Retry(f"channel {self.name}: its client was {action} while {delivery.events} events waited")
 
     def _deletion_error(self) -> str:
-        """Return a sentence if puts wait because the topic was deleted, else an empty text.
+        """Return a sentence if puts wait for a deleted topic, or for brokers that refuse this client; else "".
 
-        Sends one request in each outage.
+        Connects to the brokers once in each outage.
         """
-        if self._outage_since or self._topic_exists():
+        if self._outage_since:
+            return ""
+        error = connection_error(self._properties, _NO_CONNECTION, ReportedErrors())
+        if not isinstance(error, Unreachable):
+            return self._outage_text(STALL_SECONDS, str(error))
+        if self._topic_exists():
             return ""
         return DELETED.format(self._config.topic, self._config.bootstrap_servers)
 
@@ -570,6 +626,7 @@ class ChannelProducer:
     def _poll_producers(self) -> None:
         """Poll all producers for delivery reports until `close`, and drop replaced ones that are idle."""
         while not self._closed.is_set():
+            self._renew_producer()
             with contextlib.suppress(*FATAL_EXCEPTIONS):  # delivery reports fail, and the put replaces the producer
                 self._producer.poll(0.02 if self._other_producers else 0.2)
             for producer, until in self._other_producers:
@@ -648,75 +705,3 @@ class ChannelProducer:
     def _record_bytes(self) -> int:
         """Largest size of a record's value, in bytes. The rest of the limit is for key, headers and framing."""
         return self._limits.record_bytes - 4096
-
-
-MISSING_PARTITION_SECONDS = 10.0
-"""Interval between requests for the number of partitions, while events name a missing one."""
-ANY_PARTITION = -1
-"""librdkafka's number for a partition by the record's key, or by its partitioner without a key."""
-
-
-class Partitions:
-    """Partitions of a topic. Thread-safe, for several concurrent puts.
-
-    `count` is their number; `request_count` requests it from the brokers, and raises KafkaException. The constructor
-    raises Retry if the topic has no partition `defaultPartitionId`.
-    """
-
-    def __init__(
-        self, channel: str, config: KafkaChannelConfig, count: int, request_count: Callable[[], int]
-    ) -> None:
-        self._channel, self._config, self._request_count = channel, config, request_count
-        if count <= (default := config.default_partition_id or 0):
-            raise Retry(
-                f"channel {channel}: defaultPartitionId = {default}, and topic {config.topic} has partitions "
-                f"0 to {count - 1}"
-            )
-        self.count = count
-        self.default = ANY_PARTITION if config.default_partition_id is None else config.default_partition_id
-        """Partition of an event without the header."""
-        self._lock = threading.Lock()
-        self._next_refresh = 0.0
-
-    def assign(self, batch: Batch) -> tuple[dict[int, Sequence[int]], dict[int, str]]:
-        """Return the rows by partition, and the reason for each row that names a missing partition.
-
-        Rows without the header are in the default partition. Raises Retry if the brokers do not return the present
-        number of partitions.
-        """
-        config, default = self._config, self.default
-        texts = header_values(batch, config.partition_id_header) if config.partition_id_header else []
-        if not texts:
-            return {default: range(len(batch))}, {}
-        chosen: dict[int, list[int]] = {}
-        unknown: dict[int, str] = {}
-        for row, text in enumerate(texts):
-            if text is None:
-                chosen.setdefault(default, []).append(row)
-                continue
-            number = int(text) if re.fullmatch(r"[+-]?[0-9]{1,9}", text) else -1
-            if number >= self.count:
-                self._refresh_count()
-            if 0 <= number < self.count:
-                chosen.setdefault(number, []).append(row)
-            else:
-                unknown[row] = (
-                    f"header {config.partition_id_header!r} is {text[:40]!r}, and topic {config.topic} has "
-                    f"partitions 0 to {self.count - 1}"
-                )
-        return dict(chosen), unknown
-
-    def _refresh_count(self) -> None:
-        """Request the number of partitions, as partitions may be added while the channel is open.
-
-        Does nothing within `MISSING_PARTITION_SECONDS` of the last request. Raises Retry.
-        """
-        with self._lock:
-            if time.monotonic() < self._next_refresh:
-                return
-            self._next_refresh = time.monotonic() + MISSING_PARTITION_SECONDS
-        try:
-            count = self._request_count()
-        except KafkaException as e:
-            raise Retry(f"channel {self._channel}: {explain_error(e)}") from e
-        self.count = max(self.count, count)

@@ -7,8 +7,9 @@ import re
 import socket
 import struct
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any, TypeVar, cast
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicCollection, TopicPartition
@@ -19,6 +20,7 @@ from flafka.plugins.errors import FlafkaError, Retry
 from flafka.plugins.kafka.clients import BROKER_CONNECT_SECONDS, METADATA_SECONDS, QUERY, REQUEST_SECONDS, new_admin
 from flafka.plugins.kafka.config import KafkaClientConfig
 from flafka.plugins.kafka.errors import explain_error, fetch_metadata
+from flafka.plugins.kafka.renewal import ClientRenewal
 
 CONNECTIVITY_SECONDS = 5.0
 """Time in which brokers must answer a connectivity check."""
@@ -134,12 +136,13 @@ class TopicMissing(str):
 
 
 def connectivity_errors(
-    client: Callable[[], Mapping[str, Any]], config: KafkaClientConfig, topics: Sequence[str]
+    client: Callable[[], Mapping[str, Any]], config: KafkaClientConfig, topics: Sequence[str], right: str
 ) -> Iterator[str]:
     """Yield a sentence for each reason why a component cannot use these topics.
 
     Reasons are unknown or unreachable brokers, brokers of another cluster, and missing topics or rights. `client`
-    returns the client's properties; the text of a Retry that it raises is a reason as well.
+    returns the client's properties; the text of a Retry that it raises is a reason as well. `right` is the operation
+    that the component needs on the topics: Read or Write.
     """
     servers = config.bootstrap_servers
     if not servers:
@@ -156,29 +159,45 @@ def connectivity_errors(
         return
     for topic in topics:
         if topic not in metadata.topics:
-            yield _missing_topic_error(properties, topic, servers)
+            yield visibility_error(properties, topic, [right]) or TopicMissing(topic, servers)
 
 
-def _missing_topic_error(client: Mapping[str, Any], topic: str, servers: str) -> str:
-    """Return the reason why a topic is not in the brokers' metadata: a missing right, or a missing topic."""
-    topics = TopicCollection([topic])
-    admin = new_admin(QUERY, client)  # the client must outlive its future
+def visibility_error(client: Mapping[str, Any], topic: str, needed: Collection[str]) -> str:
+    """Return a sentence if this client may not describe a topic, which brokers then treat as missing; else empty.
+
+    `needed` are the operations that the client needs on the topic. Each includes Describe, so that it has none.
+    """
+    error = _description_error(new_admin(QUERY, client), topic)
+    return explain_error(error, topic=topic, right=needed, client=client) if error is not None else ""
+
+
+def refused_operations(admin: AdminClient, topic: str, needed: Collection[str]) -> Collection[str]:
+    """Return the operations that a client lacks on a topic that it was not allowed to create.
+
+    They are the `needed` ones if the client may not describe the topic, which may exist then; else Create.
+    """
+    return needed if _description_error(admin, topic) is not None else ["Create"]
+
+
+def _description_error(admin: AdminClient, topic: str) -> KafkaException | None:
+    """Return the error if this client may not describe a topic; None if it may, and without an answer."""
     try:
-        admin.describe_topics(topics, request_timeout=CONNECTIVITY_SECONDS)[topic].result()
+        # The future needs the client: `admin` is alive until the end of this function.
+        admin.describe_topics(TopicCollection([topic]), request_timeout=CONNECTIVITY_SECONDS)[topic].result()
     except KafkaException as e:
         if e.args[0].code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
-            return explain_error(e, topic=topic, right="Describe", client=client)
-    return TopicMissing(topic, servers)
+            return e
+    return None
 
 
 def connectivity_problems(
-    client: Callable[[], Mapping[str, Any]], config: KafkaClientConfig, topics: Sequence[str]
+    client: Callable[[], Mapping[str, Any]], config: KafkaClientConfig, topics: Sequence[str], right: str
 ) -> Iterator[str]:
     """Yield the errors of `connectivity_errors`, and a warning for each broker that accepts no connection.
 
     There are no warnings if no broker accepts one. The result of `Component.check_connectivity`.
     """
-    yield from connectivity_errors(client, config, topics)
+    yield from connectivity_errors(client, config, topics, right)
     servers = config.bootstrap_servers or ""
     if len(warnings := list(unreachable_warnings(servers))) < len(servers.replace(",", " ").split()):
         yield from map(ConnectivityWarning, warnings)
@@ -240,6 +259,22 @@ def committed_offsets(consumer: Consumer, partitions: list[TopicPartition], seco
     )
 
 
+def memberless_offsets(consumer: Consumer, partitions: list[TopicPartition], seconds: float) -> list[TopicPartition]:
+    """Return the committed offsets as `committed_offsets`, for a consumer that has no subscription and assignment.
+
+    If the client has waited in vain for a coordinator that refuses the group, this raises the refusal.
+    """
+    try:
+        return committed_offsets(consumer, partitions, seconds)
+    except KafkaException:
+        message = consumer.poll(0)  # the client reports the refusal so, and the request as timed out
+        if message is None or (error := message.error()) is None:
+            raise
+        if error.code() != KafkaError.GROUP_AUTHORIZATION_FAILED:
+            raise
+        raise KafkaException(error) from None
+
+
 def members_of(admin: AdminClient, group: str, seconds: float) -> list[Any]:
     """Return the members of a group. Raises KafkaException if the brokers do not answer within `seconds`."""
 
@@ -251,6 +286,17 @@ def members_of(admin: AdminClient, group: str, seconds: float) -> list[Any]:
         return [member for description in groups for member in description.members]
 
     return _request_again(members, _COORDINATOR_ERRORS, seconds)
+
+
+def partition_numbers(consumer: Consumer, topic: str, seconds: float) -> list[int]:
+    """Return the numbers of a topic's partitions; empty if there is no such topic.
+
+    Raises KafkaException, also if the client may not describe the topic.
+    """
+    described = consumer.list_topics(topic, timeout=seconds).topics[topic]
+    if described.error is not None and described.error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        raise KafkaException(described.error)
+    return [*described.partitions]
 
 
 def watermarks(consumer: Consumer, partition: TopicPartition, seconds: float) -> tuple[int, int]:
@@ -317,21 +363,41 @@ def required_topic_id(description: Any) -> str:
     return id
 
 
-def has_write_access(description: Any) -> bool:
-    """Return False if this client lacks the right Write on a topic.
+def has_write_access(admin: AdminClient, topic: str) -> bool:
+    """Return False if this client lacks the right Write on a topic; True also if brokers do not answer."""
+    return not lacking_operations(admin, topic, ["Write"])
 
-    `description` is the result of a request with `include_authorized_operations`. Brokers older than Kafka 2.3 return
-    no operations.
+
+def lacking_operations(admin: AdminClient, topic: str, operations: Iterable[str]) -> list[str]:
+    """Return the operations among these, such as Read, that this client may not do on a topic.
+
+    Empty if brokers do not answer the question. Brokers older than Kafka 2.3 return no operations.
     """
-    operations = description.authorized_operations
-    return not operations or AclOperation.WRITE in operations
+    futures = admin.describe_topics(TopicCollection([topic]), include_authorized_operations=True)
+    try:
+        allowed = futures[topic].result(CONNECTIVITY_SECONDS).authorized_operations
+    except (KafkaException, TimeoutError):  # a missing right shows when it is needed
+        return []
+    return [name for name in operations if allowed and AclOperation[name.upper()] not in allowed]
 
 
 class TopicIds:
     """Requests for the present id of a topic. Any thread may call."""
 
-    def __init__(self, admin: AdminClient, topic: str) -> None:
-        self._admin, self._topic = admin, topic
+    def __init__(
+        self,
+        admin: AdminClient,
+        topic: str,
+        client: Mapping[str, Any] | None = None,
+        renewal: ClientRenewal | None = None,
+    ) -> None:
+        """`client` are the properties of `admin`, for errors about missing rights.
+
+        `renewal` replaces the client once its certificates have changed.
+        """
+        self._admin, self._topic, self._client, self._renewal = admin, topic, client, renewal
+        self._former: AdminClient | None = None
+        """Replaced client, which must outlive its last request."""
         self._partitions = 0
         self._refresh_due = False
         """True if the client needs new metadata after a request without an answer."""
@@ -345,7 +411,8 @@ class TopicIds:
             description = self._describe().result(REQUEST_SECONDS)
         except (KafkaException, TimeoutError) as e:
             self._refresh_due = True
-            raise Retry(f"topic {self._topic} cannot be described: {explain_error(e)}") from e
+            why = explain_error(e, topic=self._topic, right="Read", client=self._client)
+            raise Retry(f"topic {self._topic} cannot be described: {why}") from e
         self._partitions = len(description.partitions)
         return required_topic_id(description)
 
@@ -393,6 +460,8 @@ class TopicIds:
 
     def _describe(self) -> Any:
         """Return the future of a request about the topic. Raises KafkaException. May block for `METADATA_SECONDS`."""
+        if self._renewal is not None and (admin := self._renewal.renew(partial(new_admin, QUERY))) is not None:
+            self._former, self._admin = self._admin, admin
         if self._refresh_due:
             # Without new metadata, the client sends requests to a lost controller for minutes.
             with contextlib.suppress(KafkaException):

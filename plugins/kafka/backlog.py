@@ -12,9 +12,11 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from flafka.plugins.errors import Retry
-from flafka.plugins.kafka.admin import committed_offsets, is_accepting, watermarks
-from flafka.plugins.kafka.clients import Role, new_admin, new_consumer
+from flafka.plugins.kafka.admin import is_accepting, memberless_offsets, partition_numbers, watermarks
+from flafka.plugins.kafka.clients import new_admin, new_consumer
 from flafka.plugins.kafka.errors import explain_error
+from flafka.plugins.kafka.renewal import ClientRenewal
+from flafka.plugins.kafka.rights import Role
 
 
 class Broker(NamedTuple):
@@ -73,7 +75,11 @@ class TopicMonitor:
     The monitor has one client for each consumer group, which neither joins the group nor commits offsets.
     """
 
-    def __init__(self, role: Role, topic: str, group: str, client: Mapping[str, Any]) -> None:
+    def __init__(
+        self, role: Role, topic: str, group: str, client: Mapping[str, Any], renewal: ClientRenewal | None = None
+    ) -> None:
+        """`client` are the properties of the clients, which `renewal` replaces once certificates have changed."""
+        self._renewal = renewal
         self._role, self._topic, self._group, self._client = role, topic, group, dict(client)
         self._admin: AdminClient | None = None
         self._consumers: dict[str, Consumer] = {}
@@ -93,17 +99,27 @@ class TopicMonitor:
         self._consumers.clear()
         self._admin = None
 
+    def _renew_clients(self) -> None:
+        """Have the next requests make new clients if the certificates have changed."""
+        if self._renewal is None:
+            return
+        made = self._renewal.renew(lambda properties: (properties, new_admin(self._role, properties)))
+        if made is not None:
+            self.close()
+            self._client, self._admin = made
+
     def cluster(self) -> ClusterState:
         """Return the state of the brokers, by the cluster's metadata and by a connection to each broker.
 
         Without an answer it has the brokers seen before, no id, and no partitions. Raises Retry if none was ever
         seen.
         """
+        self._renew_clients()
         try:
             metadata = self._consumer(None).list_topics(self._topic, timeout=MONITORING_REQUEST_SECONDS)
         except KafkaException as e:
             if not self._brokers:
-                raise Retry(f"no broker answers: {explain_error(e)}") from e
+                raise Retry(f"no broker answers: {self._explain(e, self._group)}") from e
             metadata = None
         partitions: list[Any] = []
         if metadata is not None:
@@ -139,11 +155,14 @@ class TopicMonitor:
             retention = None if oldest is None else self._retention_seconds()
         except (KafkaException, TimeoutError) as e:
             name = group or self._group
-            raise Retry(f"the backlog of group {name} cannot be read: {explain_error(e)}") from e
+            raise Retry(f"the backlog of group {name} cannot be read: {self._explain(e, name)}") from e
         records = sum(high - start for p, (start, high) in ranges.items() if empty.get(p) != (start, high))
         if oldest is None or retention is None:
             return Backlog(records, oldest, None)
         return Backlog(records, oldest, oldest / 1000 + retention - time.time())
+
+    def _explain(self, error: object, group: str) -> str:
+        return explain_error(error, topic=self._topic, right="Read", group=group, client=self._client)
 
     def _consumer(self, group: str | None) -> Consumer:
         """Return the consumer of a group, made once, which never joins it."""
@@ -156,10 +175,10 @@ class TopicMonitor:
 
     def _uncommitted(self, consumer: Consumer) -> dict[int, _Range]:
         """Return the range from the group's committed offset to the end, by partition, without empty ranges."""
-        numbers = consumer.list_topics(self._topic, timeout=MONITORING_REQUEST_SECONDS).topics[self._topic].partitions
+        numbers = partition_numbers(consumer, self._topic, MONITORING_REQUEST_SECONDS)
         partitions = [TopicPartition(self._topic, partition) for partition in numbers]
         ranges: dict[int, _Range] = {}
-        for committed in committed_offsets(consumer, partitions, MONITORING_REQUEST_SECONDS):
+        for committed in memberless_offsets(consumer, partitions, MONITORING_REQUEST_SECONDS):
             low, high = watermarks(consumer, committed, MONITORING_REQUEST_SECONDS)
             start = max(committed.offset, low)  # negative without a committed offset
             if start < high:

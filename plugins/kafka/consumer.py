@@ -8,15 +8,23 @@ import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any
 
 from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
 
-from flafka.plugins.errors import FlafkaError, Retry
-from flafka.plugins.kafka.clients import Role, new_consumer
-from flafka.plugins.kafka.errors import explain_error, wrap_callback
+from flafka.plugins.errors import FlafkaError, Retry, Unreachable
+from flafka.plugins.kafka.clients import new_consumer
+from flafka.plugins.kafka.errors import (
+    EXPLANATION_SECONDS,
+    ReportedErrors,
+    connection_error,
+    explain_error,
+    wrap_callback,
+)
+from flafka.plugins.kafka.renewal import ClientRenewal
+from flafka.plugins.kafka.rights import Role
 from flafka.plugins.metrics import Metrics
 from flafka.plugins.threads import start_thread
 
@@ -34,6 +42,8 @@ IDLE_POLL_SECONDS = 0.1
 CLIENT_CLOSE_SECONDS = 20.0
 """Longest wait of `close` for the current poll. librdkafka uses the wall clock (issue 2145): if the clock was set
 back and no record comes, a poll ends once the clock has caught up."""
+DIAGNOSIS_SECONDS = 5.0
+"""Interval between two attempts to find out why a client without connections is refused."""
 _FENCED = frozenset({KafkaError.FENCED_INSTANCE_ID, KafkaError._FATAL})
 
 
@@ -56,11 +66,12 @@ class ConsumerThread(ABC):
         poll_seconds: float,
         metrics: Metrics,
         log: logging.Logger,
+        renewal: ClientRenewal | None = None,
     ) -> None:
         """Create the client and the thread, which `start` starts.
 
         `poll_seconds` is the timeout of a poll of a busy consumer. The duration of polls is counted in `metrics` as
-        `KafkaEventGetTimer`.
+        `KafkaEventGetTimer`. `renewal` replaces the client once its certificates have changed.
         """
         self.group = str(properties["group.id"])
         self.changed = threading.Condition()
@@ -68,7 +79,10 @@ class ConsumerThread(ABC):
         self.error: Exception | None = None
         self.closing = False
         self._client: Mapping[str, Any] = {**properties}
-        self.consumer = new_consumer(role, properties)
+        self._role, self._renewal = role, renewal
+        self._reported = ReportedErrors()
+        self._is_disconnected, self._next_diagnosis, self._refusal = False, 0.0, ""
+        self.consumer = self._new_consumer(properties)
         self._poll_seconds, self._metrics, self._log, self._paused = poll_seconds, metrics, log, False
         self._busy_until = 0.0
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
@@ -145,9 +159,9 @@ class ConsumerThread(ABC):
         """Subscribe to these topics, with the rebalance callbacks `assigned`, `revoked` and `lost`."""
         self.consumer.subscribe(
             topics,
-            on_assign=wrap_callback(self._on_assign),
-            on_revoke=wrap_callback(self._on_revoke),
-            on_lost=wrap_callback(lambda _, partitions: self.lost(partitions)),
+            on_assign=wrap_callback(self._on_assign, self.explain),
+            on_revoke=wrap_callback(self._on_revoke, self.explain),
+            on_lost=wrap_callback(lambda _, partitions: self.lost(partitions), self.explain),
         )
 
     def raise_if_fenced(self, error: KafkaError) -> None:
@@ -163,8 +177,8 @@ class ConsumerThread(ABC):
         if error.code() in (KafkaError.GROUP_AUTHORIZATION_FAILED, KafkaError.TOPIC_AUTHORIZATION_FAILED):
             raise Retry(f"group {self.group}: {self.explain(error, topic)}")
 
-    def explain(self, error: object, topic: str = "") -> str:
-        """Return the text of an error, with the missing right on the group or the topic."""
+    def explain(self, error: object, topic: str | Collection[str] = "") -> str:
+        """Return the text of an error, with the missing right on the group or the topic, or on one of the topics."""
         return explain_error(error, topic=topic, group=self.group, right="Read", client=self._client)
 
     def _run(self) -> None:
@@ -172,6 +186,8 @@ class ConsumerThread(ABC):
         try:
             self.on_start()
             while not self.closing:
+                self._renew_client()
+                self._diagnose_connections()
                 self.before_poll()
                 self._throttle()
                 with self._metrics.timed("KafkaEventGetTimer"):
@@ -188,6 +204,54 @@ class ConsumerThread(ABC):
             self.on_stop()
             with contextlib.suppress(FlafkaError):  # of a last rebalance callback, which has no effect any more
                 self.consumer.close()
+
+    def _renew_client(self) -> None:
+        """Replace the client if its certificates have changed, and join the group again under the same instance id.
+
+        Before that, all partitions are revoked, so that taken records are committed rather than delivered again.
+        """
+        if self._renewal is None:
+            return
+        made = self._renewal.renew(lambda properties: (properties, self._new_consumer(properties)))
+        if made is None:
+            return
+        if partitions := self.consumer.assignment():
+            self.revoked(partitions)
+        with contextlib.suppress(FlafkaError):  # of a last rebalance callback
+            self.consumer.close()
+        self._client, self.consumer = made
+        self._paused = False
+        self.on_start()
+
+    def _new_consumer(self, properties: Mapping[str, Any]) -> Consumer:
+        return new_consumer(self._role, {**properties, "error_cb": self._on_client_error})
+
+    def _on_client_error(self, error: KafkaError) -> None:
+        """Record refusals of the login, and the loss of all connections."""
+        self._reported(error)
+        if error.code() == KafkaError._ALL_BROKERS_DOWN:
+            self._is_disconnected = True
+
+    def _diagnose_connections(self) -> None:
+        """Report brokers that refuse this client, such as its certificate, until they accept it.
+
+        The client itself only retries. Brokers that do not answer are not reported here.
+        """
+        if not self._is_disconnected or time.monotonic() < self._next_diagnosis:
+            return
+        self._next_diagnosis = time.monotonic() + DIAGNOSIS_SECONDS
+        refusal = ""
+        try:
+            self.consumer.list_topics(timeout=EXPLANATION_SECONDS)
+            self._is_disconnected = False
+        except KafkaException as e:
+            error = connection_error(self._client, e, self._reported, f"group {self.group}: ")
+            refusal = "" if isinstance(error, Unreachable) else str(error)
+        if refusal and refusal != self._refusal:
+            self._log.warning("%s", refusal)
+        if self._metrics.last_error == self._refusal or refusal:
+            self._metrics.set_error(refusal)
+        self._refusal = refusal
 
     def expect_activity(self) -> None:
         """Use short polls for `BUSY_SECONDS`, as records or calls are expected."""

@@ -13,7 +13,7 @@ from urllib.parse import parse_qsl, urlencode
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from flafka.plugins.errors import Conflict, FlafkaError, Retry
-from flafka.plugins.kafka.admin import NO_TOPIC_ID, committed_offsets
+from flafka.plugins.kafka.admin import NO_TOPIC_ID, memberless_offsets
 from flafka.plugins.kafka.clients import REQUEST_SECONDS
 from flafka.plugins.partitions import Assignment, Generation, LastRecord
 
@@ -352,13 +352,17 @@ class MemberlessCommits:
     """Commits offsets of consumer groups without joining them (Spark driver, replay). Raises Retry.
 
     `consumer` makes a client with the named group, which it does not join. `confirm` is
-    `KafkaTopic.confirm_topic_id`.
+    `KafkaTopic.confirm_topic_id`. `explain` returns the text of a client's error for a group.
     """
 
     def __init__(
-        self, consumer: Callable[[str], Consumer], confirm: Callable[[Assignment], None], log: logging.Logger
+        self,
+        consumer: Callable[[str], Consumer],
+        confirm: Callable[[Assignment], None],
+        explain: Callable[[object, str], str],
+        log: logging.Logger,
     ) -> None:
-        self._consumer, self._confirm, self._log = consumer, confirm, log
+        self._consumer, self._confirm, self._explain, self._log = consumer, confirm, explain, log
 
     def commit_offsets(self, assignments: Collection[Assignment]) -> None:
         """Commit offsets, while the group has no members. Raises Conflict if the owner is fenced.
@@ -420,7 +424,7 @@ class MemberlessCommits:
                     )
                     for partition, requested in of_group.items()
                 }
-                for committed in committed_offsets(consumer, [*offsets.values()], REQUEST_SECONDS):
+                for committed in memberless_offsets(consumer, [*offsets.values()], REQUEST_SECONDS):
                     partition, metadata = committed.partition, OffsetMetadata.parse(metadata_of(committed))
                     assignment = of_group[partition]
                     epoch, topic_id = assignment.generation.epoch, assignment.topic_partition.topic_id
@@ -435,7 +439,7 @@ class MemberlessCommits:
                 if offsets:
                     self._commit(consumer, group, [*offsets.values()], read_at)
             except KafkaException as e:
-                raise Retry(f"group {group}: committing offsets failed: {e.args[0].str()}") from e
+                raise Retry(f"group {group}: committing offsets failed: {self._explain(e, group)}") from e
             finally:
                 consumer.close()
 

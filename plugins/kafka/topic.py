@@ -21,15 +21,16 @@ from flafka.plugins.event import Event, EventId
 from flafka.plugins.kafka.admin import (
     TopicIds,
     assigned_partitions,
-    committed_offsets,
     member_name,
+    memberless_offsets,
     members_of,
     offsets_for_times,
+    partition_numbers,
     read_up_to,
     watermarks,
 )
 from flafka.plugins.kafka.backlog import TopicMonitor
-from flafka.plugins.kafka.clients import REQUEST_SECONDS, Role, new_admin, new_consumer
+from flafka.plugins.kafka.clients import REQUEST_SECONDS, new_admin, new_consumer
 from flafka.plugins.kafka.errors import ReportedErrors, connection_error, explain_error, fetch_metadata
 from flafka.plugins.kafka.offsets import (
     MemberlessCommits,
@@ -39,6 +40,8 @@ from flafka.plugins.kafka.offsets import (
     stored_losses,
     with_last_record,
 )
+from flafka.plugins.kafka.renewal import ClientRenewal
+from flafka.plugins.kafka.rights import Role
 from flafka.plugins.kafka.truncation import find_truncations
 from flafka.plugins.partitions import Assignment, Generation, OffsetRange
 from flafka.plugins.streaming import KafkaStream
@@ -87,7 +90,8 @@ class KafkaTopic:
 
     def monitor(self) -> TopicMonitor:
         """Return a new monitor of brokers and backlogs, with its own connections."""
-        return TopicMonitor(self._role, self.topic, self.group, self._client())
+        renewal = self._renewal()
+        return TopicMonitor(self._role, self.topic, self.group, self._client(), renewal)
 
     def committed(self, group: str | None) -> Sequence[Assignment]:
         """Return the group's committed offset of every partition, with its metadata, in the order of partitions.
@@ -115,7 +119,7 @@ class KafkaTopic:
             with_last_record(start, committed[start.partition]) for start in starts if start.partition in committed
         ]
         client = {**self._client(), "group.id": group or self.group}
-        with self._translated_errors():
+        with self._translated_errors(group):
             truncations = find_truncations(self._role, client, existing, committed)
             lost = [error for error in truncations if isinstance(error, RecordsLost)]
         stored = stored_losses(assignments, offsets, lambda partition: marks()[partition])
@@ -130,7 +134,8 @@ class KafkaTopic:
         try:
             members = members_of(new_admin(self._role, self._client()), name, REQUEST_SECONDS)
         except KafkaException as e:
-            raise Retry(f"group {name} cannot be described: {explain_error(e)}") from e
+            why = explain_error(e, group=name, client=self._client())
+            raise Retry(f"group {name} cannot be described: {why}") from e
         by_name: dict[str, list[int]] = {}
         for member in members:  # several members may have the same name
             by_name.setdefault(member_name(member), []).extend(assigned_partitions(member.assignment, self.topic))
@@ -225,7 +230,7 @@ class KafkaTopic:
             while (polled := self._decode(within, assignment)) is not None:
                 yield polled
         except KafkaException as e:
-            raise Retry(f"topic {self.topic} cannot be read: {explain_error(e)}") from e
+            raise Retry(f"topic {self.topic} cannot be read: {self._explain(e)}") from e
         finally:
             consumer.close()
 
@@ -263,9 +268,9 @@ class KafkaTopic:
     def _committed(self, group: str | None) -> tuple[list[Assignment], list[TopicPartition]]:
         """Return the group's assignments of all partitions, and the committed offsets from which they are made."""
         assignment = self.assignment(group).replace(topic_id=self.topic_ids.get())
-        with self._translated_errors(), closing(self._consumer(group)) as consumer:
+        with self._translated_errors(group), closing(self._consumer(group)) as consumer:
             wanted = [TopicPartition(self.topic, partition) for partition in self._numbers(consumer)]
-            offsets = committed_offsets(consumer, wanted, REQUEST_SECONDS)
+            offsets = memberless_offsets(consumer, wanted, REQUEST_SECONDS)
         return assignments_of(assignment, offsets, self._log, self._logged), offsets
 
     def _watermarks(self, properties: Mapping[str, str] = MappingProxyType({})) -> dict[int, tuple[int, int]]:
@@ -275,8 +280,7 @@ class KafkaTopic:
 
     def _numbers(self, consumer: Consumer) -> Collection[int]:
         """Return the numbers of the topic's partitions."""
-        metadata = consumer.list_topics(self.topic, timeout=REQUEST_SECONDS)
-        return [*metadata.topics[self.topic].partitions]
+        return partition_numbers(consumer, self.topic, REQUEST_SECONDS)
 
     def _marks(self, consumer: Consumer, partition: int) -> tuple[int, int]:
         """Return the low and the high watermark of a partition, the latter without open transactions by default."""
@@ -290,21 +294,28 @@ class KafkaTopic:
     def topic_ids(self) -> TopicIds:
         """Requests for the topic's id, all by one client."""
         if self._topic_ids is None:
-            self._topic_ids = TopicIds(new_admin(self._role, self._client()), self.topic)
+            renewal, client = self._renewal(), self._client()
+            self._topic_ids = TopicIds(new_admin(self._role, client), self.topic, client, renewal)
         return self._topic_ids
 
+    def _renewal(self) -> ClientRenewal:
+        return ClientRenewal(self._stream.client, self._client, self._log)
+
     def _commits(self) -> MemberlessCommits:
-        return MemberlessCommits(self._consumer, self.confirm_topic_id, self._log)
+        return MemberlessCommits(self._consumer, self.confirm_topic_id, self._explain, self._log)
+
+    def _explain(self, error: object, group: str | None = None) -> str:
+        """Return the text of a client's error, with the right that is missing on the topic or the group."""
+        return explain_error(error, topic=self.topic, right="Read", group=group or self.group, client=self._client())
 
     @contextmanager
-    def _translated_errors(self) -> Iterator[None]:
-        """Translate errors of clients within the context into Retry, with the reason."""
+    def _translated_errors(self, group: str | None = None) -> Iterator[None]:
+        """Translate errors of clients within the context into Retry, with the reason. The group is for its text."""
         try:
             yield
         except KafkaException as e:
-            error = connection_error(
-                self._client(), e, ReportedErrors(), self._prefix, topic=self.topic, right="Read"
-            )
+            resources = {"topic": self.topic, "right": "Read", "group": group or self.group}
+            error = connection_error(self._client(), e, ReportedErrors(), self._prefix, **resources)
             raise Retry(str(error)) from e
 
 

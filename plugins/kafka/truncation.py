@@ -10,8 +10,9 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from flafka.plugins.errors import FlafkaError, Retry
 from flafka.plugins.kafka.admin import watermarks
-from flafka.plugins.kafka.clients import REQUEST_SECONDS, Role, new_consumer
+from flafka.plugins.kafka.clients import REQUEST_SECONDS, new_consumer
 from flafka.plugins.kafka.offsets import RecordsLost, truncation_error
+from flafka.plugins.kafka.rights import Role
 from flafka.plugins.partitions import UNKNOWN_RECORD, Assignment
 
 SINGLE_RECORD_FETCH = {

@@ -22,6 +22,8 @@ class AtLeastOnceKafkaSink(KafkaRecordSink, AtLeastOnceSink[KafkaSinkConfig]):
         super().__init__(config, name)
         self.batch_size, self.flush_interval = config.batch_size, config.flush_interval / 1000
         self._producer: RecordProducer | None = None
+        self._outdated: RecordProducer | None = None
+        """Latest producer whose certificates have changed."""
         self._own_channels: dict[str, bool] = {}
         """True for a topic of the sink's cluster, by prefix of event ids."""
 
@@ -35,6 +37,10 @@ class AtLeastOnceKafkaSink(KafkaRecordSink, AtLeastOnceSink[KafkaSinkConfig]):
 
         All other events of the batch are produced then.
         """
+        if self._renew_clients() is not None and self._producer is not None:
+            self._outdated = self._producer
+        if self._outdated is not None and self._outdated is self._producer and self._outdated.is_idle:
+            self._drop()
         if self._producer is None:
             self._producer = RecordProducer(self._properties(), single_record_batches=self._single_record_batches)
         try:

@@ -4,14 +4,22 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import closing
 from typing import Any, NamedTuple
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
 
 from flafka.plugins import Assignment, FlafkaError, Retry
-from flafka.plugins.kafka.admin import CONNECTIVITY_SECONDS, create_topic, read_up_to, watermarks
+from flafka.plugins.kafka.admin import (
+    CONNECTIVITY_SECONDS,
+    create_topic,
+    has_write_access,
+    read_up_to,
+    refused_operations,
+    visibility_error,
+    watermarks,
+)
 from flafka.plugins.kafka.clients import new_admin, new_consumer
 from flafka.plugins.kafka.errors import explain_error
 from flafka.sinks.kafka.config import COMMIT_LOG
@@ -44,6 +52,10 @@ class KafkaCommitLog:
         self.name = topic + TOPIC_SUFFIX
         self._client, self._channel, self._log = dict(client), topic, log
         self._partitions = 0
+
+    def use(self, client: Mapping[str, Any]) -> None:
+        """Make later clients with these properties."""
+        self._client = dict(client)
 
     def write(self, producer: RecordProducer, assignment: Assignment, next_offset: int) -> None:
         """Add an entry with `next_offset` to the producer's transaction.
@@ -88,13 +100,16 @@ class KafkaCommitLog:
                 for message in read_up_to(consumer, start, high, COMMIT_LOG_READ_SECONDS, wait=True):
                     yield (message.key() or b"").decode(errors="replace"), json.loads(message.value() or b"null")
         except KafkaException as e:
-            raise Retry(f"topic {self.name} cannot be read: {explain_error(e)}") from e
+            raise Retry(f"topic {self.name} cannot be read: {self._explain(e, 'Read')}") from e
 
     def _consumer(self, group: str, isolation: str = "read_committed") -> Consumer:
         """Return a new consumer with the id of that group, as ACLs may allow no other. It does not join the group."""
         # The channel's group, as ACLs may allow no other. The consumer neither joins it nor commits to it.
         properties = {"group.id": group, "isolation.level": isolation}
         return new_consumer(COMMIT_LOG, {**self._client, **properties})
+
+    def _explain(self, error: object, right: str | Collection[str]) -> str:
+        return explain_error(error, topic=self.name, right=right, client=self._client)
 
     def _partition(self, assignment: Assignment) -> int:
         """Return the partition of the commit log that has the entries of this assignment."""
@@ -110,7 +125,13 @@ class KafkaCommitLog:
             topics = admin.list_topics(timeout=CONNECTIVITY_SECONDS).topics
             if self.name in topics:
                 self._partitions = len(topics[self.name].partitions)
+                if not has_write_access(admin, self.name):  # brokers would refuse transactions, and not name it
+                    denied = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+                    raise Retry(self._explain(denied, "Write"))
             else:
+                if self._channel not in topics:  # the sink may have another user than the channel
+                    refusal = visibility_error(self._client, self._channel, ["Read"])
+                    raise Retry(refusal or f"there is no topic {self._channel}")
                 channel = topics[self._channel].partitions
                 self._partitions = len(channel)
                 replicas = len(next(iter(channel.values())).replicas)
@@ -123,11 +144,11 @@ class KafkaCommitLog:
         except (KafkaException, TimeoutError) as e:
             if isinstance(e, KafkaException) and e.args[0].code() in _NOT_ALLOWED:
                 self._log.warning(
-                    "cannot create topic %s (%s): if the group's offsets are lost, records are duplicated",
-                    self.name, explain_error(e),
+                    "cannot create topic %s, and if the group's offsets are lost, records are duplicated: %s",
+                    self.name, self._explain(e, refused_operations(admin, self.name, ["Read", "Write"])),
                 )  # fmt: skip
                 return False
-            raise Retry(f"topic {self.name} cannot be created: {explain_error(e)}") from e
+            raise Retry(f"topic {self.name} cannot be created: {self._explain(e, 'Create')}") from e
         if not self._partitions:
             raise Retry(f"topic {self.name} is being created")
         return True

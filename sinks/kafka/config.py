@@ -9,9 +9,9 @@ from typing import Any
 import pydantic
 
 from flafka.plugins import Config, option, with_default
-from flafka.plugins.kafka.clients import Access, Role
 from flafka.plugins.kafka.config import ProducerConfig, check_topic_name, check_writable_topic
 from flafka.plugins.kafka.properties import parse_number
+from flafka.plugins.kafka.rights import Access, Role
 from flafka.sinks.bucketpath import BucketPath, literal_text
 
 TRANSACTION_MS = 60_000
@@ -19,14 +19,18 @@ TRANSACTION_MS = 60_000
 SINK = Role(
     "the sink `kafka`",
     (
-        Access("topics that a sink `kafka` writes", ("Write", "Describe")),
-        Access("the consumer groups of a channel `kafka` and of its sinks", ("Read", "Describe")),
-        Access("the transactional ids that begin with `flafka`", ("Write", "Describe")),
+        Access(
+            *("topic", "topics that a sink `kafka` writes", ("Write",)),
+            (("DescribeConfigs", "too large events show when brokers refuse their whole request"),),
+        ),
+        Access("topic", "the topic of a channel `kafka`", ("Read",)),
+        Access("group", "the consumer groups of a channel `kafka` and of its sinks", ("Read",)),
+        Access("transactional id", "the transactional ids that begin with `flafka.`", ("Write",)),
     ),
 )
 COMMIT_LOG = Role(
     "the commit log of a sink `kafka`",
-    (Access("`<topic>.positions`", ("Read", "Write", "Describe", "Create")),),
+    (Access("topic", "`<topic>.positions`", ("Read", "Write", "Create")),),
 )
 
 

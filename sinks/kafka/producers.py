@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import threading
 import time
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -12,20 +13,32 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from flafka.plugins import Assignment, Batch, Conflict, NotCommitted, OutcomeUnknown, Receipt, Retry
 from flafka.plugins.kafka.clients import new_producer
-from flafka.plugins.kafka.errors import RECORD_REFUSALS, explain_error
+from flafka.plugins.kafka.errors import PURGED, RECORD_REFUSALS, explain_error, transaction_error
 from flafka.plugins.kafka.offsets import OffsetMetadata
+from flafka.plugins.threads import call_within
 from flafka.sinks.kafka.config import SINK
 
 TRANSACTION_CALL_SECONDS = 30.0
 """Timeout of one call about a transaction: its begin, offsets, commit or abort."""
+OFFSETS_CALL_SECONDS = 15.0
+"""Longest time of a call that adds offsets to a transaction. librdkafka's own timeout has no effect while it waits
+for a group coordinator that it knew before an outage (its issues 5456 and 5511)."""
 FLUSH_SECONDS = 60.0
 """Time in which brokers have to acknowledge all records."""
 REPORT_SECONDS = 1.0
 """Time until the delivery report of a refused record, once the client has the refusal."""
 REFUSALS = RECORD_REFUSALS | {KafkaError.INVALID_TIMESTAMP}
 """Errors of one record. Its timestamp may come from a header of the event."""
-_PURGED = frozenset({KafkaError._PURGE_QUEUE, KafkaError._PURGE_INFLIGHT})
 _FENCED = frozenset({KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH})
+
+_NOT_AUTHORIZED = frozenset(
+    {
+        KafkaError.CLUSTER_AUTHORIZATION_FAILED,
+        KafkaError.GROUP_AUTHORIZATION_FAILED,
+        KafkaError.TOPIC_AUTHORIZATION_FAILED,
+        KafkaError.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+    }
+)
 
 Row = tuple[Batch, int]
 """Event, as a row of a batch."""
@@ -44,6 +57,8 @@ class RecordProducer:
         self.single_record_batches = single_record_batches
         self.name, self._topic = str(properties.get("transactional.id", "")), ""
         self._client = dict(properties)
+        self._topics = set[str]()
+        """Topics of the records since the last commit or abort."""
         self.acknowledged: list[Row] = []
         """Events that brokers have acknowledged since the last commit or `flush`."""
         self.refused: list[tuple[Row, KafkaError]] = []
@@ -52,6 +67,8 @@ class RecordProducer:
         """Number of events since the last commit."""
         self.in_transaction = False
         """True in a transaction, even if its records have no events."""
+        self.is_flushed = True
+        """True if there are no records since the last `flush` or `abort`."""
         self._error: KafkaError | None = None
         self._timed_out = False
         """True after a missing acknowledgement, as after an outage a stalled client may never send again."""
@@ -70,6 +87,8 @@ class RecordProducer:
         while True:
             try:
                 self._producer.produce(topic, on_delivery=report, **record)
+                self.is_flushed = False
+                self._topics.add(topic)
                 self.events += event is not None
                 return
             except BufferError:
@@ -85,15 +104,34 @@ class RecordProducer:
         if self._run_callbacks(self._producer.flush, FLUSH_SECONDS):
             raise self._timeout_error()
         self._check()
+        self.is_flushed = True
         self.acknowledged.clear()
 
     def _check(self) -> None:
         """Raise Retry if a record was not stored, and Conflict if the producer was fenced."""
         if (error := self._error) is not None:
             failure = Conflict if error.fatal() or error.code() in _FENCED else Retry
-            resource = {"topic": self._topic, "transactional_id": self.name}
-            why = explain_error(error, **resource, right="Write", client=self._client)
+            why = self.explain(error, self._topic)
             raise failure(f"Kafka did not store a record: {why}")
+
+    def explain(self, error: object, topic: str = "") -> str:
+        """Return the text of an error, with the missing right on the topic, or else on one of the latest topics."""
+        topics = topic or sorted(self._topics)
+        return explain_error(error, topic=topics, right="Write", transactional_id=self.name, client=self._client)
+
+    @property
+    def is_idle(self) -> bool:
+        """True if another producer may take over before the next record."""
+        return self.is_flushed and not self.in_transaction
+
+    @property
+    def is_outdated(self) -> bool:
+        """True if another producer should take over as soon as this one is idle."""
+        return False
+
+    def successor(self, properties: Mapping[str, Any]) -> RecordProducer:
+        """Return a producer with these properties that takes over from this idle one. Raises Retry."""
+        return RecordProducer(properties, single_record_batches=self.single_record_batches)
 
     def _timeout_error(self) -> Retry:
         """Return the error to raise for a missing acknowledgement, after which this producer cannot be used again."""
@@ -103,6 +141,7 @@ class RecordProducer:
     def commit(self, receipt: Receipt, group_metadata: Any) -> None:
         """Set the number of uncommitted events to 0. Flushed records are final; the arguments have no effect."""
         self.events = 0
+        self._topics.clear()
 
     def abort(self) -> bool:
         """Drop unsent records and reset the state. Return False if this producer cannot be used any more.
@@ -129,19 +168,30 @@ class RecordProducer:
         That is so if the client may be stalled, or would send the same refused request batch again.
         """
         error, self._error, self._topic, self.events = self._error, None, "", 0
+        self.is_flushed = True
         refused, code = bool(self.refused), error.code() if error is not None else None
         self.acknowledged.clear()
         self.refused.clear()
+        self._topics.clear()
         return not self._timed_out and not refused and code not in (KafkaError._MSG_TIMED_OUT, *REFUSALS)
 
-    @staticmethod
-    def _run_callbacks(call: Callable[[float], int], seconds: float) -> int:
+    def _run_callbacks(self, call: Callable[[float], int], seconds: float) -> int:
         """Return the result of `call(seconds)`, which runs callbacks. Raises Conflict if the producer was fenced."""
         try:
             return call(seconds)
         except (KafkaException, SystemError) as e:
             # The client sets its fatal error during callbacks of deliveries, which Python turns into SystemError.
-            raise Conflict(f"another owner has taken over ({explain_error(e.__cause__ or e)})") from e
+            raise self._conflict(e.__cause__ or (self._error if isinstance(e, SystemError) else None) or e) from e
+
+    def _conflict(self, error: object, why: str = "") -> Conflict:
+        """Return the exception for a fatal error, after which only another producer can continue.
+
+        That is so after a takeover, and after brokers have refused a right. `why` replaces the text of the error.
+        """
+        known = error.args[0] if isinstance(error, KafkaException) else error
+        is_refused = isinstance(known, KafkaError) and known.code() in _NOT_AUTHORIZED
+        what = "Kafka's client cannot continue" if is_refused else "another owner has taken over"
+        return Conflict(f"{what} ({why or self.explain(error)})")
 
     def _on_delivery(self, event: Row | None, error: KafkaError | None, message: Message) -> None:
         """Store the result of a delivery: an acknowledged or refused event, and the first error with its topic."""
@@ -168,12 +218,31 @@ class TransactionalProducer(RecordProducer):
     ) -> None:
         channel = assignment.topic_partition
         name = f"flafka.{assignment.group}.{channel.topic}.{channel.topic_id}.{channel.partition}"
-        super().__init__({**properties, "transactional.id": name}, single_record_batches=single_record_batches)
+        lost = self._lost_brokers = threading.Event()
+
+        def on_error(error: KafkaError) -> None:  # without a reference to this object, which refers to the client
+            if error.code() == KafkaError._ALL_BROKERS_DOWN:
+                lost.set()
+
+        properties = {**properties, "transactional.id": name, "error_cb": on_error}
+        super().__init__(properties, single_record_batches=single_record_batches)
+        self._assignment = assignment
         try:
             self._producer.init_transactions(TRANSACTION_CALL_SECONDS)
         except KafkaException as e:
-            why = explain_error(e, transactional_id=name, client=properties)
-            raise Retry(f"Kafka does not accept transactions now: {why}") from e
+            raise Retry(f"Kafka does not accept transactions now: {self.explain(e)}") from e
+
+    @property
+    def is_outdated(self) -> bool:
+        """True after an outage of all brokers: the client may wait for a coordinator that it knew before."""
+        with contextlib.suppress(Conflict):  # the next record shows it
+            self._run_callbacks(self._producer.poll, 0)
+        return self._lost_brokers.is_set()
+
+    def successor(self, properties: Mapping[str, Any]) -> RecordProducer:
+        """Return a producer of the same partition, as the base class. Raises Retry if it cannot fence this one."""
+        single = self.single_record_batches
+        return TransactionalProducer(properties, self._assignment, single_record_batches=single)
 
     def produce(self, topic: str, *, event: Row | None = None, **record: Any) -> None:
         """Enqueue one record in a transaction, which the first record begins.
@@ -192,25 +261,13 @@ class TransactionalProducer(RecordProducer):
             if self._error is None:
                 self._run_callbacks(self._producer.poll, REPORT_SECONDS)
             self._check()
-            raise Retry(f"a transaction has failed and accepts no more records: {explain_error(e)}") from e
+            raise Retry(f"a transaction has failed and accepts no more records: {self.explain(e)}") from e
 
     def _check(self) -> None:
         """Raise as `RecordProducer._check`; records that the client purged have the error of the transaction."""
-        if self._error is not None and self._error.code() in _PURGED:
-            self._error, self._topic = self._transaction_error() or self._error, ""
+        if self._error is not None and self._error.code() in PURGED:
+            self._error, self._topic = transaction_error(self._producer) or self._error, ""
         super()._check()
-
-    def _transaction_error(self) -> KafkaError | None:
-        """Return the error for which the client drops all records of this transaction; None if unknown.
-
-        If brokers refuse to add a topic to the transaction, the error is in no delivery report.
-        """
-        try:
-            self._producer.begin_transaction()  # always fails in a transaction, with the error of a failed one
-        except KafkaException as e:
-            error: KafkaError = e.args[0]
-            return error if error.txn_requires_abort() else None
-        return None
 
     def commit(self, receipt: Receipt, group_metadata: Any) -> None:
         """Commit the records and the channel's offset, atomically. Does nothing without a transaction.
@@ -228,22 +285,30 @@ class TransactionalProducer(RecordProducer):
         metadata = OffsetMetadata.of(assignment.with_offset(end)).text()
         topic, partition = assignment.topic, assignment.partition
         offset = TopicPartition(topic, partition, end, metadata=metadata, leader_epoch=leader_epoch)
+        resources = {"topic": topic, "right": "Read", "group": assignment.group, "transactional_id": self.name}
+        send = partial(self._producer.send_offsets_to_transaction, [offset], group_metadata, OFFSETS_CALL_SECONDS)
         try:
-            self._producer.send_offsets_to_transaction([offset], group_metadata, TRANSACTION_CALL_SECONDS)
+            call_within(OFFSETS_CALL_SECONDS + REPORT_SECONDS, send, f"{self.name}-offsets")
+        except TimeoutError:
+            self._timed_out = True
+            why = f"no answer within {OFFSETS_CALL_SECONDS:.0f} s"
+            raise NotCommitted(f"Kafka did not accept the offsets: {why}; a new client tries again") from None
         except KafkaException as e:
+            why = explain_error(e, client=self._client, **resources)
             if e.args[0].code() in _FENCED or e.args[0].fatal():
-                raise Conflict(f"another owner has taken over ({explain_error(e)})") from e
-            raise NotCommitted(f"Kafka did not accept the offsets: {explain_error(e)}") from e
+                raise self._conflict(e, why) from e
+            raise NotCommitted(f"Kafka did not accept the offsets: {why}") from e
         try:
             self._producer.commit_transaction(TRANSACTION_CALL_SECONDS)
         except KafkaException as e:
             if e.args[0].txn_requires_abort():
-                raise NotCommitted(f"a transaction was aborted: {explain_error(e)}") from e
+                raise NotCommitted(f"a transaction was aborted: {self.explain(e)}") from e
             # Fenced, timed out or disconnected: only a new producer, which ends the transaction, shows the outcome.
             raise OutcomeUnknown(
-                f"the outcome of a transaction is unknown ({explain_error(e)}): reading it from Kafka"
+                f"the outcome of a transaction is unknown, and is read from Kafka: {self.explain(e)}"
             ) from e
         self.in_transaction, self.events = False, 0
+        self._topics.clear()
 
     def abort(self) -> bool:
         """Abort the transaction, if there is one. Return False if this producer cannot be used any more.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any, ClassVar
 
 from confluent_kafka import KafkaError, KafkaException
@@ -12,8 +12,10 @@ from flafka.plugins import Assignment, Batch, Conflict, EventId, FlafkaError, Me
 from flafka.plugins.kafka.admin import CONNECTIVITY_SECONDS, NO_BROKERS, connectivity_errors, connectivity_problems
 from flafka.plugins.kafka.clients import new_admin
 from flafka.plugins.kafka.errors import explain_error, fetch_metadata
+from flafka.plugins.kafka.logins import SECURITY_PREFIXES
 from flafka.plugins.kafka.metrics import SEND_TIMER
 from flafka.plugins.kafka.properties import client_properties, parse_number
+from flafka.plugins.kafka.renewal import ClientRenewal
 from flafka.plugins.wire import flumeevent
 from flafka.sinks.bucketpath import BucketPath
 from flafka.sinks.kafka.config import SINK, KafkaSinkConfig
@@ -34,6 +36,7 @@ class KafkaRecordSink(Sink[KafkaSinkConfig]):
     def __init__(self, config: KafkaSinkConfig, name: str = "") -> None:
         super().__init__(config, name)
         self._cluster_id = ""
+        self._renewal: ClientRenewal | None = None
         self._topics: TopicCache | None = None
         self._path = BucketPath(config.topic)
         self._single_record_batches = False
@@ -50,10 +53,12 @@ class KafkaRecordSink(Sink[KafkaSinkConfig]):
         """
         if not self.config.bootstrap_servers:
             raise FlafkaError(f"sink {self.name}: {NO_BROKERS}")
-        for error in connectivity_errors(self._client, self.config, self.config.produced_topics()):
+        for error in connectivity_errors(self._client, self.config, self.config.produced_topics(), "Write"):
             raise Retry(error)
         self._cluster_id = self._find_cluster()
-        self._topics = TopicCache(self.config, new_admin(SINK, self._client()))
+        self._renewal = ClientRenewal(self.config.producer, self._client, self.log)
+        client = self._client()
+        self._topics = TopicCache(self.config, new_admin(SINK, client), client)
 
     def close(self) -> None:
         """Drop the settings of topics, and the knowledge of stored and refused events."""
@@ -61,9 +66,22 @@ class KafkaRecordSink(Sink[KafkaSinkConfig]):
         self._stored.clear()
         self._refused.clear()
 
+    def _renew_clients(self) -> Mapping[str, Any] | None:
+        """Replace the admin client if the certificates have changed, and return the new properties; else None.
+
+        Producers have to be replaced as well, once they are idle.
+        """
+        if self._renewal is None or self._topics is None:
+            return None
+        made = self._renewal.renew(lambda properties: (new_admin(SINK, properties), properties))
+        if made is None:
+            return None
+        self._topics.use(*made)
+        return made[1]
+
     def check_connectivity(self) -> Iterator[str]:
         """Yield the problems if no broker answers, or kafka.topic, without escapes, does not exist."""
-        yield from connectivity_problems(self._client, self.config, self.config.produced_topics())
+        yield from connectivity_problems(self._client, self.config, self.config.produced_topics(), "Write")
 
     def uses_headers(self) -> dict[str, frozenset[str]]:
         """Return the headers in the escapes of kafka.topic, by this option."""
@@ -149,7 +167,7 @@ class KafkaRecordSink(Sink[KafkaSinkConfig]):
                 if e.args[0].fatal():
                     raise Conflict(explain_error(e)) from e
                 if e.args[0].code() != KafkaError.MSG_SIZE_TOO_LARGE:
-                    raise Retry(f"sink {self.name}: {explain_error(e)}") from e
+                    raise Retry(f"sink {self.name}: {producer.explain(e)}") from e
                 rejected[batch.id(row)] = "its record, with key and headers, is larger than the client allows"
         return rejected
 
@@ -213,7 +231,7 @@ class KafkaRecordSink(Sink[KafkaSinkConfig]):
     def _client(self) -> dict[str, Any]:
         """Return the properties that all clients have in common: brokers, TLS and login."""
         properties = client_properties(self.config.producer).items()
-        security = {name: value for name, value in properties if name.startswith(("security.", "sasl.", "ssl."))}
+        security = {name: value for name, value in properties if name.startswith(SECURITY_PREFIXES)}
         return {**self.config.client(self.name), **security}
 
     def _properties(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from flafka.plugins import (
     Rejected,
     Retry,
 )
-from flafka.plugins.kafka.admin import committed_offsets, group_id_error
+from flafka.plugins.kafka.admin import group_id_error, memberless_offsets
 from flafka.plugins.kafka.clients import REQUEST_SECONDS, new_consumer
 from flafka.plugins.kafka.errors import explain_error
 from flafka.plugins.kafka.metrics import ROLLBACKS, SEND_TIMER
@@ -52,8 +52,12 @@ class KafkaSink(KafkaRecordSink, CommittingSink[KafkaSinkConfig]):
         self._offset_readers: dict[str, Consumer] = {}
         self._producers: dict[int, RecordProducer] = {}
         """Producers by partition of the channel."""
+        self._outdated = set[int]()
+        """Partitions whose producer has former certificates."""
         self._in_doubt: dict[int, Conflict | None] = {}
         """Error for which the producer was dropped, if known, by partition with events and without a producer."""
+        self._resume_errors: dict[int, Retry] = {}
+        """Error of the latest `resume`, by partition without a producer."""
         self._transaction_starts: dict[int, float] = {}
         """Begin of transactions, on the monotonic clock, by partition."""
         self._commit_logs: dict[str, KafkaCommitLog | None] = {}
@@ -66,8 +70,9 @@ class KafkaSink(KafkaRecordSink, CommittingSink[KafkaSinkConfig]):
             producer.close()
         for consumer in self._offset_readers.values():
             consumer.close()
-        for state in (self._producers, self._offset_readers, self._in_doubt, self._commit_logs):
+        for state in (self._producers, self._offset_readers, self._in_doubt, self._commit_logs, self._outdated):
             state.clear()
+        self._resume_errors.clear()
         super().close()
 
     # --- partitions
@@ -103,16 +108,21 @@ class KafkaSink(KafkaRecordSink, CommittingSink[KafkaSinkConfig]):
                 "events in an endless loop: name another topic"
             )
         log = self._open_commit_log(channel.topic)
-        self._producers[channel.partition] = TransactionalProducer(
-            self._properties(), committed, single_record_batches=self._single_record_batches
-        )
+        try:
+            self._producers[channel.partition] = TransactionalProducer(
+                self._properties(), committed, single_record_batches=self._single_record_batches
+            )
+        except Retry as e:
+            self._resume_errors[channel.partition] = e
+            raise
         try:
             requested = TopicPartition(channel.topic, channel.partition)
-            (group_offset,) = committed_offsets(self._offset_reader(group), [requested], REQUEST_SECONDS)
+            (group_offset,) = memberless_offsets(self._offset_reader(group), [requested], REQUEST_SECONDS)
             entry = log.read(committed) if log is not None else None
         except KafkaException as e:
             self._close_producer(channel.partition)
-            raise Retry(f"group {group}: its offsets cannot be read: {explain_error(e)}") from e
+            why = explain_error(e, topic=channel.topic, right="Read", group=group, client=self._client())
+            raise Retry(f"group {group}: its offsets cannot be read: {why}") from e
         except Retry:
             self._close_producer(channel.partition)
             raise
@@ -168,18 +178,42 @@ class KafkaSink(KafkaRecordSink, CommittingSink[KafkaSinkConfig]):
         producer = self._producers.get(assignment.partition)
         if producer is None:
             partition, cause = assignment.topic_partition, self._in_doubt.get(assignment.partition)
-            raise OutcomeUnknown(f"the producer of {partition} was closed: reading its offset from Kafka") from cause
+            refused = self._resume_errors.get(assignment.partition)
+            why = f"; that fails: {refused}" if refused is not None else ""
+            raise OutcomeUnknown(
+                f"the producer of {partition} was closed: reading its offset from Kafka{why}"
+            ) from cause
         return producer
 
     def _close_producer(self, partition: int) -> None:
         """Close and forget the producer of a partition, if there is one, with the state of its transaction."""
+        self._resume_errors.pop(partition, None)
         self._in_doubt.pop(partition, None)
         self._transaction_starts.pop(partition, None)
+        self._outdated.discard(partition)
         producer = self._producers.pop(partition, None)
         if producer is not None:
             producer.close()
 
     # --- events
+
+    def _renew(self, partition: int) -> None:
+        """Replace clients whose certificates have changed, and an outdated producer once it is idle."""
+        if (client := self._renew_clients()) is not None:
+            self._outdated |= self._producers.keys()
+            for consumer in self._offset_readers.values():
+                consumer.close()
+            self._offset_readers.clear()
+            for log in self._commit_logs.values():
+                if log is not None:
+                    log.use(client)
+        producer = self._producers.get(partition)
+        if producer is None or not (partition in self._outdated or producer.is_outdated):
+            return
+        if producer.is_idle and not producer.events:
+            self._close_producer(partition)
+            with contextlib.suppress(Retry):  # without a producer, the runner calls `resume`
+                self._producers[partition] = producer.successor(self._properties())
 
     def _is_own_channel(self, topic: str, batch: Batch) -> bool:
         """Return True if the channel of the batch is in the sink's cluster, where its name is unique."""
@@ -194,6 +228,7 @@ class KafkaSink(KafkaRecordSink, CommittingSink[KafkaSinkConfig]):
         """
         assert batch.origin is not None
         partition = batch.origin.partition
+        self._renew(partition)
         producer = self._producers.get(partition)
         self._transaction_starts.setdefault(partition, time.monotonic())
         if producer is None:  # the last transaction is in doubt: `stage` raises, and the runner calls `resume`
@@ -224,7 +259,8 @@ class KafkaSink(KafkaRecordSink, CommittingSink[KafkaSinkConfig]):
                 raise
             except KafkaException as e:
                 if not e.args[0].fatal():
-                    raise Retry(f"topic {log.name} cannot be written to: {explain_error(e)}") from e
+                    why = explain_error(e, topic=log.name, right="Write", client=self._client())
+                    raise Retry(f"topic {log.name} cannot be written to: {why}") from e
                 self._close_producer(assignment.partition)
                 raise Conflict(explain_error(e)) from e
         with self.metrics.timed("KafkaEventSendTimer"):

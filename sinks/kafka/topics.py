@@ -13,7 +13,6 @@ from flafka.plugins import Retry
 from flafka.plugins.kafka.admin import CONNECTIVITY_SECONDS, has_write_access
 from flafka.plugins.kafka.config import INTERNAL_TOPICS, check_topic_name
 from flafka.plugins.kafka.errors import explain_error
-from flafka.plugins.kafka.properties import client_properties
 from flafka.sinks.kafka.config import KafkaSinkConfig
 
 TOPIC_CACHE_SECONDS = 60.0
@@ -77,11 +76,16 @@ class TopicSettings(NamedTuple):
 class TopicCache:
     """Cache of the settings of topics."""
 
-    def __init__(self, config: KafkaSinkConfig, admin: AdminClient) -> None:
+    def __init__(self, config: KafkaSinkConfig, admin: AdminClient, client: Mapping[str, Any] | None = None) -> None:
+        """`client` are the properties of `admin`, for errors about missing rights."""
         self.max_batch_bytes = BATCH_BYTES
         """Size of the largest request batch that all cached topics accept."""
-        self._config, self._admin = config, admin
+        self._config, self._admin, self._client = config, admin, client
         self._known: dict[str, TopicSettings] = {}
+
+    def use(self, admin: AdminClient, client: Mapping[str, Any]) -> None:
+        """Send later requests with another admin client, which has these properties."""
+        self._admin, self._client = admin, client
 
     def clear(self) -> None:
         """Forget all settings: brokers have refused a record that the cached ones allow."""
@@ -117,11 +121,13 @@ class TopicCache:
             if partitions <= (number := self._config.default_partition_id or 0):
                 raise Retry(f"defaultPartitionId = {number}, and topic {name} has partitions 0 to {partitions - 1}")
         elif error is not None and error.code() in _NO_TOPIC:
-            return f"there is no topic {name} ({self._explain(error, name)})"
+            is_denied = error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED
+            return self._explain(error, name) if is_denied else f"there is no topic {name} ({error.str()})"
         elif error is not None:
             raise Retry(f"topic {name}: {error.str()}")
-        if not self._has_write_access(name):
-            missing_right = self._explain(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), name, right="Write")
+        # Without this check, brokers refuse the whole transaction, and do not name the topic.
+        if not has_write_access(self._admin, name):
+            missing_right = self._explain(KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED), name)
             if name in self._config.produced_topics():
                 raise Retry(missing_right)
             return missing_right
@@ -139,20 +145,9 @@ class TopicCache:
                 return ""
             raise Retry(f"topic {name}: {self._explain(e, name)}") from e
 
-    def _explain(self, error: object, name: str, right: str = "Describe") -> str:
-        """Return a sentence for an error of a topic, with the missing right in case of an ACL."""
-        return explain_error(error, topic=name, right=right, client=client_properties(self._config.producer))
-
-    def _has_write_access(self, name: str) -> bool:
-        """Return False if this client lacks the right Write; True also if brokers do not answer the question.
-
-        Without this check, brokers refuse the whole transaction, and do not name the topic.
-        """
-        futures = self._admin.describe_topics(TopicCollection([name]), include_authorized_operations=True)
-        try:
-            return has_write_access(futures[name].result(CONNECTIVITY_SECONDS))
-        except (KafkaException, TimeoutError):  # a missing right shows when records are produced
-            return True
+    def _explain(self, error: object, name: str) -> str:
+        """Return a sentence for an error of a topic, with the missing right Write, which includes Describe."""
+        return explain_error(error, topic=name, right="Write", client=self._client)
 
     def _read_settings(self, name: str, partitions: int) -> TopicSettings:
         """Return the settings of a topic, with Kafka's defaults for those that this client may not read."""

@@ -9,6 +9,7 @@ from typing import Any
 
 from flafka.plugins import FlafkaError, KafkaStream, StreamingSink, require
 from flafka.plugins.errors import ANY_FAILURE
+from flafka.plugins.kafka.logins import SECURITY_PREFIXES
 from flafka.plugins.kafka.properties import java_properties
 from flafka.sinks.spark.config import ConsoleOutput, KafkaOutput, ParquetOutput, SparkSinkConfig
 from flafka.sinks.spark.loading import error_location, load_processor
@@ -16,7 +17,6 @@ from flafka.sinks.spark.udferrors import annotated_udfs
 
 RECORD_FORMAT = ("flafka.format", "raw/1")
 """Record header, by which a Kafka channel recognizes a record with one event."""
-SECURITY_PREFIXES = ("security.", "sasl.", "ssl.")
 """Client properties of the channel that a producer for the same brokers needs, too."""
 
 

@@ -11,8 +11,8 @@ import pydantic
 
 from flafka.plugins import Config, Problem, cross_field_validator, option, with_default
 from flafka.plugins.java.regex import compile_backtracking
-from flafka.plugins.kafka.clients import Access, Role
 from flafka.plugins.kafka.config import INTERNAL_TOPICS, ConsumerConfig, check_topic_name
+from flafka.plugins.kafka.rights import Access, Role
 
 if TYPE_CHECKING:
     from regex import Pattern
@@ -32,8 +32,8 @@ _OFFSET_RESETS: dict[str, Literal["earliest", "latest", "none"]] = {
 SOURCE = Role(
     "the source `kafka`",
     (
-        Access("topics that a source `kafka` reads", ("Read", "Describe")),
-        Access("the consumer group of a source `kafka`", ("Read", "Describe")),
+        Access("topic", "topics that a source `kafka` reads", ("Read",)),
+        Access("group", "the consumer group of a source `kafka`", ("Read",)),
     ),
 )
 

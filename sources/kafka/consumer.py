@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -14,8 +14,9 @@ from confluent_kafka import OFFSET_BEGINNING, KafkaError, KafkaException, Messag
 from flafka.plugins import FlafkaError, Metrics
 from flafka.plugins.kafka.admin import CONNECTIVITY_SECONDS, committed_offsets, watermarks
 from flafka.plugins.kafka.clients import BUSY_POLL_SECONDS, REQUEST_SECONDS
-from flafka.plugins.kafka.consumer import ConsumerThread, memory_bytes
+from flafka.plugins.kafka.consumer import ConsumerThread, Fenced, memory_bytes
 from flafka.plugins.kafka.offsets import OffsetMetadata, metadata_of
+from flafka.plugins.kafka.renewal import ClientRenewal
 from flafka.sources.kafka.config import SOURCE
 from flafka.sources.kafka.topicids import TopicIdRequests
 
@@ -38,6 +39,16 @@ class AssignedOffset:
     offset: int
 
 
+@dataclass(frozen=True)
+class UncommittedOffset:
+    """Next offset after the stored records of a partition whose commit has failed."""
+
+    committed: int
+    """Committed offset at that time; negative without one."""
+    offset: int
+    topic_id: str
+
+
 class TopicConsumer(ConsumerThread):
     """Consumer of one or more topics that commits the offsets of stored records.
 
@@ -52,13 +63,17 @@ class TopicConsumer(ConsumerThread):
         metrics: Metrics,
         log: logging.Logger,
         is_consumed: Callable[[str], bool] | None = None,
+        uncommitted: dict[PartitionKey, UncommittedOffset] | None = None,
+        renewal: ClientRenewal | None = None,
     ) -> None:
         """Start to consume `topics`, or every topic for which `is_consumed` returns True, also if created later.
 
         `offset_reset` is earliest, latest or none: the initial offset of a partition without a committed offset.
+        `uncommitted` is for offsets that this consumer cannot commit, with which the next one begins. `renewal`
+        replaces the client once its certificates have changed.
         """
         name = f"{properties['group.id']}-source"
-        super().__init__(SOURCE, {"enable.partition.eof": False, **properties}, name, BUSY_POLL_SECONDS, metrics, log)
+        super().__init__(SOURCE, properties, name, BUSY_POLL_SECONDS, metrics, log, renewal)
         self._offset_reset = offset_reset
         self._topics, self._is_consumed, self._next_topic_refresh = topics, is_consumed, 0.0
         self._queue: deque[Message] = deque()
@@ -68,7 +83,14 @@ class TopicConsumer(ConsumerThread):
         self._taken: dict[PartitionKey, AssignedOffset] = {}
         self._stored: dict[PartitionKey, AssignedOffset] = {}
         self._committed: dict[PartitionKey, AssignedOffset] = {}
-        self._topic_ids = TopicIdRequests(properties)
+        self._uncommitted = {} if uncommitted is None else uncommitted
+        self._group_offsets: dict[PartitionKey, int] = {}
+        """Latest known committed offsets of the group; negative without one."""
+        self._unstored: dict[PartitionKey, tuple[AssignedOffset, UncommittedOffset]] = {}
+        """Offsets after taken records of lost partitions that are not stored yet: as taken, and as they are kept."""
+        self._commit_error = ""
+        self._is_abandoned = False
+        self._topic_ids: TopicIdRequests
         self._ids: dict[PartitionKey, str] = {}
         """Topic ids to which the offsets of partitions belong; empty while unknown. Kept after a revocation."""
         self._logged_errors: set[str] = set()
@@ -119,14 +141,27 @@ class TopicConsumer(ConsumerThread):
         """
         with self.changed:
             self._stored.update(offsets)
+            for key, next_offset in offsets.items():
+                if key in self._unstored and self._unstored[key][0] == next_offset:
+                    self._uncommitted[key] = self._unstored.pop(key)[1]
             self.changed.notify_all()
+
+    def close(self) -> None:
+        """Stop, and commit the offsets of stored records. See the base class."""
+        with self.changed:
+            self._is_abandoned = True
+            self.changed.notify_all()
+        super().close()
 
     # --- on the polling thread
 
     def on_start(self) -> None:
-        """Subscribe to the topics, unless a pattern selects them."""
+        """Subscribe to the topics, or have those that a pattern selects looked up."""
+        self._topic_ids = TopicIdRequests(self._client)
         if self._is_consumed is None:
             self.subscribe(self._topics)
+        else:
+            self._topics, self._next_topic_refresh = [], 0.0
 
     def before_poll(self) -> None:
         """Look up new and recreated topics, and commit offsets, each at its interval."""
@@ -138,9 +173,18 @@ class TopicConsumer(ConsumerThread):
             self._commit()
 
     def on_stop(self) -> None:
-        """Commit the offsets of stored records, unless an error ended the consumer."""
-        if self.error is None:
-            self._commit()
+        """Commit the offsets of stored records, unless this member was fenced. Keep those that are not committed.
+
+        After an error, wait until the taken records are stored, or until `close`, at most `HANDOVER_SECONDS`.
+        """
+        if isinstance(self.error, Fenced):
+            return
+        if self.error is not None:
+            with self.changed:
+                keys = {*self._taken}
+                self.changed.wait_for(lambda: self._is_abandoned or not self._has_unstored(keys), HANDOVER_SECONDS)
+        self._commit()
+        self._keep_uncommitted({*self._stored})
 
     def _refresh_topics(self) -> None:
         """Subscribe to all present topics that match the pattern, if they have changed.
@@ -159,6 +203,10 @@ class TopicConsumer(ConsumerThread):
             self._log.info("group %s reads %s", self.group, ", ".join(topics))
             self._topics = topics
             self.subscribe(topics)
+
+    def explain(self, error: object, topic: str | Collection[str] = "") -> str:
+        """Return the text of an error, with the missing right on the group or the topic, or one of all topics."""
+        return super().explain(error, topic or self._topics)
 
     def waiting_bytes(self) -> int:
         """Return the memory of the queued records, in bytes."""
@@ -268,10 +316,39 @@ class TopicConsumer(ConsumerThread):
         ]
         try:
             with self._metrics.timed("KafkaCommitTimer"):
-                self.consumer.commit(offsets=offsets, asynchronous=False)
-            self._committed.update(ready)
-        except KafkaException as e:  # the next commit includes these offsets, or their records are read again
-            self._log.warning("group %s: committing offsets failed: %s", self.group, self.explain(e))
+                results = self.consumer.commit(offsets=offsets, asynchronous=False)
+            errors = {(result.topic, result.partition): result.error for result in results}
+            for key, next_offset in ready.items():
+                if errors.get(key) is None:
+                    self._committed[key], self._group_offsets[key] = next_offset, next_offset.offset
+            for error in filter(None, errors.values()):
+                raise KafkaException(error)
+            self._report_commit("")
+        except KafkaException as e:  # the next commit includes these offsets
+            self._report_commit(f"group {self.group}: committing offsets failed: {self.explain(e)}")
+
+    def _report_commit(self, error: str) -> None:
+        """Log the error of a commit, once, and report it until a commit succeeds, for which `error` is empty."""
+        if error and error != self._commit_error:
+            self._log.warning("%s", error)
+        if self._metrics.last_error == self._commit_error:
+            self._metrics.set_error(error)
+        self._commit_error = error
+
+    def _keep_uncommitted(self, keys: set[PartitionKey]) -> None:
+        """Keep the offsets of these partitions that are stored and not committed, for their next assignment."""
+        with self.changed:
+            for key in keys & self._group_offsets.keys():
+                committed, id, generation = (
+                    self._group_offsets[key],
+                    self._ids.get(key, ""),
+                    self._generations.get(key),
+                )
+                stored, taken = self._stored.get(key), self._taken.get(key)
+                if stored is not None and stored.generation == generation and stored != self._committed.get(key):
+                    self._uncommitted[key] = UncommittedOffset(committed, stored.offset, id)
+                if taken is not None and taken.generation == generation and taken != stored:
+                    self._unstored[key] = taken, UncommittedOffset(committed, taken.offset, id)
 
     # --- assignment and revocation
 
@@ -282,18 +359,28 @@ class TopicConsumer(ConsumerThread):
         KafkaException while the brokers do not return the offsets.
         """
         starts = []
+        keys = {(tp.topic, tp.partition) for tp in partitions}
         with self.changed:
             self._generation += 1
+            # Records taken before the partitions were lost may be on their way into the channels.
+            self.changed.wait_for(lambda: self.closing or not keys & self._unstored.keys(), HANDOVER_SECONDS)
+            for key in keys:
+                self._unstored.pop(key, None)
         for tp in committed_offsets(self.consumer, partitions, REQUEST_SECONDS):
             key = tp.topic, tp.partition
-            offset = tp.offset if tp.offset >= 0 else self._initial_offset(tp)
+            kept = self._uncommitted.pop(key, None)
+            self._group_offsets[key] = max(tp.offset, -1)
+            if kept is not None and kept.committed == max(tp.offset, -1):  # nobody has committed since
+                offset = kept.offset
+            else:
+                kept, offset = None, tp.offset if tp.offset >= 0 else self._initial_offset(tp)
             starts.append(TopicPartition(*key, offset))
             # A member that has not detected the recreation yet commits offsets of the deleted topic.
             committed_id = OffsetMetadata.parse(metadata_of(tp)).topic_id if tp.offset >= 0 else ""
-            self._ids[key] = committed_id or self._ids.get(key, "")
+            self._ids[key] = (kept.topic_id if kept is not None else committed_id) or self._ids.get(key, "")
             with self.changed:
                 self._generations[key] = self._generation
-                if tp.offset < 0 <= offset:
+                if tp.offset < 0 <= offset or kept is not None:
                     # Commit the end as the initial offset. After a crash, `latest` would otherwise skip records.
                     self._stored[key] = AssignedOffset(self._generation, offset)
         self._topic_ids.restart_requests()
@@ -321,15 +408,18 @@ class TopicConsumer(ConsumerThread):
         with self.changed:
             self.changed.wait_for(lambda: self.closing or not self._has_unstored(keys), HANDOVER_SECONDS)
         self._commit()
+        self._keep_uncommitted(keys)
         self._drop_state(keys)
 
     def lost(self, partitions: list[TopicPartition]) -> None:
         """Drop the queued records and the offsets of these partitions, without a commit.
 
-        Another member may be their assignee already.
+        Another member may be their assignee already. If none has committed until this one gets them back, it
+        continues after its stored records.
         """
         keys = {(tp.topic, tp.partition) for tp in partitions}
         self._drop_queued(keys)
+        self._keep_uncommitted(keys)
         self._drop_state(keys)
 
     def _has_unstored(self, keys: set[PartitionKey]) -> bool:

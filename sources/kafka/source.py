@@ -18,10 +18,11 @@ from flafka.plugins.kafka.admin import NO_BROKERS, connectivity_errors, connecti
 from flafka.plugins.kafka.consumer import Fenced
 from flafka.plugins.kafka.metrics import COMMIT_TIMER, GET_TIMER
 from flafka.plugins.kafka.properties import client_properties
+from flafka.plugins.kafka.renewal import ClientRenewal
 from flafka.plugins.wire import flumeevent
 from flafka.sources.batching import STOP_CHECK_SECONDS
 from flafka.sources.kafka.config import KafkaSourceConfig
-from flafka.sources.kafka.consumer import AssignedOffset, PartitionKey, TopicConsumer
+from flafka.sources.kafka.consumer import AssignedOffset, PartitionKey, TopicConsumer, UncommittedOffset
 
 MAX_BATCH_BYTES = 1 << 20
 """Maximum size of the records of a batch, in bytes, so that the batch fits into one record of the channel."""
@@ -66,6 +67,7 @@ class KafkaSource(Source[KafkaSourceConfig]):
         super().__init__(config, name)
         self._consumer: TopicConsumer | None = None
         self._yielded: deque[dict[PartitionKey, AssignedOffset]] = deque()
+        self._uncommitted: dict[PartitionKey, UncommittedOffset] = {}
         self._fenced = 0
         """Number of times that this member was fenced: another agent joined the group with the same instance id."""
 
@@ -77,20 +79,26 @@ class KafkaSource(Source[KafkaSourceConfig]):
         config = self.config
         if not config.bootstrap_servers:
             raise FlafkaError(f"source {self.name}: {NO_BROKERS}")
-        for text in connectivity_errors(self._client, config, self._topic_names()):
+        for text in connectivity_errors(self._client, config, self._topic_names(), "Read"):
             raise Retry(text)
         self._yielded.clear()
         member = f"{socket.gethostname()}.{self.member}.{config.topics_regex or '.'.join(config.topic_names)}"[:230]
         member += f".{self._fenced}" if self._fenced else ""
-        properties = {
-            "topic.metadata.refresh.interval.ms": 30_000,  # limits the delay until new partitions are read
-            **self._client(),
-            "group.id": config.group_id,
-            "group.instance.id": re.sub(r"[^\w.-]", "_", member, flags=re.ASCII)[:240],
-        }
+
+        def properties() -> dict[str, Any]:
+            return {
+                "enable.partition.eof": False,
+                "topic.metadata.refresh.interval.ms": 30_000,  # limits the delay until new partitions are read
+                **self._client(),
+                "group.id": config.group_id,
+                "group.instance.id": re.sub(r"[^\w.-]", "_", member, flags=re.ASCII)[:240],
+            }
+
         matches = config.consumes if config.topics_regex else None
+        renewal = ClientRenewal(config.consumer, properties, self.log)
         self._consumer = TopicConsumer(
-            properties, self._topic_names(), config.offset_reset, self.metrics, self.log, matches
+            *(properties(), self._topic_names(), config.offset_reset, self.metrics, self.log, matches),
+            *(self._uncommitted, renewal),
         )
 
     def close(self) -> None:
@@ -101,7 +109,7 @@ class KafkaSource(Source[KafkaSourceConfig]):
 
     def check_connectivity(self) -> Iterator[str]:
         """Yield every reason why brokers or topics are unavailable."""
-        yield from connectivity_problems(self._client, self.config, self._topic_names())
+        yield from connectivity_problems(self._client, self.config, self._topic_names(), "Read")
 
     def _topic_names(self) -> list[str]:
         """Return the topics of `kafka.topics`; empty with `kafka.topics.regex`."""

@@ -29,7 +29,7 @@ class Half:
         self.groups.append(properties["group.id"])
 
     def list_topics(self, topic: str = "", timeout: float = 0) -> Any:
-        return SimpleNamespace(topics={topic: SimpleNamespace(partitions={0: None, 1: None})})
+        return SimpleNamespace(topics={topic: SimpleNamespace(error=None, partitions={0: None, 1: None})})
 
     def offsets_for_times(self, wanted: Any, timeout: float) -> Any:
         error = KafkaError(KafkaError.LEADER_NOT_AVAILABLE)

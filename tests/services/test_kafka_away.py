@@ -10,7 +10,13 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 from kafka import TopicPartition
-from kafka.errors import CoordinatorLoadInProgressError, CoordinatorNotAvailableError, NoError, NotCoordinatorError
+from kafka.errors import (
+    CoordinatorLoadInProgressError,
+    CoordinatorNotAvailableError,
+    GroupAuthorizationFailedError,
+    NoError,
+    NotCoordinatorError,
+)
 from kafka.structs import OffsetAndMetadata
 
 from flafka.agent.cli import group as group_module
@@ -99,26 +105,46 @@ def test_live_brokers_are_not_named(brokers: str) -> None:
 class NoGroups:
     """Cluster without groups ever: there is no topic of offsets, and so no coordinator."""
 
+    def __init__(self, protocol: str) -> None:
+        self.config = {"security_protocol": protocol}
+
     def list_groups(self) -> list[dict[str, str]]:
         return []
 
     def __getattr__(self, name: str) -> Any:
         def ask(*_: object) -> None:
+            assert self.config["security_protocol"] != "PLAINTEXT", "without a login, nothing is hidden"
             raise CoordinatorNotAvailableError
 
         return ask
 
 
 @pytest.mark.parametrize("line", ["describe nobody", "reset nobody --to 0 --yes"])
-def test_a_missing_group(line: str, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("protocol", ["PLAINTEXT", "SASL_SSL"])
+def test_a_missing_group(line: str, protocol: str, monkeypatch: pytest.MonkeyPatch) -> None:
     @contextmanager
-    def connect(*_: object) -> Any:
-        yield NoGroups()
+    def connect(*_: object, **__: object) -> Any:
+        yield NoGroups(protocol)
 
     monkeypatch.setattr(group_module, "connect", connect)
     result = CliRunner().invoke(main, ["group", *line.split()])
     assert result.exit_code == 1
     assert re.match("Error: no group nobody", result.stderr), result.output
+
+
+@pytest.mark.parametrize(
+    "answer", [GroupAuthorizationFailedError, {"error": "[Error 30] GroupAuthorizationFailedError"}]
+)
+def test_a_group_that_the_user_may_not_see_is_a_missing_right(answer: Any) -> None:
+    def describe_groups(names: list[str]) -> dict[str, Any]:
+        if isinstance(answer, dict):
+            return dict.fromkeys(names, answer)
+        raise answer
+
+    admin: Any = NoGroups("SASL_SSL")
+    admin.describe_groups = describe_groups
+    with pytest.raises(GroupAuthorizationFailedError):
+        group_module._refuse_unknown(admin, "hidden")
 
 
 class MovingCoordinator:

@@ -149,7 +149,7 @@ class _System:
 class _NoServer:
     """Metrics are read from the agent itself."""
 
-    def __init__(self, *_: Any) -> None:
+    def __init__(self, *_: Any, **__: Any) -> None:
         pass
 
     def start(self) -> None:

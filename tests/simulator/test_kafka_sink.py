@@ -261,7 +261,9 @@ def test_an_event_for_a_topic_that_takes_none_of_the_sink_is_rejected_alone() ->
         assert [entry.value for entry in brokers.records(OUT, 0)] == [b"3"]
         assert [*rejected.value.reasons.values()] == [
             "topic __consumer_offsets is internal to the brokers, and accepts no events",
-            "this client lacks the right Write on topic denied (Broker: Topic authorization failed)",
+            "this client (User:ANONYMOUS) lacks the right Write on topic denied (Broker: Topic authorization failed)"
+            ": kafka-acls --bootstrap-server sim:9092 --add --allow-principal User:ANONYMOUS --operation Write "
+            "--topic denied",
             "the header 'topic' is empty, and must name a topic",
         ]
 
@@ -308,7 +310,7 @@ def test_a_refused_transaction_is_tried_again_with_its_reason(
 ) -> None:
     def body(brokers: Brokers) -> None:
         brokers.topics[OUT].rights = [AclOperation.DESCRIBE]
-        monkeypatch.setattr("flafka.sinks.kafka.topics.TopicCache._has_write_access", lambda self, name: True)
+        monkeypatch.setattr("flafka.sinks.kafka.topics.has_write_access", lambda admin, name: True)
         sink = opened()
         owned = sink.resume(committed(brokers, sink._cluster_id))
         sink.write(event(0))

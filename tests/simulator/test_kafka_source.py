@@ -30,7 +30,11 @@ def test_it_goes_on_with_the_first_record_that_is_left_and_says_so(caplog: pytes
 
     def body() -> None:
         source = consumer.TopicConsumer(
-            {"group.id": "g", "group.instance.id": "i"}, ["t"], "latest", metrics, logging.getLogger("a1.sources.s1")
+            {"group.id": "g", "group.instance.id": "i", "enable.partition.eof": False},
+            ["t"],
+            "latest",
+            metrics,
+            logging.getLogger("a1.sources.s1"),
         )
         while len(read) < 4:
             messages, positions = source.take(10, 1 << 20, 0.1, 0.2)
@@ -66,7 +70,11 @@ def test_a_topic_that_was_created_again_is_read_from_its_first_record(
 
     def body() -> None:
         source = consumer.TopicConsumer(
-            {"group.id": "g", "group.instance.id": "i"}, ["t"], begins, metrics, logging.getLogger("a1.sources.s1")
+            {"group.id": "g", "group.instance.id": "i", "enable.partition.eof": False},
+            ["t"],
+            begins,
+            metrics,
+            logging.getLogger("a1.sources.s1"),
         )
         while world.now < 60:
             messages, positions = source.take(10, 1 << 20, 0.1, 0.2)
@@ -107,7 +115,11 @@ def test_an_offset_of_a_deleted_topic_counts_as_none(caplog: pytest.LogCaptureFi
 
     def body() -> None:
         source = consumer.TopicConsumer(
-            {"group.id": "g", "group.instance.id": "i"}, ["t"], "latest", metrics, logging.getLogger("a1.sources.s1")
+            {"group.id": "g", "group.instance.id": "i", "enable.partition.eof": False},
+            ["t"],
+            "latest",
+            metrics,
+            logging.getLogger("a1.sources.s1"),
         )
         while world.now < 20:
             messages, positions = source.take(10, 1 << 20, 0.1, 0.2)

@@ -1,6 +1,7 @@
 """Kafka sink: the events that it accepts, and transactions without any."""
 
 import gc
+import threading
 import time
 import weakref
 from concurrent.futures import Future
@@ -10,7 +11,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 
 from flafka.agent.services.running import until
-from flafka.plugins import Batch, Conflict, Event, OffsetRange, Origin, Rejected, Retry
+from flafka.plugins import Batch, Conflict, Event, NotCommitted, OffsetRange, Origin, Receipt, Rejected, Retry
 from flafka.sinks.kafka import KafkaSink, KafkaSinkConfig
 from flafka.sinks.kafka.at_least_once import AtLeastOnceKafkaSink
 from flafka.sinks.kafka.commitlog import KafkaCommitLog
@@ -220,6 +221,27 @@ def test_an_expired_writer_is_released_with_its_client():
         references.append(weakref.ref(writer))
         del writer
     until(lambda: gc.collect() >= 0 and not any(reference() for reference in references))
+
+
+def test_a_client_that_stalls_amid_a_transaction_is_given_up(monkeypatch):
+    """librdkafka's own timeout has no effect while it waits for a coordinator of before an outage."""
+    monkeypatch.setattr("flafka.sinks.kafka.producers.OFFSETS_CALL_SECONDS", 0.1)
+    monkeypatch.setattr("flafka.sinks.kafka.producers.REPORT_SECONDS", 0.1)
+    released = threading.Event()
+    writer = TransactionalProducer({"bootstrap.servers": "none", "test.mock.num.brokers": 1}, ASSIGNMENT)
+    writer._producer, writer.in_transaction = (
+        SimpleNamespace(
+            send_offsets_to_transaction=lambda *_: released.wait(), purge=lambda: None, flush=lambda _: 0
+        ),
+        True,
+    )
+    try:
+        with pytest.raises(NotCommitted, match="a new client tries again"):
+            writer.commit(Receipt(ASSIGNMENT, OffsetRange(0, 1), 1, None), None)
+        assert not writer.abort()
+    finally:
+        released.set()
+        writer.close()
 
 
 def test_an_empty_transaction_of_rejected_events_is_no_obstacle(brokers):

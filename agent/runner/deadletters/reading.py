@@ -10,7 +10,7 @@ from typing import Any, cast
 
 from confluent_kafka import KafkaException, TopicPartition
 
-from flafka.agent.auxiliarytopics import AUXILIARY_TOPICS
+from flafka.agent.auxiliarytopics import DEAD_LETTER_READER
 from flafka.agent.runner.deadletters.store import (
     VERSION,
     DeadLetterStore,
@@ -20,8 +20,10 @@ from flafka.agent.runner.deadletters.store import (
 )
 from flafka.agent.topology import AgentSpec, ChannelSpec
 from flafka.plugins import Event, EventId, KafkaStream, Retry
-from flafka.plugins.kafka.admin import offsets_for_times, read_up_to, watermarks
+from flafka.plugins.kafka.admin import offsets_for_times, read_up_to, visibility_error, watermarks
 from flafka.plugins.kafka.clients import REQUEST_SECONDS, new_consumer, stream_client
+from flafka.plugins.kafka.errors import explain_error
+from flafka.plugins.kafka.rights import Role
 
 
 @dataclass(frozen=True)
@@ -172,16 +174,21 @@ def _dead_letter(fields: Mapping[str, Any], body: bytes, replayed: set[str], kep
     )
 
 
-def read_records(stream: KafkaStream, topic: str, since: int = 0) -> Iterator[tuple[int, dict[str, bytes], bytes]]:
+def read_records(
+    stream: KafkaStream, topic: str, since: int = 0, role: Role = DEAD_LETTER_READER
+) -> Iterator[tuple[int, dict[str, bytes], bytes]]:
     """Yield timestamp in ms, headers and value of each record of a topic, from time `since` (ms since the epoch) on.
 
     The end offsets are read once, so the iteration ends. Records of aborted transactions are skipped. Partitions come
     one after another, each in order. A missing topic has no records. Raises Retry while brokers are away.
     """
     # The channel's own group, without joining it or committing to it: ACLs may allow no other group.
-    consumer = new_consumer(AUXILIARY_TOPICS, {**stream_client(stream), "group.id": stream.group})
+    client = stream_client(stream)
+    consumer = new_consumer(role, {**client, "group.id": stream.group})
     try:
         metadata = consumer.list_topics(timeout=REQUEST_SECONDS).topics.get(topic)
+        if metadata is None and (refusal := visibility_error(client, topic, ["Read"])):
+            raise Retry(refusal)
         for partition in metadata.partitions if metadata is not None else ():
             (start,) = offsets_for_times(consumer, [TopicPartition(topic, partition, since)], REQUEST_SECONDS)
             _, end = watermarks(consumer, start, REQUEST_SECONDS)
@@ -191,6 +198,7 @@ def read_records(stream: KafkaStream, topic: str, since: int = 0) -> Iterator[tu
                 pairs = cast("list[tuple[str, bytes | None]]", message.headers() or [])
                 yield message.timestamp()[1], {name: value or b"" for name, value in pairs}, message.value() or b""
     except KafkaException as e:
-        raise Retry(f"topic {topic} cannot be read: {e.args[0].str()}") from e
+        why = explain_error(e, topic=topic, right="Read", client=client)
+        raise Retry(f"topic {topic} cannot be read: {why}") from e
     finally:
         consumer.close()

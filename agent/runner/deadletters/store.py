@@ -6,6 +6,7 @@ import base64
 import fcntl
 import hashlib
 import json
+import logging
 import os
 import threading
 import time
@@ -16,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from flafka.agent.auxiliarytopics import new_auxiliary_producer
+from flafka.agent.auxiliarytopics import DEAD_LETTERS, explain_write_error, new_auxiliary_producer
 from flafka.agent.options import AgentOptions
 from flafka.agent.state import state_directory
 from flafka.agent.topology import ChannelSpec
@@ -30,9 +31,13 @@ from flafka.plugins import (
     PolledBatch,
     Retry,
 )
-from flafka.plugins.kafka.errors import FATAL_EXCEPTIONS, explain_error
+from flafka.plugins.kafka.clients import stream_client
+from flafka.plugins.kafka.errors import FATAL_EXCEPTIONS
+from flafka.plugins.kafka.renewal import ClientRenewal
 from flafka.plugins.kafka.topic import KafkaBackedChannel
 from flafka.plugins.storage import make_directory, sync_directory
+
+log = logging.getLogger(__name__)
 
 PART_BYTES = 900_000
 """Longest part of a body in one record of a topic; a larger body is stored as several records."""
@@ -166,38 +171,46 @@ class KafkaDeadLetterStore:
         self.stream, self.topic, self.replication = stream, topic, replication
         self._lock = threading.Lock()
         self._producer: Any = None
+        self._renewal = ClientRenewal(stream.client, lambda: stream_client(stream), log)
 
     def put(self, dead_letters: Iterable[DeadLetter]) -> None:
         """Produce dead letters, and wait up to 30 s for all in-sync replicas. Thread-safe.
 
         Raises Retry, after which some may be stored, and the next call uses a new producer.
         """
-        errors: list[str] = []
+        errors: list[object] = []
 
         def on_delivery(error: Any, _: Any) -> None:
             if error is not None:
-                errors.append(error.str())
+                errors.append(error)
 
         with self._lock:
             try:
                 if self._producer is None:
-                    properties = {"message.timeout.ms": 30_000}
-                    self._producer = new_auxiliary_producer(
-                        self.stream, self.topic, self.replication, days=30, **properties
-                    )
+                    self._producer = self._new_producer()
+                elif (renewed := self._renewal.renew(lambda _: self._new_producer())) is not None:
+                    self._producer = renewed
                 for dead_letter in dead_letters:
                     for part, headers in _parts(dead_letter):
                         self._produce(value=part, headers=headers, on_delivery=on_delivery)
                     self._producer.poll(0)
                 if self._producer.flush(30):
                     errors.append("no acknowledgement within 30 s")
+            except Retry as e:
+                errors.append(e)
             except FATAL_EXCEPTIONS as e:
-                errors.append(explain_error(e.__cause__ or e))
+                errors.append(e.__cause__ or e)
             if errors and self._producer is not None:
                 self._producer.purge()
                 self._producer = None
         if errors:
-            raise Retry(f"dead letters cannot be written to topic {self.topic}: {errors[0]}")
+            why = explain_write_error(errors[0], self.stream, self.topic)
+            raise Retry(f"dead letters cannot be written to topic {self.topic}: {why}")
+
+    def _new_producer(self) -> Any:
+        """Return a producer, and create the topic if it is missing. Raises Retry."""
+        properties = {"message.timeout.ms": 30_000}
+        return new_auxiliary_producer(DEAD_LETTERS, self.stream, self.topic, self.replication, days=30, **properties)
 
     def _produce(self, **record: Any) -> None:
         """Enqueue one record for the producer; blocks while the producer's queue is full."""

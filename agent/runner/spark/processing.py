@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from confluent_kafka import KafkaException
+from confluent_kafka import KafkaError, KafkaException
 
 from flafka.agent.monitoring.definitions import BATCH
 from flafka.agent.runner.deadletters.alerts import ErrorGroups, merge_groups
@@ -47,10 +47,16 @@ from flafka.plugins import (
     StreamingSink,
 )
 from flafka.plugins.dataframe import EVENTS
-from flafka.plugins.kafka.admin import create_topic
-from flafka.plugins.kafka.clients import REQUEST_SECONDS, Access, Role, new_admin, stream_client
+from flafka.plugins.kafka.admin import (
+    create_topic,
+    has_write_access,
+    refused_operations,
+    visibility_error,
+)
+from flafka.plugins.kafka.clients import REQUEST_SECONDS, new_admin, stream_client
 from flafka.plugins.kafka.errors import explain_error
 from flafka.plugins.kafka.offsets import RecordsLost, missing_offset_warning
+from flafka.plugins.kafka.rights import Access, Role
 from flafka.plugins.kafka.topic import KafkaBackedChannel
 
 log = logging.getLogger("spark")
@@ -339,24 +345,34 @@ class Processing:
 
 OUTPUTS = Role(
     "the outputs of a sink `spark`",
-    (Access("topics of the outputs of a sink `spark`", ("Write", "Describe", "Create")),),
+    (Access("topic", "topics of the outputs of a sink `spark`", ("Write", "Create")),),
 )
 
 
 def create_missing_topics(stream: KafkaStream, topics: Iterable[str], partitions: int, replication: int) -> None:
-    """Create the missing ones of these topics on the brokers of `stream`. Raises Retry if that fails."""
-    admin = new_admin(OUTPUTS, stream_client(stream))
+    """Create the missing ones of these topics on the brokers of `stream`.
+
+    Raises Retry if that fails, or if the client may not write to one of the topics.
+    """
+    client = stream_client(stream)
+    admin = new_admin(OUTPUTS, client)
     try:
         existing = admin.list_topics(timeout=REQUEST_SECONDS).topics
+        for topic in sorted(set(topics) & set(existing)):
+            if not has_write_access(admin, topic):  # Spark would end the query, with a stack trace
+                denied = KafkaError(KafkaError.TOPIC_AUTHORIZATION_FAILED)
+                raise Retry(explain_error(denied, topic=topic, right="Write", client=client))
         for topic in sorted(set(topics) - set(existing)):
             try:
                 if create_topic(admin, topic, partitions, replication, {}, REQUEST_SECONDS):
                     log.info("created topic %s: %d partitions, %d replicas", topic, partitions, replication)
+                elif refusal := visibility_error(client, topic, ["Write"]):
+                    raise Retry(refusal)
             except KafkaException as e:
-                raise Retry(
-                    f"topic {topic} cannot be created: {explain_error(e)}: agent topic create {topic} "
-                    f"--bootstrap-server {stream.bootstrap_servers}"
-                ) from e
+                right = refused_operations(admin, topic, ["Write"])
+                why = explain_error(e, topic=topic, right=right, client=client)
+                command = f"agent topic create {topic} --bootstrap-server {stream.bootstrap_servers}"
+                raise Retry(f"topic {topic} cannot be created, try `{command}`: {why}") from e
     except KafkaException as e:
         raise Retry(f"no Kafka broker answers at {stream.bootstrap_servers} ({explain_error(e)})") from e
 

@@ -25,6 +25,7 @@ class KafkaAdminClient:
     """`kafka.KafkaAdminClient`."""
 
     def __init__(self, **config: Any) -> None:
+        self.config = {"security_protocol": "PLAINTEXT", **config}
         self.cluster = brokers()
         self._ask("connect", lambda: None, *ASKING)
 

@@ -28,8 +28,7 @@ KAFKA_SINK = (
         "the channel's offset is in the transaction of its records",
         KAFKA,
         "sinks/kafka/producers.py",
-        "            self._producer.send_offsets_to_transaction([offset], group_metadata, "
-        "TRANSACTION_CALL_SECONDS)\n",
+        '            call_within(OFFSETS_CALL_SECONDS + REPORT_SECONDS, send, f"{self.name}-offsets")\n',
         "            pass\n",
         "tests/simulator/test_kafka_sink.py::test_a_transaction_moves_the_group_with_its_records",
     ),
