@@ -173,9 +173,9 @@ class Kdc(Cluster):
         """
         return self._run("kadmin.local", "-r", REALM, *arguments)
 
-    def kinit(self, principal: str, cache: Path) -> None:
-        """Store a ticket of a principal, by its keytab, in a ticket cache. Raises ServiceError."""
-        path = self.service_keytab if "/" in principal else self.keytab(principal)
+    def kinit(self, principal: str, cache: Path, keytab: Path | None = None) -> None:
+        """Store a ticket of a principal, by its keytab or another one, in a ticket cache. Raises ServiceError."""
+        path = keytab or (self.service_keytab if "/" in principal else self.keytab(principal))
         self._run("kinit", "-k", "-t", str(path), "-c", f"FILE:{cache}", principal)
 
     def _run(self, program: str, *arguments: str) -> str:

@@ -15,6 +15,7 @@ from flafka.plugins import Assignment, Conflict, FlafkaError, LastRecord, Offset
 from flafka.plugins.partitions import UNKNOWN_RECORD
 from flafka.sinks.hdfs.filesystem import FileSystem, Refused
 from flafka.sinks.hdfs.layout import epochs_directory, stage_directory, upload_directory
+from flafka.sinks.hdfs.trial import try_rename
 
 VERSION = 3
 """Version of the manifests that are written and read."""
@@ -331,9 +332,12 @@ class HdfsCommitLog:
         new = sorted(directories - self._known_directories)
         self._create_directories({self.directory, *directories})
         try:
-            self._hdfs.each(lambda directory: self._try_rename(directory, staged), new)
-        except BaseException:
+            self._hdfs.each(lambda directory: try_rename(self._hdfs, directory, staged), new)
+        except BaseException as e:
             self._known_directories.difference_update(new)
+            if isinstance(e, Refused):
+                # The text of HDFS comes last, as it may end with a command.
+                raise Refused(f"nothing was committed: {e}", e.kind) from e
             raise
 
     def check_writable(self) -> None:
@@ -343,28 +347,10 @@ class HdfsCommitLog:
         staged = stage_directory(self.state, self.assignment, 0, uuid.uuid4().hex)
         self._create_directories({parent})
         try:
-            self._try_rename(parent, staged)
+            try_rename(self._hdfs, parent, staged)
         finally:
             with contextlib.suppress(Retry):
                 self._hdfs.delete(staged)
-
-    def _try_rename(self, directory: str, staged: str) -> None:
-        """Rename an empty file from `staged` to a hidden name in this directory, and delete it.
-
-        Raises Refused if HDFS refuses the rename, and Retry for any other failure.
-        """
-        name = f".flafka-{uuid.uuid4().hex}"
-        source, target = self._hdfs.upload(posixpath.join(staged, name), b""), posixpath.join(directory, name)
-        try:
-            if not self._hdfs.rename(source, target) and self._hdfs.status(target) is None:
-                raise Retry(f"HDFS does not rename {source} to {target}")
-        except Refused as e:
-            why = str(e).partition(f"{name}: ")[2] or str(e)
-            text = f"no file can be renamed into {directory}: {why}; allow that, or change hdfs.path"
-            raise Refused(f"{text}. Nothing was committed", e.kind) from e
-        finally:
-            with contextlib.suppress(Retry):
-                self._hdfs.delete(target)
 
     def _create_directories(self, directories: set[str]) -> None:
         """Create the directories that are not among the known ones, and remember them. Raises Retry."""
@@ -402,8 +388,8 @@ class HdfsCommitLog:
             partition, end = self.assignment.topic_partition, manifest.end - 1
             if redelivered_from is None or redelivered_from > manifest.start:
                 command = reset_command(self.assignment, manifest.start)
-                text = f"{e}. Records {manifest.start} to {end} of {partition} are committed and wait for that"
-                raise Refused(f"{text}{command and f'; to deliver them again instead: {command}'}") from e
+                text = f"records {manifest.start} to {end} of {partition} are committed, and their renames wait"
+                raise Refused(f"{text}{command and f' (to deliver them again instead: {command})'}: {e}") from e
             text = "%s: files of records %d to %d, committed before the reset, stay in %s: %s"
             uploads = upload_directory(self.state, self.assignment)
             self._log.warning(text, partition, manifest.start, end, uploads, e)

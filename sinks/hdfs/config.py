@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import os
 import re
 import zoneinfo
 from collections.abc import Iterator
+from dataclasses import replace
 from types import MappingProxyType
 
 import pydantic
+from pydantic import SecretStr
 
 from flafka.plugins import Config, Problem, cross_field_validator, option
-from flafka.plugins.problems import suggest
+from flafka.plugins.problems import missing_library, suggest
 from flafka.sinks import serializers
 from flafka.sinks.bucketpath import BucketPath, find_zone
 from flafka.sinks.hdfs import codecs
 from flafka.sinks.hdfs.delegation import Login
 from flafka.sinks.hdfs.hadoop import HadoopConfiguration
 from flafka.sinks.hdfs.location import Location, checked_names, checked_path, locate
+from flafka.sinks.hdfs.trust import CA_VARIABLE, TlsSettings
 from flafka.sinks.serializers import options as declared
 
 FILE_TYPES = ("SequenceFile", "DataStream", "CompressedStream")
@@ -25,6 +29,8 @@ HIDDEN = ("_", ".")
 """First characters of names that Spark, Hive and MapReduce ignore."""
 MAX_SUFFIX_BYTES = 64
 """Limit that leaves room for the topic, with up to 100 bytes, and the prefix."""
+SSL_CLIENT = "ssl-client.xml"
+TRUSTSTORE_LOCATION = "ssl.client.truststore.location"
 ROUND_UNITS = {"second": 60, "minute": 60, "hour": 24}
 """Units of hdfs.roundUnit, and the greatest hdfs.roundValue of each."""
 
@@ -184,6 +190,27 @@ class HdfsConfig(Config):
         path="flume",
         description="Keytab with the key of hdfs.kerberosPrincipal. It is read again for each new delegation token.",
     )
+    truststore: str | None = option(
+        None,
+        name="hdfs.truststore",
+        must_exist=True,
+        path="flume",
+        description="File with the certificate authorities to trust with `https` and `swebhdfs`: a Java keystore "
+        "(JKS, PKCS12) or PEM. It is read again when it changes. If unset, the environment variable "
+        "REQUESTS_CA_BUNDLE, else ssl.client.truststore.location of Hadoop's ssl-client.xml, else the authorities of "
+        "the Python package certifi.",
+    )
+    truststore_password: SecretStr | None = option(
+        None,
+        name="hdfs.truststorePassword",
+        description="Password of hdfs.truststore, or of the truststore that ssl-client.xml names. If unset, "
+        "ssl.client.truststore.password for the latter.",
+    )
+    check_hostname: bool = option(
+        True,
+        name="hdfs.checkHostname",
+        description="Require that certificates of NameNodes and DataNodes are for the host names in their addresses.",
+    )
     batch_size: int = option(
         100,
         name="hdfs.batchSize",
@@ -198,6 +225,7 @@ class HdfsConfig(Config):
     _is_assumed: bool = pydantic.PrivateAttr(False)
     """True if no option or file names a NameNode."""
     _file_settings: dict[str, str] = pydantic.PrivateAttr()
+    _tls: TlsSettings = pydantic.PrivateAttr()
 
     @property
     def location(self) -> Location:
@@ -213,6 +241,27 @@ class HdfsConfig(Config):
     def login(self) -> Login:
         """Kerberos login, for an HDFS that requires Kerberos."""
         return Login(self.kerberos_principal, self.kerberos_keytab, self.proxy_user)
+
+    @property
+    def tls(self) -> TlsSettings:
+        """Settings of TLS, for the scheme `https`."""
+        return self._tls
+
+    def _tls_settings(self) -> TlsSettings:
+        """Return the settings of TLS, with the truststore of ssl-client.xml if there is no other.
+
+        Raises ValueError if that file cannot be read, or is not XML.
+        """
+        settings = TlsSettings(self.truststore, self.truststore_password, self.check_hostname)
+        if self.truststore or self._location.scheme != "https" or os.environ.get(CA_VARIABLE):
+            return settings
+        hadoop = HadoopConfiguration((SSL_CLIENT,))
+        if not (file := hadoop.get(TRUSTSTORE_LOCATION)):
+            return settings
+        password = self.truststore_password or SecretStr(hadoop.get("ssl.client.truststore.password"))
+        return settings._replace(
+            truststore=file, password=password, origin=f"of {TRUSTSTORE_LOCATION} in {hadoop.files[0]}"
+        )
 
     def is_secure(self) -> bool:
         """Return True if a principal is configured, and core-site.xml does not rule Kerberos out."""
@@ -260,6 +309,7 @@ class HdfsConfig(Config):
             )
         if self.is_secure() and (fault := self.login.keytab_fault()) is not None:
             yield Problem("hdfs.kerberosKeytab", f"cannot be used now: {fault}")
+        yield from self._warn_of_tls()
         if self.proxy_user and self.location.scheme == "file":
             yield Problem(
                 "hdfs.proxyUser",
@@ -287,6 +337,19 @@ class HdfsConfig(Config):
                     "hdfs.fileType = DataStream",
                     is_flume_behavior=True,
                 )
+
+    def _warn_of_tls(self) -> Iterator[Problem]:
+        """Yield a warning for options of TLS without TLS, and an error if the truststore's library is missing."""
+        if self.location.scheme == "https":
+            if self.tls.truststore:
+                for problem in missing_library("hdfs.truststore", "cryptography", "tls"):
+                    if origin := self.tls.origin:
+                        message = f"uses TLS with the truststore {origin}, which {problem.message}"
+                        problem = replace(problem, option="hdfs.path", message=message)
+                    yield problem
+        elif self.truststore is not None:
+            message = "has no effect without TLS: write swebhdfs:// in hdfs.path, or https:// in hdfs.webhdfs"
+            yield Problem("hdfs.truststore", message)
 
     def _warn_unlimited(self) -> Iterator[Problem]:
         """Yield a warning if a file may stay open, and so hidden, for a day."""
@@ -347,6 +410,11 @@ class HdfsConfig(Config):
         owner = self.proxy_user or self.login.short_name()
         self._location, self._is_assumed = locate(self.path, self.webhdfs, owner)
         self._file_settings = {} if self._location.scheme == "file" else HadoopConfiguration().file_settings()
+
+    @cross_field_validator("path", "webhdfs", "proxy_user", "kerberos_principal", "truststore", "truststore_password")
+    def _find_truststore(self) -> None:
+        if hasattr(self, "_location"):  # else its servers have an error
+            self._tls = self._tls_settings()
 
     @pydantic.field_validator("file_type")
     @classmethod

@@ -7,6 +7,7 @@ A request with a delegation token needs no ticket: without a KDC, the sink works
 from __future__ import annotations
 
 import base64
+import contextlib
 import io
 import logging
 import os
@@ -14,7 +15,8 @@ import re
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -24,6 +26,7 @@ from flafka.plugins.errors import ANY_FAILURE
 from flafka.plugins.net.gssapi import Credential, KerberosError
 from flafka.plugins.net.keytab import read_principals
 from flafka.plugins.threads import start_thread
+from flafka.sinks.hdfs.trust import TlsFailure
 
 FILE_VARIABLE = "HADOOP_TOKEN_FILE_LOCATION"
 """Environment variable with the path of a file of tokens, as of `hdfs fetchdt`."""
@@ -41,6 +44,31 @@ TOKEN_POLL_SECONDS = 0.2
 """Interval at which a call that waits for a token checks whether the agent stops."""
 WARNING_INTERVAL_SECONDS = 300.0
 """Least time between two warnings of the same failure while a token is valid."""
+YOUNG_REFUSALS = 3
+"""Refusals of young tokens within `REFUSAL_WINDOW_SECONDS` after which tickets are used instead of tokens."""
+REFUSAL_WINDOW_SECONDS = 60.0
+"""Time within which refusals of young tokens are counted. A server that knows its tokens refuses one at most."""
+TICKETS_SECONDS = 600.0
+"""Time for which tickets are used instead of tokens. Within as much time after it, one refusal is enough."""
+CREDENTIAL_SECONDS = 300.0
+"""Age at which a ticket is replaced by a new one, which is used once there is one."""
+SPNEGO = "SPNEGO"
+"""Stands for a token while each request is authenticated by a ticket."""
+KDC_HINTS = {
+    "have been revoked": "it is disabled or locked: run kadmin's modprinc +allow_tix, or modprinc -unlock",
+    "entry in database has expired": "kadmin's modprinc -expire extends it",
+    "Password has expired": "kadmin's modprinc -pwexpire extends it; or give it a new key in a new keytab",
+    "not found in Kerberos database": "correct hdfs.kerberosPrincipal, or add it with kadmin's addprinc",
+    "Cannot contact any KDC": "no KDC of krb5.conf or KRB5_CONFIG answers",
+    "Clock skew too great": "set the clocks of this host and of the KDC",
+}
+"""Way out, by a part of MIT's text for the failure of a principal."""
+SERVER_HINTS = {
+    "Clock skew too great": "set the clocks of the KDC and of that host",
+    "Checksum failed": "its keytab lacks the newest key of its principal HTTP/…: replace it",
+    "No rules applied to": "add a rule for the principal to hadoop.security.auth_to_local in its core-site.xml",
+}
+"""Way out, by a part of the page with which a web server of Hadoop refuses a ticket."""
 
 
 class Login(NamedTuple):
@@ -82,19 +110,23 @@ class Login(NamedTuple):
         """Return the sentence for a ticket that cannot be had, with the way out; `why` is the library's text."""
         if self.keytab is None:
             hint = "run kinit, or set hdfs.kerberosPrincipal and hdfs.kerberosKeytab"
-            return f"HDFS requires Kerberos, and there is no ticket: {why}; {hint}"
+            cache = os.environ.get("KRB5CCNAME") or f"this user's, as KRB5CCNAME is unset (uid {os.geteuid()})"
+            return f"HDFS requires Kerberos, and there is no ticket: {why}; ticket cache: {cache}; {hint}"
         if fault := self.keytab_fault():
             return fault
         principal = self.resolved_principal()
         if "reauthentication failed" in why:
             version = read_principals(self.keytab)[str(principal)]
-            why = f"{why}; the KDC has another key than version {version} in {self.keytab}"
+            why = f"{why}; the KDC has another key than version {version} in {self.keytab}; {_WrongKey.PAUSE}"
+        why += _hint(why, KDC_HINTS)
         return f"no Kerberos ticket for {principal}: {why}; test it with: kinit -kt {self.keytab} {principal}"
 
 
 class _WrongKey:
     """Keytab whose key the KDC has refused, which is not tried again soon: several tries may lock the principal."""
 
+    PAUSE: ClassVar = f"the next try is in {WRONG_KEY_PAUSE_SECONDS:.0f} s, or when the keytab changes"
+    """Length of the pause, for errors."""
     _refusals: ClassVar[dict[tuple[str | None, str | None], tuple[float, float, str]]] = {}
     """Time of the file, end of the pause, and failure, by principal and keytab; kept over reopened sinks."""
 
@@ -107,11 +139,9 @@ class _WrongKey:
         if time.monotonic() < until and self._changed() == changed:
             raise Retry(failure)
 
-    def remember(self, failure: str) -> str:
-        """Begin the pause, and return the failure with its length."""
-        failure = f"{failure}; the next try is in {WRONG_KEY_PAUSE_SECONDS:.0f} s, or when the keytab changes"
+    def remember(self, failure: str) -> None:
+        """Begin the pause."""
         self._refusals[self._key] = self._changed(), time.monotonic() + WRONG_KEY_PAUSE_SECONDS, failure
-        return failure
 
     def _changed(self) -> float:
         """Return the time of the keytab's last change, in seconds since the epoch; 0 without a file."""
@@ -121,8 +151,25 @@ class _WrongKey:
             return 0.0
 
 
-_latest_tokens: dict[tuple[frozenset[str], Login], tuple[str, float]] = {}
-"""Token and its end by `time.monotonic`, by NameNodes and login: a reopened sink needs no KDC."""
+_Key = tuple[frozenset[str], Login]
+"""NameNodes and login."""
+_latest_tokens: dict[_Key, tuple[str, float, float]] = {}
+"""Token, its begin and its end by `time.monotonic`, by NameNodes and login: a reopened sink needs no KDC.
+
+On Spark, each task opens its sink. A token for each would fill the NameNode's memory.
+"""
+_failures: dict[_Key, tuple[float, str]] = {}
+"""Time and text of the latest failure to get a token."""
+_obtaining: defaultdict[_Key, threading.Lock] = defaultdict(threading.Lock)
+"""Locks of sinks with one login, which get a token one after the other: the next one uses the token of the first."""
+_young_refusals: dict[_Key, list[float]] = {}
+"""Times of the latest refusals of young tokens.
+
+A token counts only if it was obtained after the last refusal, as a restart of a server ends the tokens of several
+sinks.
+"""
+_tickets_until: dict[_Key, float] = {}
+"""End of the time for which tickets are used instead of tokens."""
 
 
 class DelegationTokens:
@@ -151,10 +198,15 @@ class DelegationTokens:
         self._stopping = stopping
         self._changed = threading.Condition()
         self._key = (frozenset(servers), login)
-        self._token, self._valid_until = _latest_tokens.get(self._key, ("", 0.0))
-        self._failure = ""
-        self._is_closed = False
+        latest = None if self._uses_tickets() else _latest_tokens.get(self._key)
+        self._token, self._obtained_at, self._valid_until = latest or ("", 0.0, 0.0)
+        self._failure, self._failed_at = "", 0.0
+        self._is_closed = self._is_due = False  # due: replaced at once, although there is a token or ticket
         self._used = threading.local()
+        self._credential: Credential | None = None
+        self._credential_lock = threading.Lock()  # a credential must not be closed while it is used
+        self._hosts = {server.rpartition(":")[0] or server for server in servers}  # hosts that need tickets
+        self._host_failures: dict[str, str | None] = {}  # by host: None if the credential has a ticket for it
         self._last_warning = ("", float("-inf"))
         self._thread = threading.Thread(target=self._run, name=f"{member or 'webhdfs'}-tokens", daemon=True)
         start_thread(self._thread)
@@ -166,39 +218,136 @@ class DelegationTokens:
             self._changed.notify_all()
 
     def __call__(self, request: Any) -> Any:
-        """Put the token into the URL of a request. The redirect to a DataNode has it already.
+        """Put the token into the URL of a request, or a ticket into its header once no token is used any more.
 
-        Raises Retry, with the reason, if there is no valid token within `FIRST_TOKEN_SECONDS`.
+        Raises Retry, with the reason, if there is neither within `FIRST_TOKEN_SECONDS`.
         """
         parts = urlsplit(request.url)
         query = [
             (name, value) for name, value in parse_qsl(parts.query, keep_blank_values=True) if name != "user.name"
         ]
-        if not any(name == "delegation" for name, _ in query):
-            self._used.token = self._current()
-            query.append(("delegation", self._used.token))
-            request.url = urlunsplit(parts._replace(query=urlencode(query)))
+        token = self._used.token = self._current()
+        if token == SPNEGO:
+            self.add_ticket(request)
+            query += [("doas", self._login.proxy_user)] if self._login.proxy_user else []
+        else:
+            query.append(("delegation", token))
+        request.url = urlunsplit(parts._replace(query=urlencode(query)))
         return request
 
-    def refused(self) -> None:
-        """Discard the token that this thread has used last, since HDFS has refused it."""
-        token = getattr(self._used, "token", "")
-        with self._changed:
-            if token and token == self._token:
-                self._token = self._failure = ""
-                _latest_tokens.pop(self._key, None)
-                self._changed.notify_all()
+    @property
+    def is_spnego(self) -> bool:
+        """True if the last request of this thread was authenticated by a ticket, not by a token."""
+        return getattr(self._used, "token", "") == SPNEGO
 
-    def _current(self) -> str:
-        """Return the token; block until there is one, or until the first failure to get one. Raises Retry."""
+    def add_ticket(self, request: Any) -> None:
+        """Put a ticket for the server of a request into its header. Raises Retry if there is none.
+
+        For a new host, the thread gets it, along with a new credential: a call to a KDC that does not answer keeps
+        the credential from all other requests.
+        """
+        host = urlsplit(request.url).hostname or ""
+        self._await_ticket(host)
+        with self._credential_lock:
+            try:
+                if self._credential is None:
+                    raise Retry("the sink is closed")
+                request.headers["Authorization"] = self._credential.negotiate(host)
+                return
+            except KerberosError as e:
+                failure = f"no Kerberos ticket for HTTP/{host}, a web server of HDFS: {e}"
+        with self._changed:
+            self._host_failures.pop(host, None)
+            raise Retry(self._failure or failure)
+
+    def _await_ticket(self, host: str) -> None:
+        """Block until the thread has a ticket for the host, or has failed to get one. Raises Retry."""
         deadline = time.monotonic() + FIRST_TOKEN_SECONDS
         with self._changed:
-            while not self._token or time.monotonic() >= self._valid_until:
+            if self._host_failures.get(host, "") is None:
+                return
+            self._hosts.add(host)
+            if time.monotonic() - self._failed_at > TOKEN_RETRY_SECONDS[0]:
+                self._failure = ""
+                self._host_failures.pop(host, None)
+                self._is_due = True
+                self._changed.notify_all()
+            while (failure := self._host_failures.get(host, "")) is not None:
+                remaining = deadline - time.monotonic()
+                is_over = self._is_closed or self._stopping.is_set() or remaining <= 0 or self._token != SPNEGO
+                if is_over or self._failure or failure:
+                    why = failure or "the KDC does not answer"
+                    raise Retry(self._failure or f"no Kerberos ticket for HTTP/{host}, a web server of HDFS: {why}")
+                self._changed.wait(min(remaining, TOKEN_POLL_SECONDS))
+
+    def use_tickets(self, why: str) -> None:
+        """Authenticate each request without tokens for `TICKETS_SECONDS`. The reason `why` is logged."""
+        with self._changed:
+            if not self._uses_tickets():
+                self._log.warning(
+                    "%s: for %.0f s, each request is authenticated by a ticket, without a delegation token",
+                    why,
+                    TICKETS_SECONDS,
+                )
+                _tickets_until[self._key] = time.monotonic() + TICKETS_SECONDS
+            self._discard()
+
+    def _uses_tickets(self) -> bool:
+        """Return True if requests are authenticated without tokens at present."""
+        return time.monotonic() < _tickets_until.get(self._key, 0.0)
+
+    def refused(self, why: str = "") -> bool:
+        """Discard the token that this thread has used last, since HDFS has refused it.
+
+        Return False if the request was authenticated by a ticket, or if HDFS requires a login although the token is
+        that of a token file. After `YOUNG_REFUSALS`, tickets are used instead of tokens. `why` is the reason if a
+        login is required.
+        """
+        token, has_file = getattr(self._used, "token", ""), self._login.keytab is None and FILE_VARIABLE in os.environ
+        if token == SPNEGO or (why and has_file):
+            return False
+        with self._changed:
+            if not token or token != self._token:
+                return True
+            now, refusals = time.monotonic(), _young_refusals.setdefault(self._key, [])
+            is_young = now < _renewal_time(self._obtained_at, self._valid_until)
+            if is_young and (not refusals or self._obtained_at > refusals[-1]):
+                refusals[:] = [*(time for time in refusals if now - time < REFUSAL_WINDOW_SECONDS), now]
+            is_tried_again = now - _tickets_until.get(self._key, float("-inf")) < TICKETS_SECONDS
+            has_enough = len(refusals) >= YOUNG_REFUSALS or (is_young and is_tried_again)
+            self._discard()
+        if has_enough and not has_file:
+            servers = ", ".join(self._servers)
+            self.use_tickets(why or f"{servers} refuses its newest tokens, as several HttpFS behind one address do")
+        return True
+
+    def _discard(self) -> None:
+        """Discard the token, so that the thread gets another one. The caller holds `_changed`."""
+        if _latest_tokens.get(self._key, ("",))[0] == self._token:
+            _latest_tokens.pop(self._key, None)
+        self._token = self._failure = ""
+        self._changed.notify_all()
+
+    def _current(self) -> str:
+        """Return the token; block until there is one, or until the first failure to get one. Raises Retry.
+
+        After an earlier failure, the thread tries again at once: the KDC may be back.
+        """
+        deadline = time.monotonic() + FIRST_TOKEN_SECONDS
+        with self._changed:
+            if not self._has_token() and time.monotonic() - self._failed_at > TOKEN_RETRY_SECONDS[0]:
+                self._failure = ""
+                self._changed.notify_all()
+            while not self._has_token():
                 remaining = deadline - time.monotonic()
                 if self._is_closed or self._stopping.is_set() or remaining <= 0 or self._failure:
                     raise Retry(self._failure or "no delegation token yet: the KDC or the NameNode does not answer")
                 self._changed.wait(min(remaining, TOKEN_POLL_SECONDS))
             return self._token
+
+    def _has_token(self) -> bool:
+        """Return True if there is a token that has not ended. The caller holds `_changed`."""
+        return bool(self._token) and time.monotonic() < self._valid_until
 
     # --- the thread
 
@@ -206,41 +355,82 @@ class DelegationTokens:
         """Obtain tokens until `close`: a new one when half of the life of the last one is over, or it is refused."""
         pause = TOKEN_RETRY_SECONDS[0]
         try:
+            self._wait(self._seconds_until_renewal())
             while not self._is_closed:
+                self._is_due = False
                 try:
-                    token, seconds = self._obtain()
+                    token, obtained_at, valid_until = self._obtain()
                 except ANY_FAILURE as e:
                     self._report(str(e) if isinstance(e, Retry) else f"{type(e).__name__}: {e}")
-                    self._wait(pause, until_refused=False)
+                    self._wait(pause)
                     pause = min(2 * pause, TOKEN_RETRY_SECONDS[1])
                     continue
                 with self._changed:
-                    self._token, self._valid_until, self._failure = token, time.monotonic() + seconds, ""
-                    _latest_tokens[self._key] = token, self._valid_until
+                    if (token == SPNEGO) != self._uses_tickets():
+                        continue  # tokens were given up, or are tried again
+                    self._token, self._obtained_at, self._valid_until = token, obtained_at, valid_until
+                    self._failure = ""
                     self._changed.notify_all()
                 pause = TOKEN_RETRY_SECONDS[0]
-                self._wait(max(seconds * RENEWAL_FRACTION, pause), until_refused=True)
+                self._wait(max(self._seconds_until_renewal(), pause))
         finally:
             self._session.close()
+            self._keep(None, {})
 
-    def _wait(self, seconds: float, *, until_refused: bool) -> None:
-        """Wait until `close`, for `seconds`, or if so until the token is refused."""
+    def _seconds_until_renewal(self) -> float:
+        """Return the time until the token, or the ticket, is to be replaced."""
+        if self._token == SPNEGO:
+            return self._obtained_at + CREDENTIAL_SECONDS - time.monotonic()
+        return _renewal_time(self._obtained_at, self._valid_until) - time.monotonic()
+
+    def _wait(self, seconds: float) -> None:
+        """Wait until `close`, for `seconds`, or until the next try is due at once."""
         with self._changed:
-            self._changed.wait_for(lambda: self._is_closed or (until_refused and not self._token), seconds)
+            self._changed.wait_for(
+                lambda: self._is_closed or self._is_due or not (self._has_token() or self._failure), seconds
+            )
 
     def _report(self, failure: str) -> None:
         """Store a failure for calls without a token; log a warning if a token is still valid."""
         now = time.monotonic()
         with self._changed:
-            self._failure = failure
+            self._failure, self._failed_at = failure, now
             left = self._valid_until - now if self._token else 0.0
             self._changed.notify_all()
         text, last = self._last_warning
         if left > 0 and (failure != text or now - last > WARNING_INTERVAL_SECONDS):
             self._last_warning = failure, now
-            self._log.warning("%s; the delegation token is valid for another %.0f s", failure, left)
+            used = f"token is valid for another {left:.0f} s" if left < float("inf") else "earlier ticket is used"
+            self._log.warning("the %s, but: %s", used, failure)
 
-    def _obtain(self) -> tuple[str, float]:
+    def _obtain(self) -> tuple[str, float, float]:
+        """Return a token with its begin and its end, by `time.monotonic`. Raises Retry with the way out.
+
+        A token, or a failure, that another sink with this login has got meanwhile is used.
+        """
+        if self._uses_tickets():
+            self._obtain_tickets()
+            return SPNEGO, time.monotonic(), float("inf")
+        began = time.monotonic()
+        with _obtaining[self._key]:
+            token, obtained_at, valid_until = _latest_tokens.get(self._key, ("", 0.0, 0.0))
+            if obtained_at > self._obtained_at and time.monotonic() < _renewal_time(obtained_at, valid_until):
+                return token, obtained_at, valid_until
+            failed_at, failure = _failures.get(self._key, (0.0, ""))
+            if failed_at > began:
+                raise Retry(failure)
+            if self._is_closed:
+                raise Retry("the sink is closed")
+            try:
+                token, seconds = self._obtain_token()
+            except Retry as e:
+                _failures[self._key] = time.monotonic(), str(e)
+                raise
+            obtained_at = time.monotonic()
+            _latest_tokens[self._key] = latest = token, obtained_at, obtained_at + seconds
+            return latest
+
+    def _obtain_token(self) -> tuple[str, float]:
         """Return a token and its remaining life in seconds. Raises Retry with the reason and the way out."""
         path = os.environ.get(FILE_VARIABLE)
         if self._login.keytab is None and path:
@@ -248,20 +438,49 @@ class DelegationTokens:
                 raise Retry(f"hdfs.proxyUser needs a ticket: a token, as in {path} of {FILE_VARIABLE}, is one user's")
             token = _token_of_file(Path(path), self._servers)
             return token, 60.0  # the file may be replaced at any time
+        with contextlib.closing(self._log_in()) as credential:
+            return self._ask(credential)
+
+    def _log_in(self) -> Credential:
+        """Return a new credential of the login. Raises Retry with the reason and the way out."""
         principal, keytab = self._login.resolved_principal(), self._login.keytab
         wrong_key = _WrongKey(principal, keytab)
         wrong_key.check()
         try:
-            credential = Credential(principal, keytab)
+            return Credential(principal, keytab)
         except KerberosError as e:
             failure = self._login.ticket_failure(str(e))
             if "reauthentication failed" in str(e):
-                failure = wrong_key.remember(failure)
+                wrong_key.remember(failure)
             raise Retry(failure) from e
-        try:
-            return self._ask(credential)
-        finally:
+
+    def _obtain_tickets(self) -> None:
+        """Replace the credential by a new one with tickets for all known hosts. Raises Retry if it has none.
+
+        The earlier credential is used until then: its tickets may be valid for hours.
+        """
+        credential = self._log_in()
+        failures: dict[str, str | None] = {}
+        for host in sorted(self._hosts):
+            try:
+                credential.negotiate(host)
+                failures[host] = None
+            except KerberosError as e:
+                failures[host] = str(e)
+        if None not in failures.values():
             credential.close()
+            raise Retry(f"no Kerberos ticket for the web servers of HDFS: {next(iter(failures.values()))}")
+        self._keep(credential, failures)
+
+    def _keep(self, credential: Credential | None, failures: dict[str, str | None]) -> None:
+        """Use this credential for all requests, and release the last one; `failures` has its hosts."""
+        with self._credential_lock:
+            last, self._credential = self._credential, credential
+            if last is not None:
+                last.close()
+        with self._changed:
+            self._host_failures = failures
+            self._changed.notify_all()
 
     def _ask(self, credential: Credential) -> tuple[str, float]:
         """Return a token of the active NameNode and its remaining life in seconds. Raises Retry."""
@@ -290,8 +509,8 @@ class DelegationTokens:
                 life = (int(renewed["long"]) - issued) / 1000
             return token, life - (time.monotonic() - began)
         # Of a pair, the standby's refusal and the silence of a dead one say less than the other's.
-        telling = [text for text in failures if "state standby" not in text and "does not answer" not in text]
-        raise Retry((telling or failures)[0])
+        causes = [text for text in failures if "state standby" not in text and "does not answer" not in text]
+        raise Retry((causes or failures)[0])
 
     def _request(
         self, method: str, server: str, credential: Credential, parameters: dict[str, str]
@@ -308,6 +527,8 @@ class DelegationTokens:
             answer = self._session.request(method, url, params=parameters, headers=headers, allow_redirects=False)
         except OSError as e:  # requests.RequestException is one; its text may have the token
             return None, f"NameNode {server} does not answer ({type(e).__name__})"
+        except TlsFailure as e:
+            return None, str(e)
         try:
             content = answer.json()
         except ValueError:
@@ -322,13 +543,23 @@ class DelegationTokens:
         if remote is None:
             title = re.search(r"<title>(.*?)</title>", answer.text, re.DOTALL)
             why = re.sub(r"\s+", " ", title[1]).strip() if title else f"status {answer.status_code}"
-            return f"NameNode {server} does not admit {credential.principal}: {why}"
+            return f"NameNode {server} does not admit {credential.principal}: {why}{_hint(why, SERVER_HINTS)}"
         why = str(remote.get("message", "")).partition("\n")[0]
         if "is not allowed to impersonate" in why:
             short, user = re.split("[/@]", credential.principal)[0], self._login.proxy_user
             hint = f"add hadoop.proxyuser.{short}.users = {user} and hadoop.proxyuser.{short}.hosts to core-site.xml"
             return f"NameNode {server} does not let {credential.principal} act as {user}: {hint}"
         return f"NameNode {server} gives {credential.principal} no delegation token: {why}"
+
+
+def _renewal_time(obtained_at: float, valid_until: float) -> float:
+    """Return the time at which a token of this life is to be replaced."""
+    return obtained_at + (valid_until - obtained_at) * RENEWAL_FRACTION
+
+
+def _hint(why: str, hints: Mapping[str, str]) -> str:
+    """Return `; ` and the way out of a failure with this text; empty if none is known."""
+    return next((f"; {hint}" for part, hint in hints.items() if part in why), "")
 
 
 # --- Hadoop's formats of tokens

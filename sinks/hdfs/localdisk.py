@@ -36,7 +36,9 @@ NO_DIRECTORY = ("EEXIST", "ENOTDIR", "ENAMETOOLONG", "ELOOP", "EILSEQ")
 class LocalDisk(FileSystem):
     """Local disk. What a call has done is durable once it returns, also after a loss of power."""
 
-    def __init__(self, threads: int) -> None:
+    def __init__(self, threads: int, *, is_trial: bool = False) -> None:
+        """With `is_trial`, the rights of an existing directory `.flafka` are not changed."""
+        self._is_trial = is_trial
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="files")
         self._private: set[Path] = set()
 
@@ -127,7 +129,7 @@ class LocalDisk(FileSystem):
             make_directory(private.parent)
             with contextlib.suppress(FileExistsError):
                 private.mkdir(mode=0o700)
-            if is_too_open(private.stat().st_mode):  # created by an earlier version
+            if not self._is_trial and is_too_open(private.stat().st_mode):  # created by an earlier version
                 with contextlib.suppress(PermissionError):  # another user's directory
                     private.chmod(0o700)
             self._private.add(private)

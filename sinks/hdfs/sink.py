@@ -55,6 +55,7 @@ from flafka.sinks.hdfs.layout import MAX_NAME_BYTES, checked_bucket, final_path,
 from flafka.sinks.hdfs.localdisk import LocalDisk
 from flafka.sinks.hdfs.staging import OpenFile, OpenFiles, Staging
 from flafka.sinks.hdfs.tracing import trace_record
+from flafka.sinks.hdfs.trial import try_directory
 from flafka.sinks.hdfs.webhdfs import WebHdfs
 from flafka.sinks.serializers.avro import schema_name
 from flafka.sinks.serializers.base import byte_lengths
@@ -135,13 +136,15 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             self._hdfs = None
 
     def check_connectivity(self) -> Iterator[str]:
-        """Yield the reasons why the path cannot be created on HDFS, or files cannot be staged; nothing if both can be
-        done."""
+        """Yield the reasons why files cannot be written and renamed below the path's fixed part, or not be staged.
+
+        The trial is made in the nearest directory that exists, as specified by `try_directory`. It changes no rights.
+        """
         staging = Path(self.config.staging_dir or tempfile.gettempdir()).absolute()
         if not is_writable(staging):
             yield f"cannot write into the staging directory {staging}"
         try:
-            with closing(self._connect()) as hdfs:
+            with closing(self._connect(is_trial=True)) as hdfs:
                 path = self.root
                 while (status := hdfs.status(path)) is None and path != "/":
                     path = posixpath.dirname(path)
@@ -149,14 +152,18 @@ class HdfsSink(CommittingSink[HdfsConfig]):
                     yield f"{path} is a file, so that {self.root} cannot be a directory"
                 else:
                     hdfs.check_writable(path)
+                    yield from try_directory(hdfs, path, self.state)
         except FlafkaError as e:
             yield str(e)
 
-    def _connect(self) -> FileSystem:
-        """Return a new client of the configured file system: local disk for `file:`, else WebHDFS. Raises Retry."""
+    def _connect(self, *, is_trial: bool = False) -> FileSystem:
+        """Return a new client of the configured file system: local disk for `file:`, else WebHDFS. Raises Retry.
+
+        With `is_trial`, it does not change the rights of an existing directory `.flafka`.
+        """
         config, location = self.config, self.config.location
         if location.scheme == "file":
-            return LocalDisk(config.threads)
+            return LocalDisk(config.threads, is_trial=is_trial)
         return WebHdfs(
             location.hosts,
             scheme=location.scheme,
@@ -167,7 +174,9 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             file_settings=config.file_settings,
             login=config.login,
             is_secure=config.is_secure(),
+            tls=config.tls,
             member=self.member,
+            is_trial=is_trial,
         )
 
     def _fetch(self, url: str) -> bytes:
@@ -447,8 +456,8 @@ class HdfsSink(CommittingSink[HdfsConfig]):
             if f"{self.state}/" in str(e):
                 raise
             command = reset_command(committed, next_offset or 0)
-            text = f"{e}. The commit log of the group is there, as hdfs.path was another one: allow reading it"
-            raise Refused(f"{text}{command and f', or begin a new one: {command}'}") from e
+            text = "the commit log of the group is there, as hdfs.path was another one: allow reading it"
+            raise Refused(f"{text}{command and f', or begin a new one: {command}'}: {e}") from e
         epoch = commit_log.assignment.generation.epoch
         if generation.commit_log and epoch != generation.epoch and commit_log.last is not None:
             next_offset = None  # the group's offset is one of another epoch

@@ -30,8 +30,10 @@ from flafka.sinks.hdfs.namenodes import (
     NotFound,
     RemoteError,
     TokenRefused,
+    UnexpectedAnswer,
     UploadBroken,
 )
+from flafka.sinks.hdfs.trust import DEFAULT_TLS, TlsFailure, TlsSettings
 
 HTTP_PORTS = {"http": (9870, 50070), "https": (9871, 50470)}
 """Hadoop's default ports of a NameNode's HTTP server, the newest version's first."""
@@ -65,7 +67,9 @@ class WebHdfs(FileSystem):
         file_settings: Mapping[str, str] | None = None,
         login: Login | None = None,
         is_secure: bool = False,
+        tls: TlsSettings = DEFAULT_TLS,
         member: str = "",
+        is_trial: bool = False,
     ) -> None:
         """Create a client. Raises Retry if no NameNode answers on the ports that are tried.
 
@@ -75,7 +79,8 @@ class WebHdfs(FileSystem):
         `stopping` is set, if a server is silent. `file_settings` is `HadoopConfiguration.file_settings`.
 
         `login` is used if HDFS requires Kerberos, by default the user's ticket cache. With `is_secure`, it is used
-        from the first call on. `member` is the path of the sink, for its log.
+        from the first call on. `tls` is for the scheme `https`. `member` is the path of the sink, for its log.
+        With `is_trial`, the rights of an existing directory `.flafka` are not changed.
         """
         self.user = user_name(user)
         login = login or Login(proxy_user=user)
@@ -87,6 +92,7 @@ class WebHdfs(FileSystem):
             timeout=timeout,
             threads=threads,
             stopping=stopping,
+            tls=tls,
             member=member,
         )
         new_file = dict(file_settings or {})
@@ -95,6 +101,7 @@ class WebHdfs(FileSystem):
         # Hadoop's default umask. Without a mode, HttpFS creates executable files.
         self._new_file = {"permission": f"{0o666 & ~int(umask or '022', 8):o}"}
         self._new_file |= new_file
+        self._is_trial = is_trial
         self._private: set[str] = set()  # directories `.flafka` that are known to be restricted to this user
         self._warned: set[str] = set()  # directories whose group or ACL could not be given to files
         self._inherited: dict[str, tuple[float, str, str]] = {}
@@ -218,7 +225,7 @@ class WebHdfs(FileSystem):
         if (status := self._file_status(private)) is None:
             self._mkdirs(private, private.rpartition("/")[0] or "/", **self._new_directory)
             self._mkdirs(private, private, permission="700")
-        elif is_too_open(int(getattr(status, "permission", "700"), 8)):
+        elif not self._is_trial and is_too_open(int(getattr(status, "permission", "700"), 8)):
             with contextlib.suppress(Refused):  # another user's directory
                 self._namenodes.write(
                     f"restrict the directory {private}",
@@ -305,9 +312,9 @@ class WebHdfs(FileSystem):
         try:
             answer = self._namenodes.session.get(f"{scheme}://{host}:{port}/webhdfs/v1/", params=options)
             return "FileStatus" in answer.json()
-        except (LoginRequired, RemoteError):
+        except (LoginRequired, RemoteError, TlsFailure):
             return True
-        except (OSError, ValueError, TypeError):  # requests.RequestException is an OSError
+        except (OSError, ValueError, TypeError, UnexpectedAnswer):  # requests.RequestException is an OSError
             return False
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import time
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -9,8 +11,9 @@ from typing import Any
 import pytest
 import requests
 
-from flafka.plugins import OffsetRange, Retry, conformance
-from flafka.sinks.hdfs import HdfsConfig, HdfsSink
+from flafka.plugins import ConnectivityWarning, OffsetRange, Retry, conformance
+from flafka.sinks.hdfs import HdfsConfig, HdfsSink, webhdfs
+from flafka.sinks.hdfs.trust import Trust
 from tests.sinks.fake_webhdfs import DATANODE, NAMENODE, STANDBY, FakeWebHdfs, error
 from tests.sinks.hdfs_running import (
     ASSIGNMENT,
@@ -254,8 +257,95 @@ def test_a_server_that_requires_kerberos_without_a_ticket_says_how_to_get_one(
     monkeypatch.setenv("KRB5CCNAME", "FILE:/nonexistent")
     sink = sinks()
     fake.refuse = lambda host, op: (401, b"<title>Error 401 Authentication required</title>", "")
-    with pytest.raises(Retry, match=r"^HDFS requires Kerberos, and there is no ticket: .*; run kinit, or set hdfs\."):
+    began = time.monotonic()
+    with pytest.raises(
+        Retry,
+        match=r"^HDFS requires Kerberos, and there is no ticket: .*; ticket cache: FILE:/nonexistent; run kinit, or ",
+    ):
         sink.resume(OWN.with_offset(0))
+    assert time.monotonic() - began < 5
+
+
+def test_check_finds_the_border_of_an_encryption_zone_and_leaves_nothing(sinks: Any, fake: FakeWebHdfs) -> None:
+    sink = sinks(**{"hdfs.path": "/logs/%{host}"})
+    why = "/logs/.flafka-check can't be moved from encryption zone /logs to encryption zone /."
+    for existing in ("/", "/logs", "/logs/.flafka"):
+        fake.tree.make_directories(existing)
+        before = set(fake.tree.directories)
+        assert [*sink.check_connectivity()] == []
+        fake.refuse = lambda host, op: error(403, "IOException", why) if op == "RENAME" else None
+        [problem] = sink.check_connectivity()
+        directory = "/" if existing == "/" else "/logs"
+        assert f"no file can be renamed into {directory} (allow that, or change hdfs.path): {why}" in problem
+        fake.refuse = lambda host, op: None
+        assert not fake.files
+        assert fake.tree.directories - before <= {"/logs/.flafka/tmp"}
+
+
+def test_check_changes_no_rights_and_names_what_it_cannot_remove(
+    sinks: Any, fake: FakeWebHdfs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(webhdfs, "is_too_open", lambda mode: True)
+    sink = sinks(**{"hdfs.path": "/logs"})
+    fake.tree.make_directories("/logs/.flafka")
+    fake.calls.clear()
+    assert [*sink.check_connectivity()] == []
+    assert "SETPERMISSION" not in fake.calls
+    fake.refuse = lambda host, op: (
+        error(403, "SafeModeException", "Name node is in safe mode") if op == "DELETE" else None
+    )
+    renamed, staged = sink.check_connectivity()
+    assert isinstance(renamed, ConnectivityWarning)
+    assert re.match(r"/logs/\.flafka-\w+ could not be removed: HDFS is in safe mode", renamed)
+    assert re.match(r"/logs/\.flafka/tmp/\w+ could not be removed: HDFS is in safe mode", staged)
+
+
+def test_a_truststore_is_for_tls_and_may_be_that_of_hadoop(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = tmp_path / "authorities.pem"
+    store.touch()
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE", raising=False)
+
+    def settings(**properties: str) -> tuple[Any, list[str]]:
+        config, problems = HdfsConfig.parse(
+            {**REQUIRED, **{f"hdfs.{name}": text for name, text in properties.items()}}
+        )
+        assert config is not None, problems
+        return config.tls, [problem.message for problem in config.warnings() if "truststore" in problem.option]
+
+    https = "https://nn:9871"
+    assert settings(webhdfs=https)[0].truststore is None
+    [warning] = settings(truststore=str(store))[1]
+    assert "has no effect without TLS: write swebhdfs:// in hdfs.path" in warning
+    values = {"ssl.client.truststore.location": "/etc/hadoop.jks", "ssl.client.truststore.password": "secret"}
+    text = "".join(
+        f"<property><name>{name}</name><value>{value}</value></property>" for name, value in values.items()
+    )
+    (tmp_path / "ssl-client.xml").write_text(f"<configuration>{text}</configuration>")
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path))
+    tls, _ = settings(webhdfs=https)
+    assert (tls.truststore, tls.password.get_secret_value()) == ("/etc/hadoop.jks", "secret")
+    with pytest.raises(
+        Retry, match=f"/etc/hadoop.jks, of ssl.client.truststore.location in {tmp_path}/ssl-client.xml: "
+    ):
+        Trust(tls)._current()
+    tls, _ = settings(webhdfs=https, truststorePassword="mine")
+    assert (tls.truststore, tls.password.get_secret_value()) == ("/etc/hadoop.jks", "mine")
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    config, _ = HdfsConfig.parse({**REQUIRED, "hdfs.webhdfs": https})
+    assert config is not None
+    [problem] = [problem for problem in config.warnings() if "cryptography" in problem.message]
+    assert (problem.option, problem.is_library_missing) == ("hdfs.path", True)
+    assert "/ssl-client.xml, which needs cryptography, which is not installed: pip" in problem.message
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(store))
+    assert settings(webhdfs=https)[0].truststore is None
+    monkeypatch.delenv("REQUESTS_CA_BUNDLE")
+    (tmp_path / "ssl-client.xml").write_text("<")
+    _, [problem] = HdfsConfig.parse({**REQUIRED, "hdfs.webhdfs": https})
+    assert problem.option == "hdfs.path"
+    assert f"{tmp_path}/ssl-client.xml cannot be read" in problem.message
+    tls, _ = settings(webhdfs=https, truststore=str(store), truststorePassword="mine", checkHostname="false")
+    assert (tls.truststore, tls.password.get_secret_value(), tls.check_hostname) == (str(store), "mine", False)
+    assert "mine" not in repr(tls)
 
 
 def test_the_active_namenode_is_found_again_after_a_failover(sinks: Any, fake: FakeWebHdfs) -> None:

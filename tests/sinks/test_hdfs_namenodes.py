@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import re
 import threading
 import traceback
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 import requests
@@ -58,7 +60,7 @@ def test_the_outermost_exception_counts(exception: str, message: str, kind: str)
         ("AccessControlException", "Permission denied", Refused, 1),
         ("NSQuotaExceededException", "The NameSpace quota is exceeded", Refused, 1),
         ("SafeModeException", "Name node is in safe mode", Retry, 1),
-        ("InvalidToken", "Token has expired", TokenRefused, 4),
+        ("InvalidToken", "Token has expired", TokenRefused, 8),
     ],
 )
 def test_a_refusal_is_an_error_after_the_tries_that_may_help(
@@ -123,6 +125,136 @@ def test_an_upload_that_a_datanode_refuses_is_not_repeated_under_its_name(
     assert namenodes._tokens.count == (exception == "InvalidToken")
 
 
+def test_nothing_is_added_to_the_address_of_a_redirect(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Knox encrypts the query; and an address that cannot be reached is named."""
+    knox = "http://knox:8443/gateway/d/webhdfs/data/v1/webhdfs/v1/a%2fb?_=AAAACAAAABAA~b%7e+c%2f%3D==&x"
+    sent: list[str] = []
+
+    def send(adapter: Any, request: Any, **options: Any) -> requests.Response:
+        sent.append(request.url)
+        answer = requests.Response()
+        answer.request, answer.url, answer._content = request, request.url, b""
+        answer.status_code = 307 if "nn1" in request.url else 201
+        answer.headers["location"] = knox
+        return answer
+
+    monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", send)
+    namenodes = pair()
+    namenodes.session.auth = _add_token
+    namenodes.upload("write /a", lambda client: namenodes.create(client, "/a", b"data"))
+    assert "delegation=secret" in sent[0]
+    assert sent[1:] == [knox]
+
+    def refuse(adapter: Any, request: Any, **options: Any) -> requests.Response:
+        if "nn1" in request.url:
+            return send(adapter, request)
+        raise requests.ConnectionError("refused", request=request)
+
+    monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", refuse)
+    with pytest.raises(DataNodeAway, match="DataNode knox:8443, to which it redirects, does not answer") as away:
+        namenodes.upload("write /a", lambda client: namenodes.create(client, "/a", b"data"))
+    assert away.value.host == "knox"
+
+
+@pytest.mark.parametrize("status", [502, 503, 504])
+def test_a_page_of_a_proxy_whose_server_is_away_leads_to_the_next_namenode(
+    monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """At the address of a redirect, it leads to another name: the server may have begun the file."""
+    sent: list[str] = []
+
+    def send(adapter: Any, request: Any, **options: Any) -> requests.Response:
+        server = urlsplit(request.url).netloc
+        sent.append(server)
+        answer = requests.Response()
+        answer.request, answer.url, answer._content = request, request.url, b""
+        answer.status_code = 307 if server == "nn2:9870" else status
+        answer.headers["location"] = "http://dn:9864/webhdfs/v1/a"
+        return answer
+
+    monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", send)
+    namenodes = pair()
+    with pytest.raises(DataNodeAway, match=f"DataNode dn:9864, to which it redirects, fails: .* status {status}"):
+        namenodes.upload("write /a", lambda client: namenodes.create(client, "/a", b"data"))
+    assert sent == ["nn1:9870", "nn2:9870", "dn:9864"]
+
+
+def test_a_login_that_a_datanode_requires_leads_to_another_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    sent: list[str] = []
+
+    def send(adapter: Any, request: Any, **options: Any) -> requests.Response:
+        sent.append(urlsplit(request.url).netloc)
+        answer = requests.Response()
+        answer.request, answer.url, answer._content = request, request.url, b""
+        answer.status_code = 307 if "nn1" in request.url else 401
+        answer.headers["location"] = "http://dn:9864/webhdfs/v1/a"
+        return answer
+
+    monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", send)
+    namenodes = pair()
+    with pytest.raises(TokenRefused, match="write /a: dn:9864 requires a login, although the request has a token"):
+        namenodes.upload("write /a", lambda client: namenodes.create(client, "/a", b"data"))
+    assert sent == ["nn1:9870", "dn:9864"]
+    assert namenodes._tokens.count == 1
+
+
+def _add_token(request: Any) -> Any:
+    request.url += "&delegation=secret"
+    return request
+
+
+@pytest.mark.parametrize(
+    ("status", "page", "message"),
+    [
+        (
+            403,
+            "<html><TITLE>Error 403\n GSSException: no</TITLE>",
+            "cannot write /a: nn1:9870 answers with status 403: ",
+        ),
+        (502, "", "cannot write /a: nn2:9870 answers with status 502$"),
+        (
+            404,
+            "<title>Not Found</title>",
+            "does not speak WebHDFS: is it .* nn1:9870 answers with status 404: Not Found",
+        ),
+    ],
+)
+def test_a_page_of_a_web_server_is_shown(
+    monkeypatch: pytest.MonkeyPatch, status: int, page: str, message: str
+) -> None:
+    def send(adapter: Any, request: Any, **options: Any) -> requests.Response:
+        answer = requests.Response()
+        answer.request, answer.url, answer.status_code, answer._content = request, request.url, status, page.encode()
+        return answer
+
+    monkeypatch.setattr(requests.adapters.HTTPAdapter, "send", send)
+    with pytest.raises(Retry, match=message):
+        pair().write("write /a", lambda client: client.mkdirs("/a"))
+
+
+@pytest.mark.parametrize(
+    ("action", "access", "inode", "command"),
+    [
+        (
+            "write /a/b",
+            "WRITE",
+            '"/a":hdfs:hr:drwxr-xr-x',
+            "hdfs dfs -setfacl -m user:ann:rwx /a, or hdfs dfs -chown",
+        ),
+        ("write /a/b", "EXECUTE", '"/a":hdfs:hr:drwx------', "hdfs dfs -setfacl -m user:ann:rwx /a, "),
+        ("list /a/b/c", "EXECUTE", '"/a":hdfs:hr:drwx------', "hdfs dfs -setfacl -m user:ann:r-x /a, "),
+        ("list /a", "READ_EXECUTE", '"/a b":ann:hr:d---------', "hdfs dfs -chmod u+rx '/a b'"),
+    ],
+)
+def test_a_denial_has_the_command_that_grants_the_right(action: str, access: str, inode: str, command: str) -> None:
+    def call(client: Any) -> None:
+        raise RemoteError("AccessControlException", f"Permission denied: user=ann, access={access}, inode={inode}")
+
+    with pytest.raises(Refused, match=re.escape(f"HDFS does not let user 'u' {action}")) as refused:
+        pair().write(action, call)
+    assert f"; to allow it: {command}" in str(refused.value)
+
+
 def test_an_error_with_its_traceback_has_no_delegation_token(monkeypatch: pytest.MonkeyPatch) -> None:
     def send(*_: Any, **options: Any) -> None:
         raise requests.ConnectionError(
@@ -157,12 +289,14 @@ def pair() -> NameNodes:
 class _Tokens:
     """Delegation tokens that are never replaced."""
 
+    is_spnego = False
     count = 0
     """Number of refusals."""
 
-    def refused(self) -> None:
+    def refused(self, why: str = "") -> bool:
         """Count a refusal."""
         self.count += 1
+        return True
 
     def close(self) -> None:
         """Do nothing."""

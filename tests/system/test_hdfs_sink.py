@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import os
 import signal
 import subprocess
@@ -24,6 +26,7 @@ from flafka.sinks.hdfs.webhdfs import WebHdfs
 from tests.fixtures.kit import exercises
 from tests.fixtures.partitions import assignment
 from tests.fixtures.ports import free_port
+from tests.fixtures.relay import relayed
 
 ASSIGNMENT = assignment("cluster", "app.logs", "t0p1c", "a group/with signs", 0, 3)
 REPOSITORY = Path(__file__).parents[2]
@@ -348,6 +351,58 @@ def test_files_are_made_as_hadoops_configuration_says(
     status = hdfs._namenodes.clients[0].get_file_status(path)
     assert (status.permission, status.replication, status.blockSize) == ("640", 2, 2 << 20)
     assert hdfs._namenodes.clients[0].get_file_status(path.rpartition("/")[0]).permission == "750"
+
+
+@pytest.mark.parametrize("namenodes", [1, 2])
+def test_lost_answers_of_changes_lose_and_double_nothing(
+    target: Target, hdfs_cluster: HdfsCluster, namenodes: int
+) -> None:
+    """HDFS has executed the call whose answer does not arrive; it is repeated, also at another NameNode."""
+    lost: Counter[str] = Counter()
+    calls = itertools.count(1)
+
+    def lose(op: str) -> bool:
+        if op not in ("CREATE", "CREATE data", "RENAME", "MKDIRS", "DELETE") or next(calls) % 4:
+            return False
+        lost[op] += 1
+        return True
+
+    with contextlib.ExitStack() as stack:
+        relays = [stack.enter_context(relayed(hdfs_cluster.webhdfs)) for _ in range(namenodes)]
+        addresses = ",".join(relay.address for relay in relays)
+        sink = target.sink(**{"hdfs.webhdfs": addresses, "hdfs.callTimeout": "60000"})
+        next_offset = sink.resume(ASSIGNMENT).next_offset or 0
+        for relay in relays:
+            relay.lose = lose
+        failures: list[Retry] = []
+        while next_offset < 50 or len(lost) < 4 or lost["RENAME"] < 3:
+            try:
+                receipt = staged_anew(sink, next_offset, next_offset + 10)
+                _repeated(sink.commit, receipt)
+                next_offset += 10
+            except Conflict:  # as the runner of a sink does
+                next_offset = _repeated(sink.resume, _own(sink)).next_offset or 0
+            except Retry as e:
+                failures.append(e)
+                if len(failures) == 200:
+                    raise
+            assert next_offset < 1000
+        for relay in relays:
+            relay.lose = lambda op: False
+        assert sink.resume(_own(sink)).next_offset == next_offset
+    assert target.delivered() == Counter(range(next_offset))
+
+
+def _repeated(call: Callable[[Any], Any], argument: Any) -> Any:
+    """Return the result of a call that is repeated while it raises Retry and no Conflict."""
+    for _ in range(50):
+        try:
+            return call(argument)
+        except Conflict:
+            raise
+        except Retry as e:
+            failure = e
+    raise failure
 
 
 def test_probe_reports_mistakes_and_leaves_no_files(target: Target) -> None:

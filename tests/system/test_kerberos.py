@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import shutil
 import signal
 import subprocess
 import threading
@@ -17,6 +18,7 @@ import pytest
 
 from flafka.agent.jvm.jars import ensure
 from flafka.agent.jvm.java import find_java
+from flafka.agent.services import ServiceError
 from flafka.agent.services.cluster import java_command
 from flafka.agent.services.kafka import KafkaCluster
 from flafka.agent.services.kdc import REALM, Kdc
@@ -126,6 +128,7 @@ def test_the_ticket_cache_and_the_token_file_of_the_user_are_used(
     with pytest.raises(Retry, match=r"hdfs.proxyUser needs a ticket: a token, as in .* of HADOOP_TOKEN"):
         connect(None, None, "alice").upload(f"{path}/alice", b"1")
     file.write_bytes(b"HDTS")
+    delegation._latest_tokens.clear()  # of clients that are still open
     with pytest.raises(Retry, match=f"{re.escape(str(file))}, of HADOOP_TOKEN_FILE_LOCATION, is not a token file of"):
         connect().upload(f"{path}/damaged", b"1")
 
@@ -153,6 +156,23 @@ def _expired(kdc: Kdc, user: str) -> str:
     return str(kdc.keytab(user))
 
 
+def _password_expired(kdc: Kdc, user: str) -> str:
+    kdc.admin("modprinc", "-pwexpire", "2020-01-01", user)
+    return str(kdc.keytab(user))
+
+
+def _locked(kdc: Kdc, user: str) -> str:
+    old, cache = kdc.keytab(f"{user}-old"), kdc.directory / "cache"
+    shutil.copy(kdc.keytab(user), old)
+    kdc.admin("ktadd", "-k", str(kdc.keytab(user)), user)
+    kdc.admin("addpol", "-maxfailure", "2", user)
+    kdc.admin("modprinc", "-policy", user, user)
+    for _ in range(3):
+        with pytest.raises(ServiceError, match=r"Preauthentication failed|have been revoked"):
+            kdc.kinit(user, cache, old)
+    return str(kdc.keytab(user))
+
+
 def _removed(kdc: Kdc, user: str) -> str:
     kdc.admin("delprinc", "-force", user)
     return str(kdc.keytab(user))
@@ -167,9 +187,14 @@ def _removed(kdc: Kdc, user: str) -> str:
             _changed_key,
             "Preauthentication failed; the KDC has another key than version 2 in .*; test it with: kinit -kt",
         ),
-        (_disabled, "no Kerberos ticket for {user}@FLAFKA.TEST: Client's credentials have been revoked"),
-        (_expired, "no Kerberos ticket for {user}@FLAFKA.TEST: Client's entry in database has expired"),
-        (_removed, "no Kerberos ticket for {user}@FLAFKA.TEST: Client '{user}@FLAFKA.TEST' not found in Kerberos"),
+        (_disabled, r"ticket for {user}@FLAFKA.TEST: .* have been revoked; .* kadmin's modprinc \+allow_tix, or"),
+        (
+            _locked,
+            "ticket for {user}@FLAFKA.TEST: .* have been revoked; it is disabled or locked: .* modprinc -unlock",
+        ),
+        (_expired, "ticket for {user}@FLAFKA.TEST: Client's entry in database has expired; .* modprinc -expire"),
+        (_password_expired, "ticket for {user}@FLAFKA.TEST: Password has expired; kadmin's modprinc -pwexpire"),
+        (_removed, "ticket for {user}@FLAFKA.TEST: Client '{user}@FLAFKA.TEST' not found in Kerberos .* addprinc"),
     ],
 )
 def test_a_refusal_names_the_principal_and_the_way_out(
@@ -213,6 +238,33 @@ def test_a_reopened_sink_needs_no_kdc_and_one_that_stops_does_not_wait_for_it(
         assert time.monotonic() - began < 10
     finally:
         kdc.server("kdc").signal(signal.SIGCONT)
+
+
+def test_reopened_sinks_share_a_token(
+    kdc: Kdc, user: str, secure_hdfs: SecureHdfs, connect: Callable[..., WebHdfs]
+) -> None:
+    began, login = time.monotonic(), (f"{user}@{REALM}", str(kdc.keytab(user)))
+    for _ in range(20):  # as tasks on Spark
+        client = connect(*login)
+        assert client.status("/") is not None
+        client.close()
+    renewals = (time.monotonic() - began) / (TOKEN_SECONDS[0] * delegation.RENEWAL_FRACTION)
+    assert len(secure_hdfs.tokens(user)) <= 1 + renewals
+
+
+def test_a_call_after_the_return_of_the_kdc_gets_a_token_at_once(
+    kdc: Kdc, user: str, connect: Callable[..., WebHdfs], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(delegation, "TOKEN_RETRY_SECONDS", (600.0, 600.0))
+    client = connect(f"{user}@{REALM}", str(kdc.keytab(user)))
+    kdc.kill("kdc")
+    try:
+        with pytest.raises(Retry, match="Cannot contact any KDC"):
+            client.status("/")
+    finally:
+        kdc.start()
+    monkeypatch.setattr(delegation, "TOKEN_RETRY_SECONDS", (0.0, 600.0))
+    assert client.status("/") is not None
 
 
 def test_a_cancelled_token_and_one_that_ends_within_an_upload_are_replaced(
@@ -266,7 +318,13 @@ def test_httpfs_does_what_the_namenode_does(
         client.upload("/mine", b"1")
     httpfs.kill("httpfs")  # which forgets its tokens
     httpfs.start()
-    assert client.read(f"{path}/d/a") == data
+
+    def is_read() -> bool:
+        with contextlib.suppress(Retry):  # of a try a moment ago
+            return client.read(f"{path}/d/a") == data
+        return False
+
+    until(is_read, "the file to be read again")
     client.delete(f"{path}/d")
     assert client.list(path) == []
 
@@ -313,7 +371,9 @@ def test_the_sandbox_has_secured_servers_and_tickets(
         assert "Traceback" not in result.stderr
         return result.stdout + result.stderr
 
-    assert {row["server"]: row["state"] for row in json.loads(run("status", "--secure", "--json"))} == {
+    assert {
+        row["server"]: row["state"] for row in json.loads(run("status", "--secure", "kdc", "hdfs", "--json"))
+    } == {
         "kdc": "up",
         "namenode": "up",
         "datanode-1": "up",
@@ -324,7 +384,6 @@ def test_the_sandbox_has_secured_servers_and_tickets(
     assert "Client cannot authenticate" in run(
         "hdfs", "--secure", "--", "-ls", "/", code=1, KRB5CCNAME="FILE:/nonexistent"
     )
-    assert "--secure has no kafka; there are kdc, hdfs" in run("up", "--secure", "kafka", code=2)
 
 
 def test_nothing_is_lost_or_doubled_over_the_ends_of_tokens_and_the_failures_of_their_servers(
@@ -332,10 +391,14 @@ def test_nothing_is_lost_or_doubled_over_the_ends_of_tokens_and_the_failures_of_
     kdc: Kdc,
     user: str,
     secure_hdfs: SecureHdfs,
+    httpfs: HttpFs,
     kafka_cluster: KafkaCluster,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Three lives of tokens, the KDC away and frozen, a new key, a disabled user, NameNode and agent killed."""
+    """Three lives of tokens, the KDC away and frozen, a new key, a disabled user, cancelled tokens, and kills.
+
+    NameNode, HttpFS and agent are killed. The sink k2 writes through HttpFS.
+    """
     monkeypatch.setenv("FLAFKA_LOG_LEVEL", "DEBUG")  # every error with its traceback
     path = f"/{unique('secure')}"
     secure_hdfs.create_directory(path, user)
@@ -350,9 +413,12 @@ def test_nothing_is_lost_or_doubled_over_the_ends_of_tokens_and_the_failures_of_
         "hdfs.rollSize": "0",
         "hdfs.rollCount": "0",
     }
-    group = Group(
-        tmp_path, kafka_cluster, unique("kerberos"), "\n".join(f"a1.sinks.k1.{key} = {sink[key]}" for key in sink)
-    )
+    name = unique("kerberos")
+    second = {"hdfs.path": f"webhdfs://{httpfs.address}{path}/httpfs", "group": f"{name}-httpfs"}
+    lines = [f"a1.sinks.k1.{key} = {value}" for key, value in sink.items()]
+    lines += [f"a1.sinks.k2.{key} = {value}" for key, value in (sink | second).items()]
+    group = Group(tmp_path, kafka_cluster, name, "\n".join(lines))
+    group.configuration = group.configuration.replace("a1.sinks = k1", "a1.sinks = k1 k2")
     enough = threading.Event()
 
     def feed() -> None:
@@ -364,11 +430,11 @@ def test_nothing_is_lost_or_doubled_over_the_ends_of_tokens_and_the_failures_of_
     agent = group.agent().__enter__()
     try:
 
-        def await_delivery(*, or_failure: bool = False) -> None:
-            before = agent.count("SINK.k1", "EventDrainSuccessCount")
+        def await_delivery(sink: str = "SINK.k1", *, or_failure: bool = False) -> None:
+            before = agent.count(sink, "EventDrainSuccessCount")
 
             def delivered() -> bool:
-                more = agent.count("SINK.k1", "EventDrainSuccessCount") > before
+                more = agent.count(sink, "EventDrainSuccessCount") > before
                 return more or (or_failure and "SINK.k1" in agent.failing())
 
             agent.until(delivered, "a delivery")
@@ -383,6 +449,11 @@ def test_nothing_is_lost_or_doubled_over_the_ends_of_tokens_and_the_failures_of_
         assert re.search("Cannot contact any KDC|no delegation token yet", agent.failing()["SINK.k1"])
         kdc.start()
         await_delivery()
+        secure_hdfs.cancel_tokens(user, kdc.keytab(user))
+        httpfs.kill("httpfs")  # which forgets its tokens
+        httpfs.start()
+        await_delivery()
+        await_delivery("SINK.k2")
         kdc.admin("modprinc", "-allow_tix", user)
         agent.until(lambda: "have been revoked" in agent.failing().get("SINK.k1", ""), "the refusal")
         kdc.admin("modprinc", "+allow_tix", user)
@@ -400,9 +471,11 @@ def test_nothing_is_lost_or_doubled_over_the_ends_of_tokens_and_the_failures_of_
         enough.set()
         feeder.join()
         bodies = Counter(body.decode() for body in group.bodies)
-        agent.until(lambda: len(secure_hdfs.lines(path)) >= len(group.bodies), "all events")
+        for written in (path, f"{path}/httpfs"):
+            agent.until(lambda written=written: len(secure_hdfs.lines(written)) >= len(bodies), "all events")
         assert agent.stop() == 0
-        assert Counter(secure_hdfs.lines(path)) == bodies
+        for written in (path, f"{path}/httpfs"):
+            assert Counter(secure_hdfs.lines(written)) == bodies
         log = (tmp_path / "a1" / "agent.log").read_text()
         assert not re.search(r"delegation=[^…]", log)
     finally:
@@ -411,6 +484,7 @@ def test_nothing_is_lost_or_doubled_over_the_ends_of_tokens_and_the_failures_of_
         kdc.server("kdc").signal(signal.SIGCONT)
         kdc.start()
         secure_hdfs.start()
+        httpfs.start()
 
 
 def test_keytabs_are_read(kdc: Kdc, user: str) -> None:

@@ -63,6 +63,7 @@ class Query:
         self.agent, self.job, self.options = job, sink, job.options
         self.rejections, self._move = rejections, move
         self.sink: Sink = sink.sink.make()
+        self.sink.member = sink.sink.path
         self.committing = self.sink if isinstance(self.sink, CommittingSink) else None
         self.channel: KafkaBackedChannel = sink.channel.make()
         self.audit = audit_of(self.channel, job.options)
