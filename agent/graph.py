@@ -170,6 +170,8 @@ def _defaults(config: Config, written: Mapping[str, str]) -> dict[str, str]:
     defaults = {}
     for option in type(config).options():
         value = getattr(config, option.field, None)
+        if option.is_prefix and any(name.startswith(option.name) for name in written):
+            continue  # its properties may be passwords
         if not (option.name in written or option.without_effect or option.is_secret or value in (None, {}, [])):
             defaults[option.name] = format_option_value(value)
     return defaults

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Literal
 
 import pydantic
 
-from flafka.plugins import Config, option
+from flafka.plugins import Config, Problem, cross_field_validator, option
 from flafka.plugins.kafka.config import check_writable_topic
+from flafka.plugins.net.tls import TlsServerConfig
 from flafka.plugins.problems import suggest
 
 YARN = "yarn"
@@ -87,6 +91,26 @@ class AgentOptions(Config):
         description="Password of the page at `/`, which shows the agent's settings and metrics. If unset, the page "
         "is served on a loopback address only. Metrics and health need no password.",
     )
+    monitoring_ssl: bool | None = option(
+        None,
+        name="monitoring.ssl",
+        description="Serve the page and the metrics over TLS. If unset, they are not encrypted, and the page is "
+        "served on a loopback address only. `false` serves it without TLS on any address, behind a proxy that "
+        "encrypts.",
+    )
+    monitoring_keystore: str | None = option(
+        None,
+        name="monitoring.keystore",
+        must_exist=True,
+        path="flume",
+        description="File with the private key and its certificates: a Java keystore (JKS, PKCS12) or PEM. If unset, "
+        "the environment variable FLUME_SSL_KEYSTORE_PATH names it.",
+    )
+    monitoring_keystore_password: pydantic.SecretStr | None = option(
+        None,
+        name="monitoring.keystore-password",
+        description="Password of the keystore. If unset, the environment variable FLUME_SSL_KEYSTORE_PASSWORD.",
+    )
     monitoring_file: str | None = option(
         None,
         name="monitoring.file",
@@ -112,6 +136,33 @@ class AgentOptions(Config):
     def token(self) -> str:
         """`monitoring.token`; empty if none is set."""
         return self.monitoring_token.get_secret_value() if self.monitoring_token is not None else ""
+
+    @property
+    def keystore(self) -> str | None:
+        """Path of the keystore: `monitoring.keystore`, else FLUME_SSL_KEYSTORE_PATH. None without TLS."""
+        if not self.monitoring_ssl:
+            return None
+        return self.monitoring_keystore or os.environ.get("FLUME_SSL_KEYSTORE_PATH")
+
+    @property
+    def tls(self) -> TlsServerConfig | None:
+        """TLS options of the monitoring server; None without TLS."""
+        if not self.monitoring_ssl:
+            return None
+        return TlsServerConfig(
+            tls=True, keystore=self.monitoring_keystore, keystore_password=self.monitoring_keystore_password
+        )
+
+    def warnings(self) -> Iterator[Problem]:
+        """Yield a problem if TLS is on, and the library that reads keystores is missing."""
+        if self.tls is not None:
+            for problem in self.tls.warnings():
+                yield replace(problem, option=f"monitoring.{problem.option}")
+
+    @cross_field_validator("monitoring_keystore", "monitoring_ssl")
+    def _check_keystore(self) -> None:
+        if self.monitoring_ssl and not self.keystore:
+            raise ValueError("is required: monitoring.ssl = true needs a file with a private key and its certificate")
 
     @pydantic.field_validator("spark_master")
     @classmethod

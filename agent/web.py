@@ -1,8 +1,9 @@
-"""HTTP GET without a proxy, for pages of servers on this network."""
+"""HTTP on this network: GET without a proxy, and loopback addresses."""
 
 from __future__ import annotations
 
 import http.client
+import ipaddress
 from collections.abc import Mapping
 
 
@@ -19,3 +20,13 @@ def fetch_page(
         return 0, b""
     finally:
         connection.close()
+
+
+def is_loopback(host: str) -> bool:
+    """Return True for `localhost` and for a loopback address, with or without brackets. Names are not resolved."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

@@ -26,7 +26,9 @@ from flafka.agent.cli.processes import find_running_agents, is_listening
 from flafka.agent.config import Diagnostic, Mode, chosen_agent
 from flafka.agent.config.diagnostics import Severity
 from flafka.agent.config.kafka import share_brokers
+from flafka.agent.config.listeners import open_listeners
 from flafka.agent.graph import graph_of, text_lines
+from flafka.agent.runner.kafkalogin import log_in_to_kafka
 from flafka.agent.topology import AgentSpec, ChannelSpec, ComponentSpec, ConfigLocation, SinkSpec
 from flafka.plugins import ConnectivityWarning, FlafkaError, PortOccupied, StreamingSink
 from flafka.plugins.errors import ANY_FAILURE
@@ -62,6 +64,7 @@ def check(chosen: ChosenConfiguration, connect: bool, verbose: bool, as_json: bo
     spec, diagnostics = chosen.load(notes=verbose)
     if spec is not None:
         diagnostics += check_spark_versions(spec, chosen.mode, connect=connect)
+        diagnostics += [listener for listener in open_listeners(spec) if verbose or listener.severity != "note"]
     if spec is not None and connect:
         with contextlib.suppress(FlafkaError):  # the channel reports a cluster that was never started
             spec = with_default_brokers(spec)
@@ -115,6 +118,7 @@ def check_connectivity(spec: AgentSpec, mode: Mode, running: Sequence[int] = ())
     """
     answers: queue.SimpleQueue[tuple[ComponentSpec, list[str]]] = queue.SimpleQueue()
     waiting = list(spec.components())
+    log_in_to_kafka(waiting)
     for component in waiting:
         threading.Thread(target=lambda c=component: answers.put((c, _problems(c, spec))), daemon=True).start()
     diagnostics = _check_monitoring_port(spec, running)
@@ -156,26 +160,40 @@ def _check_output_topics(spec: SinkSpec, channel_spec: ChannelSpec) -> Iterator[
 def _check_consumer_group(sink: SinkSpec, channel_spec: ChannelSpec) -> Iterator[str]:
     """Yield the reasons why the sink cannot resume in its consumer group without a command of an operator.
 
-    Empty if brokers do not answer, or are too old: the channel reports that.
+    One may be a missing right. Empty if brokers do not answer, or are too old: the channel reports that.
     """
     channel = channel_spec.make()
     if not isinstance(channel, KafkaBackedChannel):
         return
     from flafka.agent.runner.retries import add_brokers
+    from flafka.plugins.kafka.errors import is_missing_right
 
     brokers = channel.kafka.stream(None).bootstrap_servers
     servers = brokers.replace(",", " ").split()
     if len(unreachable_brokers(" ".join(servers))) < len(servers):  # else each request would take its timeout of 10 s
-        with contextlib.suppress(FlafkaError):
+        try:
             for error in channel.kafka.blocking_errors(sink.group):
                 yield add_brokers(str(error), {"group": brokers})
+        except FlafkaError as e:
+            if is_missing_right(e):
+                yield str(e)
 
 
 def _check_monitoring_port(spec: AgentSpec, running: Sequence[int]) -> list[Diagnostic]:
-    """Return an error if the monitoring port cannot be listened on, unless one of the processes `running` does so."""
+    """Return an error for an unusable certificate, and one if the monitoring port cannot be listened on.
+
+    A port on which one of the processes `running` listens is no error.
+    """
     from flafka.agent.monitoring.server import open_listener
 
     host, port = spec.options.monitoring_host, spec.options.monitoring_port
+    diagnostics = []
+    try:
+        if spec.options.tls is not None:
+            spec.options.tls.context()
+    except FlafkaError as e:
+        place = spec.option_locations.get("monitoring.keystore", ConfigLocation(spec.file, 0))
+        diagnostics.append(Diagnostic("error", place, spec.name, f"monitoring.keystore: {e}"))
     try:
         open_listener(host, port).close()
     except OSError as e:
@@ -183,11 +201,11 @@ def _check_monitoring_port(spec: AgentSpec, running: Sequence[int]) -> list[Diag
         if e.errno == errno.EADDRINUSE:
             reason = "another program listens there; stop it or choose another port"
             if _is_own(PortOccupied(reason, port), running):
-                return []
+                return diagnostics
         place = spec.option_locations.get("monitoring.port", ConfigLocation(spec.file, 0))
         message = f"monitoring.port: cannot listen on {host}:{port} (TCP): {reason}"
-        return [Diagnostic("error", place, spec.name, message)]
-    return []
+        diagnostics.append(Diagnostic("error", place, spec.name, message))
+    return diagnostics
 
 
 def _is_own(problem: str, running: Sequence[int]) -> bool:

@@ -69,7 +69,15 @@ class ComponentRow:
 @partial(configuration_options, required=False)
 @click.option("--url", metavar="URL", help="Address of the agent's monitoring, instead of a configuration.")
 @click.option(
-    "--token", envvar="FLAFKA_TOKEN", help="The agent's monitoring.token. If unset, the one of the configuration."
+    "--token",
+    envvar="FLAFKA_TOKEN",
+    help="The agent's monitoring.token. If unset, the environment variable FLAFKA_TOKEN, or else the one of the "
+    "configuration.",
+)
+@click.option(
+    "--cacert",
+    metavar="FILE",
+    help="Certificates to trust, in PEM. If unset, the one in the agent's keystore; with --url, those of this host.",
 )
 @click.option(
     "--interval", type=click.FloatRange(0.1), default=2.0, show_default=True, help="Interval of updates in seconds."
@@ -84,6 +92,7 @@ def top(
     chosen: ChosenConfiguration | None,
     url: str | None,
     token: str | None,
+    cacert: str | None,
     interval: float,
     count: int | None,
     as_json: bool,
@@ -95,7 +104,7 @@ def top(
     latest batch: of a source, until its channels have stored it; of a sink, until it is durable. With --json and
     --count, each update is one line.
     """
-    client = client_of(chosen, url, token)
+    client = client_of(chosen, url, token, cacert)
     graph = client.get("/api/graph")
     if chosen is not None:
         _refuse_another(chosen, client, graph)

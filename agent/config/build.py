@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from typing import Any, TypeVar, cast
 
 from flafka.agent.config import headers, kafka, storage
-from flafka.agent.config.components import ComponentReader
+from flafka.agent.config.components import ComponentReader, hide_secrets
 from flafka.agent.config.diagnostics import DiagnosticCollector
 from flafka.agent.config.parts import (
     ComponentProperties,
@@ -52,6 +52,11 @@ KINDS = {"sources": "source", "channels": "channel", "sinks": "sink", "sinkgroup
 _GROUP_OPTIONS = ("group", "kafka.consumer.group.id", "groupId")
 """Options for a consumer group: of a sink, of a channel, and of a channel in Flume's oldest versions."""
 _TOPIC_OPTIONS = ("kafka.topic", "topic")
+_LOGIN_OPTIONS = tuple(
+    f"kafka.{client}.{name}"
+    for client in ("producer", "consumer")
+    for name in ("sasl.kerberos.principal", "sasl.jaas.config")
+)
 
 Spec = TypeVar("Spec", bound=ComponentSpec)
 
@@ -117,6 +122,7 @@ class Builder:
         for names, errors in (
             (_GROUP_OPTIONS, kafka.invalid_groups(bindings)),
             (_TOPIC_OPTIONS, kafka.self_feeding_sinks(bindings)),
+            (_LOGIN_OPTIONS, kafka.several_logins([*channels, *sources, *sinks])),
         ):
             for spec, message in errors:
                 written = self.lines[spec.path]
@@ -280,12 +286,16 @@ class Builder:
         """Return the agent's own options; the defaults if one is wrong. Each problem is reported as an error."""
         texts = {name: prop.value for name, prop in self.written.options.items()}
         texts |= absolute_paths(self.agent, AgentOptions.options(), self.written.options, self.report)
+        hide_secrets(AgentOptions, self.written.options, self.report)
         config, problems = AgentOptions.parse(texts)
         for problem in problems:
             prop = self.written.options.pop(problem.option, None)
             message = problem.message if problem.is_unknown_option else f"{problem.option} {problem.message}"
             if prop is None or prop.resolved:
                 self.report.error(prop.place if prop else self.place, self.agent, message)
+        for warning in config.warnings() if config is not None else ():
+            place = prop.place if (prop := self.written.options.get(warning.option)) else self.place
+            self.report.missing_library(place, self.agent, f"{warning.option} {warning.message}")
         return config or AgentOptions()
 
     # --- checks across components

@@ -19,7 +19,10 @@ from flafka.plugins.installed import describe_class, plugin_location
 from flafka.plugins.java.classes import is_java_class, java_class_error
 from flafka.plugins.problems import suggest
 
-_SECRET_NAME = re.compile(r"password|passphrase|secret|jaas|token$|credential|api[._-]?key|[._]pem$", re.IGNORECASE)
+_SECRET_NAME = re.compile(
+    r"password|passphrase|secret|jaas|token$|credential|(api|access|account|private|keystore)[._-]?key|[._]pem$",
+    re.IGNORECASE,
+)
 _TRAILING_COMMENT = re.compile(r"\s#|\s//")
 _NAMING_OPTIONS = re.compile(
     r"(?:path|dirs?|directory|file|host(?:s|name|names)?|bind|topics?|servers)$|^filegroups\.", re.IGNORECASE
@@ -46,6 +49,20 @@ def report_missing_option(part: ComponentProperties, name: str, hint: str, repor
     elif prop := part.take(misspelled):
         message = f"unknown option {misspelled!r}, did you mean {name!r}?"
         report.error(prop.place, part.path, message)
+
+
+def hide_secrets(config_class: type[Config], properties: Mapping[str, Property], report: DiagnosticCollector) -> None:
+    """Redact the values of options that are declared as secrets, or whose names look like one."""
+    declared = {option.name for option in config_class.options() if option.is_secret}
+    declared |= {alias for name, alias in config_class.deprecated_aliases.items() if name in declared}
+    for name, prop in properties.items():
+        if name in declared or is_secret_name(name):
+            report.hide_secret(prop.value, "****")
+
+
+def is_secret_name(option: str) -> bool:
+    """Return True if the name of an option looks like that of a password, a token or a key."""
+    return _SECRET_NAME.search(option) is not None
 
 
 class ComponentReader:
@@ -76,7 +93,7 @@ class ComponentReader:
         try:
             config_class = cls.config_class.for_type(written.value)
             texts |= absolute_paths(part.path, config_class.options(), part.properties, self.report)
-            self._hide_secrets(config_class, part.properties)
+            hide_secrets(config_class, part.properties, self.report)
             config, problems = config_class.parse(texts)
             warnings = list(config.warnings()) if config is not None else []
         except ANY_FAILURE as e:  # a failing validator of a plugin must not prevent the other checks
@@ -213,14 +230,6 @@ class ComponentReader:
         culprit = plugin_location(error) or describe_class(cls)
         message = f"{what}, a bug in {culprit}: {type(error).__name__}: {error}"
         self.report.error(part.place, part.path, message)
-
-    def _hide_secrets(self, config_class: type[Config], properties: Mapping[str, Property]) -> None:
-        """Redact the values of options that are declared as secrets, or whose names look like one."""
-        declared = {option.name for option in config_class.options() if option.is_secret}
-        declared |= {alias for name, alias in config_class.deprecated_aliases.items() if name in declared}
-        for name, prop in properties.items():
-            if name in declared or _SECRET_NAME.search(name):
-                self.report.hide_secret(prop.value, "****")
 
     def _report_unknown_option(self, part: ComponentProperties, cls: type[Component[Any]], problem: Problem) -> None:
         """Report an unknown option: as an error for a component of Python only, else as a warning or note.

@@ -12,6 +12,8 @@ from flafka.agent.topology import ConfigLocation
 Severity = Literal["error", "warning", "note"]
 """An error prevents the start. A warning points at a probable mistake or loss. A note is information only."""
 Mode = Literal["normal", "strict"]
+_JAAS_FLAGS = {"required", "requisite", "sufficient", "optional"}
+"""Words behind the class in `sasl.jaas.config`, which errors contain too."""
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,12 @@ class DiagnosticCollector:
         """Absolute form of each relative path, by full option name (`a1.sinks.k1.sink.directory`)."""
 
     def hide_secret(self, value: str, substitute: str) -> None:
-        """Show `substitute` in place of `value`, and of its words of more than 3 characters, in all diagnostics."""
-        for text in {value, repr(value)[1:-1], *(word for word in value.split() if len(word) > 3)} - {""}:
+        """Show `substitute` in place of `value`, and of its words of more than 3 characters, in all diagnostics.
+
+        Words of JAAS that are no secret are shown.
+        """
+        words = {word for word in value.split() if len(word) > 3} - _JAAS_FLAGS
+        for text in {value, repr(value)[1:-1], *words} - {""}:
             self._secrets[text] = substitute
 
     def error(self, place: ConfigLocation, component: str, message: str) -> None:

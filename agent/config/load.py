@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from flafka.agent.config.build import Builder
+from flafka.agent.config.components import is_secret_name
 from flafka.agent.config.diagnostics import Diagnostic, DiagnosticCollector, Mode
 from flafka.agent.config.filters import config_filters
 from flafka.agent.config.parts import AGENT_KEYS
@@ -21,6 +23,7 @@ from flafka.plugins.problems import suggest
 MAX_FILE_BYTES = 16 << 20
 """Maximum size of a configuration file."""
 
+_URL_PASSWORD = re.compile(r"://[^/@\s:]*:([^/@\s]+)@")
 MONITORING = {"flume.monitoring.type": "monitoring.type", "flume.monitoring.port": "monitoring.port"}
 """Options of an agent that Flume sets by `-D`, by name of the `-D` property."""
 
@@ -167,6 +170,11 @@ def _agent(
             path = component_path(prop.name)
             report.note(prop.place, path, f"{prop.name.removeprefix(f'{path}.')} is ignored: it has no value")
     _report_unused_lines(name, properties, resolver.used, report)
+    for prop in own_properties.values():  # also of components that are not built, and of sink groups
+        if is_secret_name(prop.name.removeprefix(f"{component_path(prop.name)}.")):
+            report.hide_secret(prop.value, "****")
+        for password in _URL_PASSWORD.findall(prop.value):
+            report.hide_secret(password, "****")
     for flume, option in MONITORING.items():
         if flume in system:
             own_properties[option] = Property(f"{name}.{option}", system[flume], ConfigLocation(f"-D{flume}", 0))

@@ -19,6 +19,10 @@ FILTERED = Metric("EventFilteredCount", "counter", "events", "Events that interc
 REJECTED = Metric("EventRejectedCount", "counter", "events", "Events that became dead letters.", "prometheus")
 UP = Metric("Up", "gauge", "", "1 while the latest attempt succeeded, and 0 otherwise.", "prometheus")
 """Gauge that Prometheus gets for every component, but not for routes."""
+CERTIFICATE = Metric(
+    *("CertificateSecondsLeft", "gauge", "seconds"), "Time until the certificate of the source or the agent expires."
+)
+"""Gauge of the monitoring server with TLS. Sources with TLS declare it themselves."""
 
 BATCH = Metric(
     *("BatchMilliseconds", "gauge", "milliseconds"),

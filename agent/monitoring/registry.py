@@ -10,7 +10,7 @@ from typing import Any, Literal
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.core import Metric as MetricFamily
 
-from flafka.agent.monitoring.definitions import UP, common_metrics, family_name, undeclared_metrics
+from flafka.agent.monitoring.definitions import CERTIFICATE, UP, common_metrics, family_name, undeclared_metrics
 from flafka.plugins import Metric, Metrics
 
 UNDECLARED = "A metric of a plugin that does not declare it."
@@ -67,6 +67,8 @@ class Registry:
         """Returns name and URL, `application` and `tracking`, of the Spark driver's application on its cluster."""
         self.waiting: Callable[[], Mapping[str, str]] = dict
         """Returns the components that have not taken events since the agent's start, with the reason."""
+        self.certificate_expiry: float | None = None
+        """Expiry of the monitoring server's certificate, in seconds since the epoch; None without TLS."""
 
     def add(self, kind: str, name: str, metrics: Metrics, declared: Iterable[Metric] = ()) -> None:
         """Register a component. `declared` are its own metrics, in addition to the metrics of its kind.
@@ -146,7 +148,8 @@ class Registry:
     def collect(self) -> Iterator[MetricFamily]:
         """Yield the metric families for Prometheus, such as `flafka_event_accepted_total{agent,kind,name}`.
 
-        Each component except routes also has the gauge `Up`: 0 while its latest attempt failed, else 1.
+        Each component except routes also has the gauge `Up`: 0 while its latest attempt failed, else 1. The expiry of
+        the monitoring server's own certificate has the kind `agent`.
         """
         families: dict[str, Any] = {}
         declared: dict[str, Metric] = {UP.name: UP}
@@ -162,6 +165,9 @@ class Registry:
                     kind: Literal["counter", "gauge"] = "gauge" if name in gauges else "counter"
                     families[name] = _family(declared.get(name) or Metric(name, kind, "", UNDECLARED))
                 families[name].add_metric([self.agent, component.kind.lower(), component.name], value)
+        if self.certificate_expiry is not None:
+            family = families.setdefault(CERTIFICATE.name, _family(CERTIFICATE))
+            family.add_metric([self.agent, "agent", self.agent], round(self.certificate_expiry - time.time()))
         yield from families.values()
 
 

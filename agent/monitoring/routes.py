@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import json
 import math
 from importlib.resources import files
@@ -15,6 +14,7 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from flafka.agent.monitoring.view import View
+from flafka.agent.web import is_loopback
 
 _PAGE_FILES = ("page.css", "page.js", "wires.js", "charts.js", "sample.js")
 _TYPES = {"css": "text/css", "html": "text/html", "js": "text/javascript"}
@@ -25,26 +25,27 @@ _HEADERS = {
     "referrer-policy": "no-referrer",
 }
 COOKIE = "flafka-token"
+CLEAR_TEXT = (
+    "the token and the page would cross the network in clear text, as {} is not a loopback address: set "
+    "monitoring.ssl = true and monitoring.keystore, or monitoring.ssl = false behind a proxy that encrypts"
+)
+"""Reason for a refusal of the page without TLS, with the host that the server listens on."""
 
 
-def is_loopback(host: str) -> bool:
-    """Return True for `localhost` and for a loopback address, with or without brackets. Names are not resolved."""
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host.strip("[]")).is_loopback
-    except ValueError:
-        return False
+def routes(view: View, token: str, *, secure_cookie: bool = False) -> list[BaseRoute]:
+    """Return the routes of the page and its API; `token` is empty if none is set. `AccessGuard` checks the token.
 
-
-def routes(view: View, token: str) -> list[BaseRoute]:
-    """Return the routes of the page and its API; `token` is empty if none is set. `AccessGuard` checks the token."""
+    With `secure_cookie`, browsers send the cookie over HTTPS only, although requests come in clear text from a proxy.
+    """
 
     async def index(request: Request) -> Response:
         # In a cookie, the token stays out of the address bar and the history of the browser.
         if token and request.query_params.get("token"):
             response = RedirectResponse(request.url.path)
-            response.set_cookie(COOKIE, request.query_params["token"], httponly=True, samesite="strict")
+            secure = secure_cookie or request.url.scheme == "https"
+            response.set_cookie(
+                COOKIE, request.query_params["token"], httponly=True, samesite="strict", secure=secure
+            )
             return response
         return _file("index.html")
 
@@ -111,11 +112,12 @@ class AccessGuard:
     """ASGI middleware that restricts access to the page and its API.
 
     Without a token, only this host has access: the server must listen on a loopback address, and the Host header of
-    a request must name it. Otherwise a page of another site could send requests (DNS rebinding).
+    a request must name it. Otherwise a page of another site could send requests (DNS rebinding). On another address,
+    access also needs a connection that `is_safe`: with TLS, or behind a proxy that encrypts.
     """
 
-    def __init__(self, app: ASGIApp, host: str, token: str) -> None:
-        self.app, self.host, self.token = app, host, token
+    def __init__(self, app: ASGIApp, host: str, token: str, *, is_safe: bool) -> None:
+        self.app, self.host, self.token, self.is_safe = app, host, token, is_safe
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request for the page or its API with 403 if access is refused; pass any other request on."""
@@ -127,6 +129,8 @@ class AccessGuard:
 
     def _refusal(self, request: Request) -> str:
         """Return the reason for a refusal; empty if access is allowed."""
+        if self.token and not self.is_safe and not is_loopback(self.host):
+            return CLEAR_TEXT.format(self.host)
         if self.token:
             given = request.headers.get("authorization", "").removeprefix("Bearer ") or request.cookies.get(
                 COOKIE, ""
@@ -141,7 +145,7 @@ class AccessGuard:
         if not is_loopback(self.host):
             return (
                 f"this page shows events and settings, and {self.host} is not a loopback address: set "
-                "monitoring.token, and open /?token=…"
+                "monitoring.token and monitoring.ssl = true with a monitoring.keystore, and open /?token=…"
             )
         host = request.url.hostname or ""
         return "" if is_loopback(host) else f"this page is for this host only: open localhost, not {host}"

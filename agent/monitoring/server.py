@@ -19,9 +19,11 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from flafka.agent.monitoring.registry import Registry
-from flafka.agent.monitoring.routes import AccessGuard, LenientJsonResponse, routes
+from flafka.agent.monitoring.routes import CLEAR_TEXT, AccessGuard, LenientJsonResponse, routes
 from flafka.agent.monitoring.view import View
-from flafka.plugins.errors import ANY_FAILURE
+from flafka.agent.web import is_loopback
+from flafka.plugins.errors import ANY_FAILURE, FlafkaError
+from flafka.plugins.net.tls import TlsServerConfig
 from flafka.plugins.threads import describe_exception, rate_limit_loop_errors, start_thread
 
 log = logging.getLogger(__name__)
@@ -34,11 +36,20 @@ BACKLOG = 16
 
 
 def open_listener(host: str, port: int) -> socket.socket:
-    """Return a TCP socket that listens on this address; port 0 is any free port. Raises OSError."""
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    """Return a TCP socket that listens on this address or name; port 0 is any free port. Raises OSError.
+
+    A name stands for its first IPv4 address, or for its first IPv6 address if it has no other. An empty host stands
+    for all IPv4 addresses.
+    """
+    results = socket.getaddrinfo(host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+    # Hosts may list ::1 first for localhost, where clients of 127.0.0.1 would find no listener.
+    family, *_, address = next((result for result in results if result[0] == socket.AF_INET), results[0])
+    listener = socket.socket(family, socket.SOCK_STREAM)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        listener.bind(address)
         listener.listen()  # connections queue here until the server thread runs
     except OSError:
         listener.close()
@@ -52,9 +63,28 @@ class MetricsServer:
     Best-effort: an occupied port is logged once, and retried until it is free. The agent runs meanwhile.
     """
 
-    def __init__(self, registry: Registry, host: str, port: int, view: View | None = None, token: str = "") -> None:
-        """`view` is the data of the page; None serves no page. `token` is empty if none is set. Nothing is opened."""
+    def __init__(
+        self,
+        registry: Registry,
+        host: str,
+        port: int,
+        view: View | None = None,
+        token: str = "",
+        tls: TlsServerConfig | None = None,
+        *,
+        behind_proxy: bool = False,
+    ) -> None:
+        """`view` is the data of the page; None serves no page. `token` is empty if none is set. Nothing is opened.
+
+        Without `tls`, the page is served on a loopback address only, unless the server is `behind_proxy`, which
+        encrypts.
+        """
         self.registry, self.host, self.port, self.view, self.token = registry, host, port, view, token
+        self.tls = tls
+        self._expiry: float | None = None
+        """Expiry of the loaded certificate."""
+        self._is_safe = tls is not None or behind_proxy
+        self._behind_proxy = behind_proxy
         self._server: _PageServer | None = None
         self._failure = ""
         """Latest logged error."""
@@ -74,12 +104,22 @@ class MetricsServer:
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
 
+    def load_certificate(self) -> None:
+        """Load the certificate from the keystore unless it is loaded. No effect without TLS.
+
+        Raises FlafkaError if the keystore cannot be used.
+        """
+        if self.tls is not None and self._settings.ssl is None:
+            self._settings.ssl, self._expiry = self.tls.context_and_expiry()
+
     def start(self) -> None:
         """Start to listen, on a thread of its own. Does not block. With port 0, use a free port and set `port` to it.
 
-        An occupied port is only logged, and retried every `RETRY_SECONDS`.
+        An occupied port and an unusable certificate are only logged, and retried every `RETRY_SECONDS`.
         """
         listener = None
+        if self.token and not self._is_safe and not is_loopback(self.host):
+            log.warning("the page is not served: %s", CLEAR_TEXT.format(self.host))
         try:
             listener = self._listen()
         except OSError as e:
@@ -91,14 +131,23 @@ class MetricsServer:
                 e.strerror,
                 RETRY_SECONDS,
             )
+        except FlafkaError as e:
+            self._failure = str(e)
+            log.warning("metrics are not served: %s; the agent retries every %.0f s", e, RETRY_SECONDS)
         self._thread = threading.Thread(target=self._run, args=(listener,), name="metrics", daemon=True)
         start_thread(self._thread)
 
     def _listen(self) -> socket.socket:
-        """Return the listening socket, and set `port` to its port. Raises OSError."""
+        """Load the certificate, return the listening socket, and set `port` to its port.
+
+        Raises OSError, and FlafkaError for an unusable certificate.
+        """
+        self.load_certificate()
+        self.registry.certificate_expiry = self._expiry
         listener = open_listener(self.host, self.port)
         self.port = listener.getsockname()[1]
-        log.info("metrics on http://%s:%d/metrics and /metrics/prometheus", self.host, self.port)
+        scheme, host = "https" if self.tls else "http", f"[{self.host}]" if ":" in self.host else self.host
+        log.info("metrics on %s://%s:%d/metrics and /metrics/prometheus", scheme, host, self.port)
         return listener
 
     def _run(self, listener: socket.socket | None) -> None:
@@ -112,7 +161,7 @@ class MetricsServer:
             except OSError as e:
                 log.debug("metrics are not served: %s", e)
             except ANY_FAILURE as e:
-                text = describe_exception(type(e), e)
+                text = str(e) if isinstance(e, FlafkaError) else describe_exception(type(e), e)
                 if text != self._failure:
                     self._failure = text
                     log.error("metrics are not served: %s; the agent retries every %.0f s", text, RETRY_SECONDS)
@@ -133,6 +182,7 @@ class MetricsServer:
         """Return the application with all routes."""
         prometheus = CollectorRegistry()
         prometheus.register(self.registry)
+        secure = self._behind_proxy and not is_loopback(self.host)
 
         async def flume(_: Request) -> Response:
             return LenientJsonResponse(self.registry.flume(), media_type="application/json;charset=utf-8")
@@ -161,9 +211,12 @@ class MetricsServer:
                 Route("/metrics/prometheus", exposition),
                 Route("/healthz", health),
                 Route("/readyz", readiness),
-                *(routes(self.view, self.token) if self.view is not None else ()),
+                *(routes(self.view, self.token, secure_cookie=secure) if self.view is not None else ()),
             ],
-            middleware=[Middleware(_CaseInsensitivePaths), Middleware(AccessGuard, host=self.host, token=self.token)],
+            middleware=[
+                Middleware(_CaseInsensitivePaths),
+                Middleware(AccessGuard, host=self.host, token=self.token, is_safe=self._is_safe),
+            ],
         )
 
 

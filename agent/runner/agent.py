@@ -30,6 +30,7 @@ from flafka.agent.runner.changes import (
 from flafka.agent.runner.deadletters.alerts import AlertingStore, Alerts
 from flafka.agent.runner.deadletters.store import DeadLetterStore, dead_letter_store
 from flafka.agent.runner.drain import Drain
+from flafka.agent.runner.kafkalogin import log_in_to_kafka, refuse_other_login
 from flafka.agent.runner.local.channels import ChannelRunner
 from flafka.agent.runner.local.overflow import OverflowingChannel
 from flafka.agent.runner.local.sinks import SinkRunner
@@ -64,6 +65,7 @@ class Agent:
     def __init__(self, spec: AgentSpec) -> None:
         self.spec = spec
         import_libraries(spec)
+        log_in_to_kafka(spec.components())
         list_command = spec.command("dlq list")
         self.alerts = Alerts(list_command)
         self.thread_failures = ThreadFailures()
@@ -90,11 +92,11 @@ class Agent:
 
     # --- components
 
-    def _make(self, changes: Changes) -> list[Callable[[], None]]:
+    def _make(self, changes: Changes, server: MetricsServer | None = None) -> list[Callable[[], None]]:
         """Make the components that `changes` names, publish them, and return the functions that start them.
 
-        The order of the functions: monitor of the brokers, HTTP server if it changes, channels, sinks, sinks on
-        Spark, sources.
+        `server` is the HTTP server if it has been made already. The order of the functions: monitor of the brokers,
+        HTTP server if it changes, channels, sinks, sinks on Spark, sources.
         """
         spec = changes.new
         channels = self._make_channels(spec, changes.channels)
@@ -114,10 +116,17 @@ class Agent:
         starts += [source.start for source in sources]
         self._publish_components()
         if changes.server:
-            host, port = spec.options.monitoring_host, spec.options.monitoring_port
-            self.server = MetricsServer(self.registry, host, port, self.view, spec.options.token)
+            self.server = server or self._make_server(spec)
             starts.insert(0, self.server.start)
         return [self.kafka_monitor.start, *starts]
+
+    def _make_server(self, spec: AgentSpec) -> MetricsServer:
+        """Return the HTTP server by the options of the agent, not started."""
+        host, port = spec.options.monitoring_host, spec.options.monitoring_port
+        return MetricsServer(
+            *(self.registry, host, port, self.view, spec.options.token, spec.options.tls),
+            behind_proxy=spec.options.monitoring_ssl is False,
+        )
 
     def _make_channels(self, spec: AgentSpec, names: Collection[str]) -> list[ChannelRunner]:
         """Make the named channels with their dead letter stores.
@@ -219,14 +228,19 @@ class Agent:
         is drained before. Then the new components start. Blocks until all changed sources and sinks have ended.
 
         Raises FlafkaError without any change if such a channel is not empty after `DRAIN_SECONDS`, or if a library of
-        a new component fails to import. After any other error, such as a thread that the system refuses, some of the
-        new components do not run. The next call then restarts all changed components.
+        a new component fails to import. Another Kerberos login to Kafka, and an unusable certificate of a new
+        monitoring server, are such errors, too. After any other error, such as a thread that the system refuses, some
+        of the new components do not run. The next call then restarts all changed components.
         """
         new = take_snapshot(spec)
+        refuse_other_login(self.spec, spec)
         import_libraries(spec)
         with self._changing:
             changes = changes_between(self._snapshot, new)
             if changes:
+                server = self._make_server(spec) if changes.server else None
+                if server is not None:
+                    _load_certificate(server)
                 before, self._snapshot = self._snapshot, after_failure(new, changes)
                 try:
                     self._end(changes)
@@ -234,7 +248,7 @@ class Agent:
                     self._snapshot = before
                     raise
                 self.spec = spec
-                _start(self._make(changes))
+                _start(self._make(changes, server))
                 self._snapshot = new
             return str(changes)
 
@@ -496,6 +510,14 @@ def member_id(agent: str, sink: str) -> str:
     `sink` is the name of a sink, of a sink group, or of a sink with a suffix.
     """
     return f"{socket.gethostname()}.{agent}.{sink}"
+
+
+def _load_certificate(server: MetricsServer) -> None:
+    """Load the certificate of a new server while the old one still serves. Raises FlafkaError if it is unusable."""
+    try:
+        server.load_certificate()
+    except FlafkaError as e:
+        raise FlafkaError(f"monitoring.keystore: {e}: nothing was changed") from e
 
 
 def _start(starts: Iterable[Callable[[], None]]) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from flafka.agent.options import AgentOptions
 from flafka.agent.topology import AgentSpec, ComponentSpec, ConfigLocation, SinkGroupSpec, SinkSpec, SourceSpec
 
 _NOWHERE = ConfigLocation("", 0)
@@ -15,6 +17,8 @@ _UNKNOWN = "unknown"
 """Identity of a component that may or may not run: it differs from any other."""
 _FILE = re.compile(r"(^|[._-])(keystore|truststore|location|certificate|key[._-]?file|ca[._-]?file)", re.IGNORECASE)
 """Names of options for files with certificates and keys, including those that are passed on to a client."""
+_KEYSTORES = ("FLUME_SSL_KEYSTORE_PATH", "FLUME_SSL_TRUSTSTORE_PATH")
+"""Environment variables that name keystores where no option does."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,7 @@ def take_snapshot(spec: AgentSpec) -> Snapshot:
             for unit in sink_units(spec)
         },
         (spark, settings, of_channels) if spark else None,
-        (options.monitoring_host, options.monitoring_port, options.monitoring_token),
+        (options.monitoring_host, options.monitoring_port, options.monitoring_token, *_certificate(options)),
     )
 
 
@@ -189,20 +193,33 @@ def _identity(spec: ComponentSpec) -> Any:
     return own, [_identity(interceptor) for interceptor in interceptors], connections
 
 
+def _certificate(options: AgentOptions) -> tuple[Any, ...]:
+    """Return the options for TLS of the monitoring server, with the state of the keystore's file."""
+    keystore = options.keystore
+    state = file_state(keystore) if keystore is not None else None
+    return options.monitoring_ssl, keystore, options.monitoring_keystore_password, state
+
+
 def _files(spec: ComponentSpec) -> Collection[tuple[str, Any]]:
     """Return name and state of each option that names a file: inode, size and modification time in ns.
 
     The state is None for a file that cannot be read. Options count if they are declared with `must_exist`, or if
-    their name is like that of a certificate or key.
+    their name is like that of a certificate or key. With TLS, Flume's environment variables for keystores count too.
     """
     declared = {option.name for option in type(spec.config).options() if option.must_exist}
     files: list[tuple[str, Any]] = []
     for name, value in spec.properties.items():
         if name in declared or _FILE.search(name):
-            try:
-                status = Path(value).stat()
-            except (OSError, ValueError):
-                files.append((name, None))
-            else:
-                files.append((name, (status.st_ino, status.st_size, status.st_mtime_ns)))
+            files.append((name, file_state(value)))
+    if getattr(spec.config, "tls", False):
+        files += [(name, file_state(os.environ[name])) for name in _KEYSTORES if name in os.environ]
     return files
+
+
+def file_state(path: str) -> tuple[int, int, int] | None:
+    """Return inode, size and modification time in ns of a file; None if it cannot be read."""
+    try:
+        status = Path(path).stat()
+    except (OSError, ValueError):
+        return None
+    return status.st_ino, status.st_size, status.st_mtime_ns

@@ -147,6 +147,28 @@ class TlsServerConfig(_TlsConfig):
     def _keystore(self) -> str | None:
         return self.keystore or os.environ.get("FLUME_SSL_KEYSTORE_PATH")
 
+    def certificate(self) -> str:
+        """Return the certificate of the keystore's private key, in PEM. Raises Retry if there is none."""
+        try:
+            store = self._read()
+            if not store.chain:
+                raise ValueError("it holds no certificate")
+        except (OSError, ValueError) as e:
+            raise self._unusable(e) from e
+        return store.chain[0].decode()
+
+    def _read(self) -> Keystore:
+        """Return the content of the keystore. Raises OSError, and ValueError if it has no private key."""
+        assert self._keystore is not None
+        store = read_keystore(self._keystore, _password(self.keystore_password, "KEYSTORE"))
+        if not store.key:
+            raise ValueError("it holds no private key")
+        return store
+
+    def _unusable(self, error: OSError | ValueError) -> Retry:
+        """Return the error for a keystore that cannot be read or used."""
+        return Retry(f"cannot use the keystore {self._keystore}: {getattr(error, 'strerror', None) or error}")
+
     def context(self) -> ssl.SSLContext | None:
         """Return the context for `asyncio` or a socket; None without TLS.
 
@@ -161,11 +183,8 @@ class TlsServerConfig(_TlsConfig):
         """
         if not self.tls:
             return None, None
-        assert self._keystore is not None
         try:
-            store = read_keystore(self._keystore, _password(self.keystore_password, "KEYSTORE"))
-            if not store.key:
-                raise ValueError("it holds no private key")
+            store = self._read()
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             # Session tickets stay unread by a client that never reads. Its TCP then resets the connection when it
             # closes, and its last data is lost.
@@ -173,7 +192,7 @@ class TlsServerConfig(_TlsConfig):
             self._restrict(context)
             _load_key(context, store)
         except (OSError, ValueError) as e:
-            raise Retry(f"cannot use the keystore {self._keystore}: {getattr(e, 'strerror', None) or e}") from e
+            raise self._unusable(e) from e
         if self.truststore is not None:
             # Without FLUME_SSL_TRUSTSTORE_PATH as default: it names authorities of servers, for sinks.
             password = self.truststore_password
@@ -277,6 +296,16 @@ def connection_error_reason(error: OSError) -> str:
 def _password(option_value: SecretStr | None, store: str) -> str | None:
     """Return the option's value, else the environment variable FLUME_SSL_<store>_PASSWORD, else None."""
     return option_value.get_secret_value() if option_value else os.environ.get(f"FLUME_SSL_{store}_PASSWORD")
+
+
+def truststore_context(path: str, password: str | None) -> ssl.SSLContext:
+    """Return the context of a client that trusts the certificates of a truststore, and checks host names.
+
+    Raises OSError or ValueError if it cannot be used.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _trust(context, path, password)
+    return context
 
 
 def _trust(context: ssl.SSLContext, path: str, password: str | None) -> None:

@@ -94,6 +94,42 @@ def test_options_are_shown_and_secrets_are_not(tmp_path: Path) -> None:
     assert nodes["k1"].place.startswith(str(file))
 
 
+SECRETS = """
+a1.channels = c1
+a1.sinks = k1 k2
+a1.channels.c1.type = kafka
+a1.channels.c1.kafka.bootstrap.servers = localhost:9092
+a1.channels.c1.kafka.producer.sasl.password = hidden1
+a1.channels.c1.kafka.consumer.sasl.jaas.config = x.PlainLoginModule required username='u' password='hidden2';
+a1.sinks.k1.type = http
+a1.sinks.k1.channel = c1
+a1.sinks.k1.endpoint = http://user:hidden3@localhost/events
+a1.sinks.k2.type = null
+a1.sinks.k2.channel = c1
+a1.sinks.unlisted.password = hidden4
+a1.monitoring.token = hidden5
+a1.spark.conf.spark.ssl.keyPassword = hidden6
+a1.spark.conf.spark.hadoop.fs.s3a.access.key = hidden7
+"""
+
+
+def test_no_line_of_the_configuration_shows_a_secret(tmp_path: Path) -> None:
+    file = tmp_path / "agent.conf"
+    file.write_text(SECRETS)
+    spec, diagnostics = load(file, None, components=Components(entry_points=True), notes=True)
+    assert spec is not None, diagnostics
+    shown = json.dumps(asdict(graph_of(spec)))
+    assert "http://user:****@localhost/events" in shown
+    assert "hidden" not in shown + repr(diagnostics)
+
+
+def test_an_error_beside_a_jaas_text_keeps_its_words(tmp_path: Path) -> None:
+    file = tmp_path / "agent.conf"
+    file.write_text(SECRETS.replace("k1.type = http", "k1.type = kafka"))
+    _, diagnostics = load(file, None, components=Components(entry_points=True))
+    assert any("topic is required: add" in diagnostic.message for diagnostic in diagnostics), diagnostics
+
+
 def test_every_form_names_every_component(tmp_path: Path) -> None:
     file, graph = drawn(tmp_path)
     for form in ("text", "mermaid", "svg", "json"):

@@ -447,3 +447,30 @@ a1.sinks.k2.kerberosKeytab = /etc/security/keytabs/flume.keytab
     migration = migrated(NETCAT + kerberos, tmp_path)
     assert migration.is_complete
     assert migration.content == (tmp_path / "flume.conf").read_bytes()
+
+
+def test_lines_for_kafka_with_kerberos_stay_where_the_client_lacks_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flafka.plugins.kafka.kerberos._has_provider", lambda: False)
+    module = "com.sun.security.auth.module.Krb5LoginModule required useKeyTab=true"
+    sink = f"""\
+a1.sinks = k1
+a1.sinks.k1.type = org.apache.flume.sink.kafka.KafkaSink
+a1.sinks.k1.channel = c1
+a1.sinks.k1.kafka.topic = t
+a1.sinks.k1.kafka.bootstrap.servers = kafka-1.example.com:9093
+a1.sinks.k1.kafka.producer.security.protocol = SASL_SSL
+a1.sinks.k1.kafka.producer.sasl.mechanism = GSSAPI
+a1.sinks.k1.kafka.producer.sasl.kerberos.service.name = kafka
+a1.sinks.k1.kafka.producer.sasl.jaas.config = {module} keyTab="/none.keytab" principal="flume@EXAMPLE.COM";
+"""
+    migration = migrated(NETCAT + sink, tmp_path)
+    assert migration.is_complete
+    assert not migration.lines_with("needs porting")
+    assert migration.content == (tmp_path / "flume.conf").read_bytes()
+    spec, diagnostics = load(tmp_path / "flume.conf", None, components=Components())
+    assert spec is not None
+    [error] = [diagnostic for diagnostic in diagnostics if diagnostic.severity == "error"]
+    assert error.is_library_missing
+    assert "kafka.producer.sasl.mechanism cannot be used on this host: Kerberos (GSSAPI) is not in" in error.message

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import logging
 import re
+import shutil
 import socket
+import ssl
 import urllib.request
 from contextlib import closing
 from pathlib import Path
@@ -18,7 +20,10 @@ from flafka.agent.monitoring.registry import Registry
 from flafka.agent.monitoring.server import MetricsServer
 from flafka.agent.options import AgentOptions
 from flafka.agent.services.running import RunningAgent, until
+from flafka.plugins.errors import MissingExtra
+from flafka.plugins.net.tls import TlsServerConfig
 from tests.fixtures.ports import free_port
+from tests.plugins.certificates import certificate
 
 
 def test_a_busy_port_is_retried(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
@@ -37,6 +42,48 @@ def test_a_busy_port_is_retried(monkeypatch: pytest.MonkeyPatch, caplog: pytest.
         assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
     finally:
         server.stop()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_an_unusable_certificate_is_retried(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(server_module, "RETRY_SECONDS", 0.01, raising=False)
+    caplog.set_level(logging.INFO, "flafka.agent.monitoring.server")
+    keystore = tmp_path / "server.pem"
+    server = MetricsServer(Registry("a1"), "localhost", 0, tls=TlsServerConfig(tls=True, keystore=str(keystore)))
+    server.start()
+    try:
+        assert f"metrics are not served: cannot use the keystore {keystore}: No such file" in caplog.text
+        certificate(tmp_path)
+        until(lambda: "metrics on https://" in caplog.text, "the certificate", 30)
+        context = ssl.create_default_context(cafile=tmp_path / "server.crt")
+        with urllib.request.urlopen(
+            f"https://localhost:{server.port}/healthz", timeout=30, context=context
+        ) as answer:
+            assert answer.status == 200
+    finally:
+        server.stop()
+    assert [record.levelname for record in caplog.records].count("WARNING") == 1
+
+
+@pytest.mark.parametrize(
+    ("host", "results", "family"),
+    [
+        ("localhost", ["::1", "127.0.0.1"], socket.AF_INET),
+        ("localhost", ["::1"], socket.AF_INET6),
+        ("::1", None, socket.AF_INET6),
+        ("", None, socket.AF_INET),
+    ],
+)
+def test_a_name_is_listened_on_over_ipv4_if_it_has_such_an_address(
+    host: str, results: list[str] | None, family: socket.AddressFamily, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if results is not None:
+        addresses = [socket.getaddrinfo(text, 0, type=socket.SOCK_STREAM)[0] for text in results]
+        monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: addresses)
+    with closing(server_module.open_listener(host, 0)) as listener:
+        assert listener.family == family
 
 
 def test_an_agent_that_never_got_its_port_stops_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,6 +134,25 @@ def test_check_connect_reports_a_busy_port(tmp_path: Path) -> None:
         f"{file}:4: a1: monitoring.port: cannot listen on 127.0.0.1:{port} (TCP): another program listens there; "
         "stop it or choose another port\n1 error: it would start, and retry these components: a1\n",
     )
+
+
+def test_check_connect_without_the_library_for_keystores_keeps_its_other_findings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object) -> None:
+        raise MissingExtra("cryptography is not installed: pip install 'flafka[tls]'")
+
+    monkeypatch.setattr(TlsServerConfig, "context", fail)
+    file, keystore = tmp_path / "agent.conf", tmp_path / "server.pem"
+    keystore.write_text("")
+    with closing(socket.create_server(("127.0.0.1", 0))) as other:
+        port = other.getsockname()[1]
+        lines = configuration(port, "a1.monitoring.ssl = true", f"a1.monitoring.keystore = {keystore}")
+        file.write_text(lines)
+        result = CliRunner().invoke(main, ["check", "-c", str(file), "--connect"])
+    assert result.exit_code == 2
+    assert "a1: monitoring.keystore: cryptography is not installed" in result.output
+    assert f"a1: monitoring.port: cannot listen on 127.0.0.1:{port}" in result.output
 
 
 @pytest.mark.usefixtures("servers")

@@ -20,6 +20,7 @@ from flafka.agent.monitoring.routes import LenientJsonResponse
 from flafka.agent.monitoring.server import MetricsServer
 from flafka.agent.monitoring.view import View
 from flafka.plugins import Metrics, TailedFile
+from flafka.plugins.net.tls import TlsServerConfig
 
 
 def view_of(registry: Registry, files: list[TailedFile] | None = None) -> View:
@@ -39,11 +40,20 @@ class Answer(NamedTuple):
 
 
 def asking(
-    host: str = "127.0.0.1", token: str = "", requested_host: str = "localhost", view: View | None = None
+    host: str = "127.0.0.1",
+    token: str = "",
+    requested_host: str = "localhost",
+    view: View | None = None,
+    *,
+    ssl: bool | None = None,
 ) -> Callable[..., Answer]:
-    """Return a function for requests to a server on `host`, under the name `requested_host`; without a network."""
+    """Return a function for requests to a server on `host`, under the name `requested_host`; without a network.
+
+    `ssl` is as in the option.
+    """
     registry = view.registry if view is not None else Registry("a1")
-    app = MetricsServer(registry, host, 0, view or view_of(registry), token)._app()
+    server = (registry, host, 0, view or view_of(registry), token, TlsServerConfig() if ssl else None)
+    app = MetricsServer(*server, behind_proxy=ssl is False)._app()
 
     def ask(path: str, headers: Mapping[str, str] | None = None) -> Answer:
         sent: list[Any] = []
@@ -53,7 +63,7 @@ def asking(
             "method": "GET",
             "path": path,
             "raw_path": path.encode(),
-            "scheme": "http",
+            "scheme": "https" if ssl else "http",
             "query_string": query.encode(),
             "server": (requested_host, 14141),
             "root_path": "",
@@ -76,34 +86,63 @@ def asking(
 
 
 @pytest.mark.parametrize(
-    ("host", "token", "requested_host", "path", "headers", "status"),
+    ("host", "token", "ssl", "requested_host", "path", "headers", "status"),
     [
-        ("127.0.0.1", "", "localhost", "/", {}, 200),
-        ("127.0.0.1", "", "[::1]", "/api/state", {}, 200),
-        ("127.0.0.1", "", "evil.example", "/", {}, 403),
-        ("127.0.0.1", "", "evil.example", "/api/state", {}, 403),
-        ("127.0.0.1", "", "evil.example", "/API/state", {}, 403),
-        ("127.0.0.1", "", "evil.example", "/metrics", {}, 200),
-        ("0.0.0.0", "", "localhost", "/", {}, 403),
-        ("0.0.0.0", "", "localhost", "/healthz", {}, 200),
-        ("0.0.0.0", "wöord", "host.example", "/", {}, 403),
-        ("0.0.0.0", "word", "host.example", "/api/graph", {"authorization": "Bearer word"}, 200),
-        ("0.0.0.0", "word", "host.example", "/api/graph", {"authorization": "Bearer words"}, 403),
-        ("0.0.0.0", "word", "host.example", "/api/graph", {"cookie": "flafka-token=word"}, 200),
-        ("0.0.0.0", "word", "host.example", "/?token=word", {}, 307),
-        ("0.0.0.0", "word", "host.example", "/?token=other", {}, 403),
+        ("127.0.0.1", "", None, "localhost", "/", {}, 200),
+        ("127.0.0.1", "", True, "[::1]", "/api/state", {}, 200),
+        ("127.0.0.1", "", None, "evil.example", "/", {}, 403),
+        ("127.0.0.1", "", None, "evil.example", "/api/state", {}, 403),
+        ("127.0.0.1", "", True, "evil.example", "/API/state", {}, 403),
+        ("127.0.0.1", "", None, "evil.example", "/metrics", {}, 200),
+        ("127.0.0.1", "word", None, "localhost", "/api/state", {"authorization": "Bearer word"}, 200),
+        ("0.0.0.0", "", None, "localhost", "/", {}, 403),
+        ("0.0.0.0", "", True, "localhost", "/", {}, 403),
+        ("0.0.0.0", "", False, "localhost", "/", {}, 403),
+        ("0.0.0.0", "", None, "localhost", "/healthz", {}, 200),
+        ("0.0.0.0", "wöord", True, "host.example", "/", {}, 403),
+        ("0.0.0.0", "word", None, "host.example", "/api/graph", {"authorization": "Bearer word"}, 403),
+        ("0.0.0.0", "word", False, "host.example", "/api/graph", {"authorization": "Bearer word"}, 200),
+        ("0.0.0.0", "word", True, "host.example", "/api/graph", {"authorization": "Bearer word"}, 200),
+        ("0.0.0.0", "word", True, "host.example", "/api/graph", {"authorization": "Bearer words"}, 403),
+        ("0.0.0.0", "word", True, "host.example", "/api/graph", {"cookie": "flafka-token=word"}, 200),
+        ("0.0.0.0", "word", None, "host.example", "/?token=word", {}, 403),
+        ("0.0.0.0", "word", True, "host.example", "/?token=word", {}, 307),
+        ("0.0.0.0", "word", True, "host.example", "/?token=other", {}, 403),
     ],
 )
 def test_the_page_is_only_for_authorised_users(
-    host: str, token: str, requested_host: str, path: str, headers: dict[str, str], status: int
+    host: str,
+    token: str,
+    ssl: bool | None,
+    requested_host: str,
+    path: str,
+    headers: dict[str, str],
+    status: int,
 ) -> None:
-    assert asking(host, token, requested_host)(path, headers).status == status
+    assert asking(host, token, requested_host, ssl=ssl)(path, headers).status == status
 
 
-def test_a_token_moves_from_the_address_into_a_cookie() -> None:
-    answer = asking("0.0.0.0", "word")("/?token=word")
+def test_a_page_without_tls_says_what_to_set_on_another_address() -> None:
+    answer = asking("0.0.0.0", "word", "host.example")("/?token=word")
+    assert b"monitoring.ssl = true and monitoring.keystore" in answer.body
+    assert "set_cookie" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    ("host", "ssl", "attributes"),
+    [
+        ("0.0.0.0", True, "; Secure"),
+        ("0.0.0.0", False, "; Secure"),  # the proxy in front of it encrypts
+        ("127.0.0.1", False, ""),
+        ("127.0.0.1", None, ""),
+    ],
+)
+def test_a_token_moves_from_the_address_into_a_cookie(host: str, ssl: bool | None, attributes: str) -> None:
+    answer = asking(host, "word", ssl=ssl)("/?token=word")
     assert answer.headers["location"] == "/"
-    assert "flafka-token=word; HttpOnly" in answer.headers["set-cookie"]
+    cookie = answer.headers["set-cookie"]
+    assert cookie.startswith("flafka-token=word; HttpOnly")
+    assert cookie.endswith(f"SameSite=strict{attributes}")
 
 
 def test_files_of_the_page_are_served_and_nothing_else_of_the_package() -> None:

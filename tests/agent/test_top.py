@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import shutil
+import ssl
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from flafka.agent.monitoring.server import MetricsServer
 from flafka.agent.monitoring.view import View
 from flafka.plugins import Components, Metrics
 from tests.fixtures.ports import free_port
+from tests.plugins.certificates import certificate
 
 CONFIGURATION = """\
 a1.sources = s1
@@ -44,11 +47,11 @@ a1.sinks.k2.channel = c1
 class Served:
     """Figures of an agent behind its HTTP server, without the agent."""
 
-    def __init__(self, directory: Path, token: str = "") -> None:
+    def __init__(self, directory: Path, token: str = "", *lines: str) -> None:
         self.file = directory / "agent.conf"
         port = free_port()
         secret = f"a1.monitoring.token = {token}\n" if token else ""
-        self.file.write_text(f"{CONFIGURATION}a1.monitoring.port = {port}\n{secret}")
+        self.file.write_text("\n".join((f"{CONFIGURATION}a1.monitoring.port = {port}", secret, *lines)))
         spec, _ = load(self.file, components=Components())
         assert spec is not None
         registry = Registry("a1")
@@ -59,7 +62,7 @@ class Served:
             kind, _, name = key.partition(".")
             registry.add(kind, name, metrics)
         self.view = View(graph_of(spec), registry)
-        self.server = MetricsServer(registry, "127.0.0.1", port, self.view, token)
+        self.server = MetricsServer(registry, "127.0.0.1", port, self.view, token, spec.options.tls)
         self.url = f"http://127.0.0.1:{port}"
 
 
@@ -178,6 +181,48 @@ def test_the_token_is_the_configurations_or_a_given_one(tmp_path: Path) -> None:
         assert "the token is missing or wrong" in refused.output
     finally:
         served.server.stop()
+
+
+@pytest.fixture
+def encrypted(tmp_path: Path) -> Iterator[Served]:
+    certificate(tmp_path, "subjectAltName=DNS:elsewhere.example")
+    keystore = f"a1.monitoring.keystore = {tmp_path}/server.pem"
+    served = Served(tmp_path, "word", "a1.monitoring.ssl = true", keystore)
+    served.server.start()
+    yield served
+    served.server.stop()
+
+
+@pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
+def test_each_refusal_of_a_certificate_says_how_to_get_on(
+    encrypted: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    authority, port = str(tmp_path / "server.crt"), encrypted.server.port
+    url = ("--url", f"https://127.0.0.1:{port}", "--token", "word")
+    assert run("-c", str(encrypted.file)).exit_code == 0
+    for words in [("-c", str(encrypted.file)), url]:
+        output = run(*words, "--cacert", authority).output
+        assert "IP address mismatch" in output
+        assert output.endswith(f"use a name in the certificate, with --url https://HOST:{port} --cacert FILE\n")
+    assert run(*url).output.endswith("self-signed certificate; name its authority with --cacert FILE\n")
+    (tmp_path / "server.pem").write_text("damaged")
+    assert f"agent top --url https://HOST:{port} --cacert FILE" in run("-c", str(encrypted.file)).output
+
+    def fail(*_: object, **__: object) -> None:
+        error = ssl.SSLCertVerificationError(1, "certificate has expired")
+        error.verify_code, error.verify_message = 10, "certificate has expired"
+        raise error
+
+    monkeypatch.setattr("http.client.HTTPSConnection.request", fail)
+    output = run(*url, "--cacert", authority).output
+    assert output.endswith("has expired; replace it in the agent's keystore, and run agent reload\n")
+
+
+def test_an_authority_without_tls_is_refused(served: Served, tmp_path: Path) -> None:
+    for words in [("--url", served.url), ("-c", str(served.file))]:
+        result = run(*words, "--cacert", str(tmp_path / "ca.pem"))
+        assert result.exit_code == 2
+        assert f"--cacert has no effect: {served.url} is without TLS" in result.output
 
 
 def test_the_agent_has_to_be_named() -> None:

@@ -310,7 +310,13 @@ def test_java_options_and_class_path_of_the_driver_reach_the_started_jvm(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     started: list[list[str]] = []
-    process = Namespace(PIPE=-1, STDOUT=-2, Popen=lambda command, **_: started.append(command))
+    arguments: list[str] = []
+
+    def start(command: list[str], **_: object) -> None:
+        started.append(command)
+        arguments.extend(next(Path(word[1:]) for word in command if word[0] == "@").read_text().splitlines())
+
+    process = Namespace(PIPE=-1, STDOUT=-2, Popen=start)
     monkeypatch.setattr(gateway, "subprocess", process)
     monkeypatch.setattr(gateway, "find_java", lambda: Namespace(path="java"))
     monkeypatch.setattr(gateway, "connector_jars", list)
@@ -318,10 +324,10 @@ def test_java_options_and_class_path_of_the_driver_reach_the_started_jvm(
     monkeypatch.setattr(gateway, "_started", [])
     for name in ("PYSPARK_GATEWAY_PORT", "PYSPARK_GATEWAY_SECRET", "SPARK_HOME"):
         monkeypatch.setenv(name, "")  # restored afterwards
-    conf = {"spark.driver.extraJavaOptions": "-Da=1 '-Db=x y'", "spark.driver.extraClassPath": "/mine.jar"}
+    conf = {"spark.driver.extraJavaOptions": "-Da=1 '-Db=x \\y\"'", "spark.driver.extraClassPath": "/mine.jar"}
     gateway.start_gateway("local[1]", conf, tmp_path / "log")
     (command,) = started
-    assert command.index("-Da=1") + 1 == command.index("-Db=x y") < command.index("-cp")
+    assert arguments == ['"-Da=1"', '"-Db=x \\\\y\\""'], "arguments of a process are not secret"
     assert command[command.index("-cp") + 1].startswith(f"/mine.jar{os.pathsep}")
 
 

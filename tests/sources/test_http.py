@@ -230,6 +230,27 @@ def test_tls(tmp_path):
     assert running.events == [Event(b"secret")]
 
 
+def test_only_clients_with_a_trusted_certificate_are_admitted(tmp_path):
+    folders = {whose: tmp_path / whose for whose in ("server", "client", "stranger")}
+    for whose, folder in folders.items():
+        folder.mkdir()
+        certificate(folder, whose=whose)
+    server, trusted = folders["server"], str(folders["client"] / "server.crt")
+    with Running(ssl="true", keystore=str(server / "server.pem"), truststore=trusted) as running:
+        for whose, status in (("client", 200), ("stranger", 0), ("", 0)):
+            context = ssl.create_default_context(cafile=str(server / "server.crt"))
+            if whose:
+                context.load_cert_chain(folders[whose] / "server.pem")
+            client = http.client.HTTPSConnection("localhost", running.source.port, timeout=20, context=context)
+            answered = 0
+            with contextlib.suppress(OSError, http.client.HTTPException):
+                client.request("POST", "/", json.dumps([{"body": whose}]))
+                answered = client.getresponse().status
+            client.close()
+            assert answered == status, whose
+    assert running.events == [Event(b"client")]
+
+
 def test_many_requests_over_kept_connections_arrive_once():
     def send(client):
         connection = http.client.HTTPConnection("127.0.0.1", running.source.port, timeout=20)

@@ -30,6 +30,7 @@ from flafka.agent.runner.commitlogmove import CommitLogMove
 from flafka.agent.runner.deadletters.alerts import AlertingStore
 from flafka.agent.runner.deadletters.rejections import Rejections
 from flafka.agent.runner.deadletters.store import dead_letter_store
+from flafka.agent.runner.kafkalogin import log_in_to_kafka
 from flafka.agent.runner.retries import Retries, log_failure
 from flafka.agent.runner.spark import failures
 from flafka.agent.runner.spark.gateway import Gateway, kill_gateway
@@ -88,6 +89,7 @@ def _run(job: Job) -> None:
     stopping = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: stopping.set())
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group, and the agent handles it
+    log_in_to_kafka(component for sink in job.sinks for component in (sink.channel, sink.sink))
     done, begun = threading.Event(), threading.Event()
     threading.Thread(target=_end_with_agent, args=(job, done), daemon=True).start()
     on_yarn = None

@@ -16,7 +16,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -81,13 +81,14 @@ def start_gateway(master: str, conf: Mapping[str, str], log_file: Path) -> Gatew
     settings = {"spark.master": master, **conf}
     hadoop = map(str, hadoop_configuration().directories) if master == YARN else ()  # last, as spark-submit has it
     own = settings.get("spark.driver.extraClassPath")  # like the Java options, applied by the launcher of the JVM
-    command = [
-        str(find_java().path),
+    defaults = [
         f"-Xmx{settings.get('spark.driver.memory', '700m')}",
         "-XX:+UseSerialGC",
         "-XX:+ExitOnOutOfMemoryError",  # otherwise a driver would go on without some of its threads, and hang
         *JVM_OPTIONS,
-        *shlex.split(settings.get("spark.driver.extraJavaOptions", "")),
+    ]
+    own_options = shlex.split(settings.get("spark.driver.extraJavaOptions", ""))
+    command = [
         "-Djava.net.preferIPv4Stack=true",
         "-cp",
         os.pathsep.join(filter(None, [own, *map(str, connector_jars()), f"{home}/jars/*", *hadoop])),
@@ -102,10 +103,12 @@ def start_gateway(master: str, conf: Mapping[str, str], log_file: Path) -> Gatew
         log_file.open("ab") as log,
         lock_scratch_directory() as descriptors,
     ):
+        # Files, as arguments would show passwords to all users.
         connection_file, properties = Path(directory, "connection"), Path(directory, "spark.properties")
-        properties.write_text(
-            javaproperties.dumps(settings)
-        )  # a file, as arguments would show passwords to all users
+        properties.write_text(javaproperties.dumps(settings))
+        arguments = Path(directory, "arguments")
+        arguments.write_text(_argument_file(own_options))
+        command = [str(find_java().path), *defaults, f"@{arguments}", *command]
         process = subprocess.Popen(
             [*command, "--properties-file", str(properties), "--load-spark-defaults", "pyspark-shell"],
             stdin=subprocess.PIPE,
@@ -120,6 +123,12 @@ def start_gateway(master: str, conf: Mapping[str, str], log_file: Path) -> Gatew
         port, secret = _await_connection(gateway, connection_file)
     os.environ.update(PYSPARK_GATEWAY_PORT=str(port), PYSPARK_GATEWAY_SECRET=secret, SPARK_HOME=str(home))
     return gateway
+
+
+def _argument_file(arguments: Iterable[str]) -> str:
+    """Return the content of a file of arguments for Java's launcher, one on each line."""
+    escaped = (argument.replace("\\", "\\\\").replace('"', '\\"') for argument in arguments)
+    return "".join(f'"{argument}"\n' for argument in escaped)
 
 
 def describe_exit(code: int) -> str:

@@ -23,6 +23,7 @@ from flafka.agent.runner.deadletters.store import (
     undecodable_dead_letters,
 )
 from flafka.agent.runner.delivery import Delivery, Range, Ranges, collect_reasons, intercept, open_interceptors
+from flafka.agent.runner.kafkalogin import log_in_to_kafka
 from flafka.agent.topology import ChannelSpec, SinkSpec
 from flafka.plugins import (
     Assignment,
@@ -147,6 +148,7 @@ class PartitionTask(_Task):
         """
         logging.basicConfig(level=logging.INFO)  # logs of components go into the executor's log
         spec = self.job.sink
+        log_in_to_kafka((self.job.channel, spec))
         channel: KafkaBackedChannel = self.job.channel.make()
         store = dead_letter_store(self.agent, self.job.channel, channel, self.options)
         is_audited = audit_of(channel, self.options) is not None
@@ -268,6 +270,7 @@ class EventsTask(_Task):
         Dead letters are stored at once. Raises Conflict if the topic was recreated, and the errors of interceptors.
         """
         logging.basicConfig(level=logging.INFO)
+        log_in_to_kafka((self.job.channel, self.job.sink))
         channel: KafkaBackedChannel = self.job.channel.make()
         store = AlertingStore(
             dead_letter_store(self.agent, self.job.channel, channel, self.options),
