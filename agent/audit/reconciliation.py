@@ -11,8 +11,10 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import PurePosixPath
 from typing import Any, cast
+from urllib.parse import urlsplit
 
 from confluent_kafka import OFFSET_BEGINNING, KafkaException, TopicCollection, TopicPartition
 
@@ -30,6 +32,7 @@ from flafka.plugins.kafka.admin import read_up_to, watermarks
 from flafka.plugins.kafka.clients import QUERY, new_admin, new_consumer
 from flafka.plugins.kafka.errors import explain_error
 from flafka.plugins.kafka.topic import KafkaBackedChannel
+from flafka.plugins.net.gssapi import Credential
 
 STORE_READ_SECONDS = 20.0
 """Timeout of each request to Kafka and HDFS."""
@@ -59,16 +62,22 @@ class Reconciliation:
         return not self.differences and self.channel_events == self.delivered_events
 
 
-def read_topic(bootstrap_servers: str, topic: str, channel: type[KafkaBackedChannel]) -> dict[int, list[PolledBatch]]:
+def read_topic(
+    bootstrap_servers: str,
+    topic: str,
+    channel: type[KafkaBackedChannel],
+    properties: Mapping[str, Any] | None = None,
+) -> dict[int, list[PolledBatch]]:
     """Return the decoded records of a topic, from the oldest one to the present end, by partition.
 
     Each record is a PolledBatch of its own. Event IDs are as for consumer groups that were not reset with
-    `--new-ids`. Raises Retry if the brokers do not answer within 20 s.
+    `--new-ids`. `properties` are further ones of the clients, in librdkafka's names, such as a login. Raises Retry if
+    the brokers do not answer within 20 s.
     """
     config, _ = channel.config_class.parse({})
     assert config is not None
     decode = channel(config).decode
-    client = {"bootstrap.servers": bootstrap_servers}
+    client = {"bootstrap.servers": bootstrap_servers, **(properties or {})}
     admin = new_admin(QUERY, client)
     consumer = new_consumer(QUERY, {**client, "group.id": "flafka-audit"})
     try:
@@ -95,10 +104,17 @@ def read_topic(bootstrap_servers: str, topic: str, channel: type[KafkaBackedChan
 class HdfsReader:
     """Reader of the files of the `hdfs` sink, over WebHDFS."""
 
-    def __init__(self, webhdfs: str) -> None:
-        """`webhdfs` is `host:port` of the NameNode's HTTP server."""
-        pyhdfs = require("pyhdfs", "hdfs")
-        self._client: Any = pyhdfs.HdfsClient(hosts=webhdfs, user_name="flafka", timeout=STORE_READ_SECONDS)
+    def __init__(self, webhdfs: str, credential: Credential | None = None) -> None:
+        """`webhdfs` is `host:port` of the NameNode's HTTP server. `credential` authenticates each request to it."""
+        pyhdfs, requests = require("pyhdfs", "hdfs"), require("requests", "hdfs")
+        session = None
+        if credential is not None:
+            session = requests.Session()
+            session.trust_env = False
+            session.auth = partial(_authorize, credential)
+        self._client: Any = pyhdfs.HdfsClient(
+            hosts=webhdfs, user_name="flafka", timeout=STORE_READ_SECONDS, requests_session=session
+        )
         self._absent: Any = pyhdfs.HdfsFileNotFoundException
 
     def walk(self, root: str) -> Iterator[str]:
@@ -131,6 +147,14 @@ class HdfsReader:
             files = tuple(file["final"] for file in content["files"])
             commits.append(HdfsCommit(content["partition"], OffsetRange(content["start"], content["end"]), files))
         return commits
+
+
+def _authorize(credential: Credential, request: Any) -> Any:
+    """Add the credential to a request of the package requests, and return the request. Raises KerberosError."""
+    host = urlsplit(request.url).hostname
+    assert host is not None
+    request.headers["Authorization"] = credential.negotiate(host)
+    return request
 
 
 def reconcile(records: Mapping[int, list[PolledBatch]], hdfs: HdfsReader, root: str) -> Reconciliation:

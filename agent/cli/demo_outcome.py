@@ -28,8 +28,8 @@ class DemoResult:
     channel: int
     """Number of events in the channel."""
     to_send: int
-    on_yarn: bool = False
-    """True if YARN's servers logged, too."""
+    senders: dict[str, str] = field(default_factory=lambda: dict(SOURCES))
+    """Name and description of the senders of each source."""
     stores: list[tuple[str, str, int]] = field(default_factory=list)
     """Name, description and number of events of each store."""
     wrong: list[str] = field(default_factory=list)
@@ -104,9 +104,8 @@ class DemoResult:
         table.add_column(justify="right", style="bold")
         table.add_column(style="cyan")
         table.add_column(style="dim")
-        for name, text in SOURCES.items():
-            senders = f"{text} and YARN" if self.on_yarn and name == "avro" else text
-            table.add_row(f"{self.count(name, 'EventReceivedCount'):,}", f"→ {name}", senders)
+        for name, text in self.senders.items():
+            table.add_row(f"{self.count(name, 'EventReceivedCount'):,}", f"→ {name}", text)
         table.add_row(f"−{self.filtered:,}", "filter", "dropped on purpose, before the channel")
         if self.dropped:
             table.add_row(f"({self.dropped:,})", "udp", "datagrams of logger, dropped by the kernel before the agent")
@@ -115,10 +114,10 @@ class DemoResult:
         for name, how, events in self.stores:
             table.add_row(f"{events:,}", f"→ {name}", how)
         console.print(table)
-        counts = [
+        if counts := [
             f"{sender} {level} {count:,}" for (sender, level), count in sorted(self.counts.items()) if sender != "-"
-        ]
-        console.print(f"\n[bold]Who logged[/] [dim](by the processor)[/]  {', '.join(counts)}", soft_wrap=True)
+        ]:
+            console.print(f"\n[bold]Who logged[/] [dim](by the processor)[/]  {', '.join(counts)}", soft_wrap=True)
         for location, text in self.samples:
             console.print(f"\n[bold]{location}", soft_wrap=True)
             console.print(Text("  " + text), no_wrap=True, overflow="ellipsis")

@@ -21,8 +21,6 @@ from flafka.agent.cli.output import Verbs, json_option, show, show_json
 if TYPE_CHECKING:
     from flafka.agent.services.cluster import Cluster
 
-SECURE_PORT_OFFSET = 50
-"""Distance of the ports of `--secure` from the ports of the other servers."""
 DEFAULT_SERVICES = ("kafka", "hdfs", "hbase", "solr")
 """Services of a command that names none."""
 SERVICES = (*DEFAULT_SERVICES, "spark", "yarn")
@@ -39,7 +37,9 @@ services_argument = click.argument(
     "services", nargs=-1, type=click.Choice([*SERVICES, "kdc"]), metavar=f"[{' '.join(SERVICES)}]"
 )
 secure_option = click.option(
-    "--secure", is_flag=True, help="The secured servers: a KDC, and an HDFS that requires Kerberos."
+    "--secure",
+    is_flag=True,
+    help="The secured servers: a KDC, an HDFS that requires Kerberos, and brokers with TLS, passwords and ACLs.",
 )
 
 
@@ -52,8 +52,8 @@ def sandbox() -> None:
     ~/.local/share/flafka (XDG_DATA_HOME). FLAFKA_INSTANCE=1 to 9 selects another set of ports and directories;
     `agent env` shows them.
 
-    --secure selects a KDC and another HDFS, which admits only users with a ticket: `agent sandbox kinit USER`.
-    Without it, no command shows or stops these two.
+    --secure selects a KDC, another HDFS and three other brokers. This HDFS admits only users with a ticket, and these
+    brokers also users with a password: `agent sandbox kinit USER`. Without --secure, no command shows or stops these.
     """
 
 
@@ -66,12 +66,12 @@ def up(services: Sequence[str], secure: bool, as_json: bool) -> None:
     with clusters(secure) as all_clusters:
         from flafka.agent.jvm.jars import ensure_all
 
-        if secure:
-            _check_names(all_clusters, services)
-            _start_secure(all_clusters)
-            _show(all_clusters, as_json)
-            return
         _check_names(all_clusters, services)
+        if secure:
+            _start_secure(all_clusters, services)
+            _show(all_clusters, as_json)
+            _explain_logins(all_clusters["kafka"])
+            return
         names = [*dict.fromkeys(services or DEFAULT_SERVICES)]
         if "yarn" in names and "hdfs" not in names:
             names.insert(0, "hdfs")
@@ -119,13 +119,16 @@ def hdfs(secure: bool, arguments: Sequence[str]) -> None:
 def kinit(user: str) -> None:
     """Get a Kerberos ticket for a user of the secured servers, such as flafka; the user is created on demand.
 
-    Prints lines for a shell: eval "$(agent sandbox kinit flafka)".
+    If the brokers run, the user also gets a password for Kafka. The user has the rights of an agent on topics and
+    consumer groups whose names begin with the user's. Prints lines for a shell: eval "$(agent sandbox kinit flafka)".
     """
     from flafka.agent.services.kdc import Kdc
+    from flafka.agent.services.securekafka import ADMINISTRATOR, SecureKafkaCluster
 
     with clusters(secure=True) as all_clusters:
-        kdc = all_clusters["kdc"]
+        kdc, kafka = all_clusters["kdc"], all_clusters["kafka"]
         assert isinstance(kdc, Kdc)
+        assert isinstance(kafka, SecureKafkaCluster)
         if not (kdc.state() and kdc.is_running()):
             raise click.ClickException("the KDC does not run: run `agent sandbox up --secure`")
         if not re.fullmatch(r"[a-z_][a-z0-9_-]*", user):
@@ -133,10 +136,14 @@ def kinit(user: str) -> None:
         keytab, cache = kdc.add(user), kdc.directory / "tickets" / user
         cache.parent.mkdir(mode=0o700, exist_ok=True)
         kdc.kinit(user, cache)
+        runs = kafka.state() and kafka.is_running() and user != ADMINISTRATOR
+        properties = kafka.add_user(user) if runs else None
     variables = {**kdc.variables(), "KRB5CCNAME": f"FILE:{cache}"}
     for name, value in variables.items():
         click.echo(f"export {name}={shlex.quote(value)}")
     click.echo(f"{user} has a ticket; its keytab is {keytab}", err=True)
+    if properties is not None:
+        click.echo(f"for Kafka, it has a password in {properties}", err=True)
 
 
 @sandbox.command(context_settings=NATIVE_TOOL_SETTINGS)
@@ -199,15 +206,9 @@ def clusters(secure: bool = False) -> Iterator[dict[str, Cluster]]:
 def _secure_clusters() -> dict[str, Cluster]:
     """Return the secured clusters by service, in the order of their start."""
     from flafka.agent.services.cluster import data_directory
-    from flafka.agent.services.hdfs import HdfsCluster
-    from flafka.agent.services.kdc import Kdc
+    from flafka.agent.services.secure import secure_servers
 
-    home = data_directory() / "secure"
-    kdc = Kdc(home / "kdc")
-    clusters: dict[str, Cluster] = {"kdc": kdc, "hdfs": HdfsCluster(home / "hdfs", kdc=kdc)}
-    for cluster in clusters.values():
-        cluster.port_offset += SECURE_PORT_OFFSET
-    return clusters
+    return secure_servers(data_directory() / "secure").by_service()
 
 
 def _check_names(clusters: dict[str, Cluster], services: Sequence[str]) -> None:
@@ -217,26 +218,39 @@ def _check_names(clusters: dict[str, Cluster], services: Sequence[str]) -> None:
         raise click.UsageError(f"{has} {', '.join(others)}; there are {', '.join(clusters)}")
 
 
-def _start_secure(clusters: dict[str, Cluster]) -> None:
-    """Start the secured servers one after the other, and let every user create directories in the root of HDFS.
+def _start_secure(clusters: dict[str, Cluster], services: Sequence[str]) -> None:
+    """Start the secured servers, by default all: the KDC, then the other ones, which need it.
 
     Raises ServiceError.
     """
-    import requests
-
-    from flafka.agent.services import ServiceError
+    from flafka.agent.jvm.jars import ensure_all
     from flafka.agent.services.hdfs import HdfsCluster
-    from flafka.plugins.net.gssapi import KerberosError
+    from flafka.agent.services.secure import share_root
 
-    click.echo(f"starting {', '.join(clusters)}, secured …", err=True)
-    for name, cluster in clusters.items():
-        _run_all({name: cluster.start}, "ready")
-    hdfs = clusters["hdfs"]
-    assert isinstance(hdfs, HdfsCluster)
-    try:
-        hdfs.superuser_request("PUT", "/", "SETPERMISSION", permission="1777").raise_for_status()
-    except (KerberosError, requests.RequestException) as e:
-        raise ServiceError(f"HDFS does not admit its superuser: {e}") from e
+    names = [name for name in clusters if name != "kdc" and name in (services or clusters)]
+    ensure_all(*names)
+    click.echo(f"starting {', '.join(['kdc', *names])}, secured …", err=True)
+    _run_all({"kdc": clusters["kdc"].start}, "ready")
+    _run_all({name: clusters[name].start for name in names}, "ready")
+    if "hdfs" in names:
+        hdfs = clusters["hdfs"]
+        assert isinstance(hdfs, HdfsCluster)
+        share_root(hdfs)
+
+
+def _explain_logins(kafka: Cluster) -> None:
+    """Print the files with which users of the secured brokers authenticate to standard error, if they run."""
+    from flafka.agent.services.securekafka import ADMINISTRATOR, USER, SecureKafkaCluster
+
+    assert isinstance(kafka, SecureKafkaCluster)
+    if not (kafka.state() and kafka.is_running()):
+        return
+    click.echo(
+        f"for agents:         {kafka.properties(USER)}\n"
+        f"for administrators: {kafka.properties(ADMINISTRATOR)}\n"
+        f"agent topic list --command-config {shlex.quote(str(kafka.properties(USER)))}",
+        err=True,
+    )
 
 
 def _known_services(clusters: dict[str, Cluster]) -> list[str]:

