@@ -39,7 +39,8 @@ def unknown(page: Path) -> list[str]:
         if name.endswith(".py") and "*" not in name:
             known = any(file == name or file.endswith(f"/{name}") for file in files())
         elif "/" in name and " " not in name and (ROOT / name.split("/")[0]).is_dir():
-            known = (ROOT / name).exists() or any(sign in name for sign in "<…*")
+            is_made = name.startswith(".venv/")  # by a command, not in every checkout
+            known = is_made or (ROOT / name).exists() or any(sign in name for sign in "<…*")
         elif IDENTIFIER.fullmatch(name) and (re.search(r"[A-Z_]", name) or "." in name):
             known = all(re.search(rf"\b{part}\b", code()) for part in name.removesuffix("()").split("."))
         else:
