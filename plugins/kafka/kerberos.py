@@ -67,6 +67,8 @@ def find_login(client: Mapping[str, Any]) -> KafkaLogin | None:
     if mechanism_of(client) != "GSSAPI" or "SASL" not in str(client.get("security.protocol", "")).upper():
         return None
     keytab, kinit = client.get(KEYTAB) or None, client.get(KINIT)
+    if kinit is not None and re.fullmatch(r"(/\S*/)?kinit", kinit.strip()):  # Java has a path here
+        kinit = None
     has_principal = keytab is not None or kinit is not None  # else it is that of the ticket cache
     return KafkaLogin(client.get(PRINCIPAL) if has_principal else None, keytab, kinit)
 

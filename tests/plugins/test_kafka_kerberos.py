@@ -50,6 +50,7 @@ def test_librdkafka_runs_kinit_only_if_the_configuration_names_it(login: dict[st
     never = {"sasl.kerberos.min.time.before.relogin": 0}
     assert client_properties(login, stores=False) == login | never
     assert client_properties(login | {KINIT: "k5start"}, stores=False) == login | {KINIT: "k5start"}
+    assert client_properties(login | {KINIT: "/usr/bin/kinit"}, stores=False).items() >= never.items(), "as of Java"
     assert without_kinit(login | {KINIT: "k5start"}) == login | {KINIT: "k5start"} | never
     assert client_properties({"security.protocol": "SASL_SSL", "sasl.mechanism": "PLAIN"}).keys().isdisjoint(never)
     jaas = f'com.sun…Krb5LoginModule required useKeyTab=true keyTab="/k" principal="{FLAFKA}";'
