@@ -19,7 +19,7 @@ from flafka.plugins.threads import call_within
 from flafka.sinks.kafka.config import SINK
 
 TRANSACTION_CALL_SECONDS = 30.0
-"""Timeout of one call about a transaction: its begin, offsets, commit or abort."""
+"""Timeout of one call about a transaction: its begin, commit or abort."""
 OFFSETS_CALL_SECONDS = 15.0
 """Longest time of a call that adds offsets to a transaction. librdkafka's own timeout has no effect while it waits
 for a group coordinator that it knew before an outage (its issues 5456 and 5511)."""

@@ -63,7 +63,7 @@ def test_clients_are_authenticated_and_checked_and_brokers_show_certificates(
 ) -> None:
     kafka = servers(tmp_path).kafka
     monkeypatch.setattr(SecureKafkaCluster, "_format", lambda *_: None)
-    kafka.prepare(None, Path())  # type: ignore[arg-type]  # Java only formats
+    kafka.prepare(None, Path())  # Java only formats
     ports = kafka.ports
     for node in (1, 2, 3):
         with (kafka.directory / "conf" / f"broker-{node}" / "server.properties").open("rb") as file:

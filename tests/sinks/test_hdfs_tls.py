@@ -203,7 +203,7 @@ def test_a_stop_ends_a_read_over_tls_without_a_timeout(trusted: Path, monkeypatc
     asked: list[str] = []
     ended = threading.Event()
     with (
-        server(trusted, lambda handler: ended.wait(60) and None, asked) as namenode,  # type: ignore[func-returns-value]
+        server(trusted, lambda handler: ended.wait(60) and None, asked) as namenode,
         client(trusted, namenode, timeout=None) as hdfs,
     ):
         failures: list[Retry] = []

@@ -147,14 +147,14 @@ def test_several_httpfs_behind_one_address_are_used_without_tokens(
             return True
 
         for number in range(10):
-            until(lambda number=number: write(number), "an upload")  # type: ignore[misc]
+            until(lambda number=number: write(number), "an upload")
         assert caplog.text.count("refuses its newest tokens, as several HttpFS behind one address do: for 600 s") == 1
         before = len(relay.targets)
         assert [client.read(file) for file in written] == [b"%d" % number for number in range(10)]
         assert not [target for target in relay.targets[before:] if "delegation" in target.lower()]
         as_alice = connect(relay.address, proxy_user="alice")
         as_alice._namenodes.log_in()
-        as_alice._namenodes._tokens.use_tickets("test")  # type: ignore[union-attr]
+        as_alice._namenodes._tokens.use_tickets("test")
         file = as_alice.upload(f"{path}/alice/a", b"1")
         assert secure_hdfs.files(f"{path}/alice") == {file.rpartition("/")[2]: "alice"}
 
@@ -174,7 +174,7 @@ def test_a_refusal_of_a_web_server_is_shown_and_a_login_at_a_redirect_is_answere
         refused = iter([(401, ""), (401, "")])
         relay.replace = lambda op: next(refused, None) if op == "CREATE data" else None
         assert client.upload(f"{path}/b", b"2") == f"{path}/b-2"  # two tokens were refused
-        client._namenodes._tokens.use_tickets("test")  # type: ignore[union-attr]
+        client._namenodes._tokens.use_tickets("test")
         refused = iter([(401, "")])
         file = client.upload(f"{path}/c", b"3")
         assert file == f"{path}/c-0"
