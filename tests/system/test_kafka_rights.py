@@ -384,9 +384,8 @@ def test_all_rights_suffice_for_an_agent_and_for_commands(
             assert agent.stop() == 0
             known = (" INFO ", "has 1 replicas", "rejected")
             assert not [line for line in agent.log.splitlines() if not any(word in line for word in known)]
-        if start == 0:
-            reset = ["group", "reset", f"{topic}.group", "--topic", topic, "--to", "earliest", "--yes"]
-            until(lambda: run(reset, "flafka").returncode == 0, "the session of the member to end", 60)
+        reset = ["group", "reset", f"{topic}.group", "--topic", topic, "--to", "earliest", "--yes"]
+        until(lambda: run(reset, "flafka").returncode == 0, "the session of the member to end", 60)
     (letter, *_) = json.loads(succeed("dlq", "show", "--limit", "1", "--json"))
     values = {"{id}": letter["id"], "{begin}": began.isoformat(), "{end}": datetime.now(UTC).isoformat()}
 
