@@ -89,7 +89,7 @@ class NumberedRecords:
 
     def __init__(self, kafka: SecuredKafka, name: str, seconds: float = 0.05) -> None:
         self._servers, self._name, self._seconds = kafka.servers["plain"], name, seconds
-        self._stopping, self._paused = threading.Event(), threading.Event()
+        self._stopping, self._paused, self._rests = threading.Event(), threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._write)
         self.sent = 0
         """Number of records written so far: their numbers are 0, 1, …"""
@@ -102,8 +102,10 @@ class NumberedRecords:
         self.stop()
 
     def pause(self) -> None:
-        """Write no records until `resume`."""
+        """Write no records until `resume`; return once the present ones are stored."""
+        self._rests.clear()
         self._paused.set()
+        assert self._rests.wait(120)
 
     def resume(self) -> None:
         """Write records again."""
@@ -123,7 +125,8 @@ class NumberedRecords:
             self.sent = number + 1
             producer.poll(0)
             while not self._stopping.wait(self._seconds) and self._paused.is_set():
-                pass
+                assert producer.flush(120) == 0
+                self._rests.set()
             if self._stopping.is_set():
                 break
         assert producer.flush(120) == 0

@@ -20,7 +20,7 @@ from tests.system.rebuilding import (
 )
 from tests.system.running import unique
 
-RESUMED_SECONDS = 30.0
+RESUMED_SECONDS = 60.0
 """Longest time from the grant of a right to the arrival of records that were written before it."""
 USER = "flafka"
 
