@@ -104,6 +104,7 @@ class KafkaSteps(Replays):
         for partition, end in enumerate(self.backup[1][0]):
             self._lost(partition, end)
         self.brokers.restore(TOPIC, self.backup[1], same_epochs=cold)
+        self.epochs.clear()  # the copy may be older than a reset
 
     def do_put_elsewhere(self, records: int) -> None:
         """Agents on other hosts put so many events."""
