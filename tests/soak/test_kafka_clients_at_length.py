@@ -12,7 +12,7 @@ import pytest
 from flafka.agent.services.running import RunningAgent
 from tests.fixtures.secured import SecuredKafka
 from tests.plugins.certificates import certificate
-from tests.system.rebuilding import NumberedRecords, agent_text
+from tests.system.rebuilding import NumberedRecords, agent_text, run_after_kill
 from tests.system.running import unique
 from tests.system.test_kafka_clients_rebuilt import RESUMED_SECONDS, denials, deny, prepare
 
@@ -147,10 +147,4 @@ def test_changed_certificates_are_used_without_a_restart(tmp_path: Path, own_kaf
             kafka.kill()
             files.give_broker("4", ("4",))
             kafka.start()
-        with RunningAgent(tmp_path / "a", text) as agent:
-            records.stop()
-            agent.until(records.all_arrived, "all records after the kill", 120)
-            assert agent.stop() == 0
-    assert records.arrived() == records.in_channel()
-    assert records.arrived().keys() == {*range(records.sent)}
-    assert "Traceback" not in agent.log
+        run_after_kill(tmp_path / "a", text, records)

@@ -7,11 +7,13 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 
 from confluent_kafka import OFFSET_BEGINNING, Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AclOperation, ResourceType
 
 from flafka.agent.audit.reconciliation import read_topic
+from flafka.agent.services.running import RunningAgent
 from flafka.plugins.kafka.admin import read_up_to, watermarks
 from flafka.plugins.kafka.clients import CONSUMER
 from tests.fixtures.secured import Right, SecuredKafka
@@ -63,6 +65,21 @@ sinks.k1.flushInterval = 200
     for component in ("sources.s1", "channels.c1"):
         text += f"a1.{component}.kafka.consumer.session.timeout.ms = {SESSION_SECONDS * 1000}\n"
     return text
+
+
+def run_after_kill(directory: Path, text: str, records: NumberedRecords) -> str:
+    """Run a killed agent again until all records have arrived, and return its log.
+
+    The source may have put some records twice. The sink delivers each event of the channel once.
+    """
+    with RunningAgent(directory, text) as agent:
+        records.stop()
+        agent.until(records.all_arrived, "all records after the kill", 120)
+        assert agent.stop() == 0
+    assert records.arrived() == records.in_channel()
+    assert records.arrived().keys() == {*range(records.sent)}
+    assert "Traceback" not in agent.log
+    return agent.log
 
 
 def all_rights(name: str) -> list[Right]:
