@@ -173,7 +173,7 @@ class _MemoryReader(Reader):
         # With the run, so that a later run does not overwrite documents that a store keeps by event id.
         topic = f"{self._channel.name}.{self._channel.run}"
         origin = Origin.of_record(topic, self._partition, offset, arrival, len(batch))
-        return PolledBatch(self._assignment, OffsetRange(offset, offset + 1), Batch(batch.records, origin))
+        return PolledBatch(self._assignment, OffsetRange(offset, offset + 1), batch.with_origin(origin))
 
     def _next(self, timeout: float) -> tuple[int, int, Batch | None]:
         """Return offset, arrival time and batch of the next untaken batch; no batch after `timeout` seconds."""

@@ -21,6 +21,10 @@ PATTERN = (
     rf"[0-9{_SEPARATOR}]*"
 )
 """Longest run of digits and separators that may contain a card number. `mask_cards` checks it."""
+SMALL_COLUMN_BYTES = 2048
+"""Size of a column up to which `_CANDIDATE` is searched first: it takes less time for few rows than arithmetic."""
+_CANDIDATE = re.compile(rb"[0-9]{4}(?:[0-9]{9}|[\t +./_%\x80-\xff-]+[0-9]{3})")
+"""Regular expression, on bytes, that matches somewhere in each text that `PATTERN` matches."""
 
 _MIN_DIGITS, _MAX_DIGITS = 13, 19
 _GROUPINGS = {
@@ -74,6 +78,8 @@ def rows_with_candidates(column: Array) -> npt.NDArray[np.bool_]:
 
     No row with a card number is missing, and few others are included.
     """
+    if column.nbytes <= SMALL_COLUMN_BYTES and not any(map(_CANDIDATE.search, column.to_pylist())):
+        return np.zeros(len(column), np.bool_)
     data, bounds = bytes_and_bounds(column)
     starts, ends = _digit_runs(data, bounds)
     # The digits of %20, an encoded blank, belong to no number.

@@ -69,4 +69,4 @@ def _decode(id: EventId, committed: Assignment, arrival: int, payload: bytes) ->
         return PolledBatch(committed, offsets, Batch.of([]), (undecodable,))
     topic, prefix = committed.topic, committed.id_prefix
     origin = Origin.of_record(topic, id.partition, id.offset, arrival, len(batch), prefix)
-    return PolledBatch(committed, offsets, Batch(batch.records, origin))
+    return PolledBatch(committed, offsets, batch.with_origin(origin))

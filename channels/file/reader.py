@@ -151,7 +151,7 @@ class FileReader(Reader):
                 undecodable.append(UndecodableRecord(EventId(prefix, partition, entry.number, 0), record, str(e)))
                 continue
             origin = Origin.of_record(topic, partition, entry.number, entry.arrival, len(batch), prefix)
-            batches.append(Batch(batch.records, origin))
+            batches.append(batch.with_origin(origin))
         self._batch_bounds.setdefault(partition, set()).update((start, end))
         self._coordinator.count_taken(self, partition, end, sum(entry.events for entry, _ in entries))
         if not batches:

@@ -1,11 +1,13 @@
 """Formats of events in Kafka records.
 
-- `arrow`: a record holds a batch, as one Arrow IPC stream.
+- `arrow`: a record holds a batch, as one Arrow IPC stream. A batch of few small events is `rows`: their number
+  as a long of Avro, and one AvroFlumeEvent after the other. A stream takes as long for one event as for hundreds, and
+  ten times as much space.
 - `flume`: a record holds one event, as Flume's KafkaChannel writes it; the record's key is the header `key`.
 - `raw`: a record's value is one body, its headers are the event's headers, its key is the header `key`.
 
-The record header `flafka.format` names format and version of `arrow` and `raw` records, so that a topic may contain
-several formats. Flume's records have no record headers.
+The record header `flafka.format` names format and version of `arrow`, `rows` and `raw` records, so that a topic may
+contain several formats. Flume's records have no record headers.
 
 A replayed dead letter is marked after its format (`arrow/1 replayed`). Further record headers name its consumer
 group, which alone reads it, and the event's id.
@@ -39,7 +41,7 @@ from flafka.plugins.wire import flumeevent
 Format = Literal["arrow", "flume", "raw"]
 
 FORMAT = "flafka.format"
-ARROW, RAW, FLUME = b"arrow/1", b"raw/1", b"flume"
+ARROW, ROWS, RAW, FLUME = b"arrow/1", b"rows/1", b"raw/1", b"flume"
 KEY = "key"
 """Event header that is the record's key, as in Flume's channel."""
 REPLAYED = b" replayed"
@@ -60,7 +62,22 @@ MERGE_BYTES = 16 << 20
 ROWWISE_RECORDS = 32
 """Largest number of records that are decoded one by one, which is faster for few records than by columns."""
 
+MAX_ROWS_OF_RECORD = 32
+"""Largest number of events of a `rows` record: an Arrow stream of more takes less CPU time."""
+
 KafkaHeaders = list[tuple[str, str | bytes | None]]
+
+
+def encode_batch(batch: Batch, compression: str | None = None) -> tuple[bytes, bytes]:
+    """Return format and value of a record with this batch: `rows` for few small events, else `arrow`."""
+    if batch.rows and len(batch.rows) <= MAX_ROWS_OF_RECORD and batch.nbytes < IPC_COMPRESSION_BYTES:
+        return ROWS, flumeevent.encode_events(batch.rows)
+    return ARROW, encode(batch, compression)
+
+
+def decode_batch(format: bytes, value: bytes) -> Batch:
+    """Return the events of a record of this format, `arrow` or `rows`. Raises ValueError for any other value."""
+    return Batch.of(flumeevent.decode_events(value)) if format == ROWS else Batch.from_ipc(value)
 
 
 def encode(batch: Batch, compression: str | None = None) -> bytes:
@@ -107,7 +124,8 @@ def encode_event(event: Event, format: Format) -> Record:
     batch = Batch.of([event])
     key = event.headers.get(KEY, "").encode() or None
     if format == "arrow":
-        return Record(-1, -1, None, encode(batch), [(FORMAT, ARROW)])
+        name, value = encode_batch(batch)
+        return Record(-1, -1, None, value, [(FORMAT, name)])
     if format == "flume":
         return Record(-1, -1, key, flumeevent.encode_event(event), [])
     headers = [(name, text.encode() if isinstance(text, str) else text) for name, text in raw_headers(batch)[0]]
@@ -195,18 +213,18 @@ class _BatchBuilder:
         return PolledBatch(self.assignment, offsets, batch, undecodable, self._replays, LastRecord(self._timestamp))
 
     def _add_batch(self, record: Record, format: bytes) -> None:
-        """Decode an `arrow` or replayed record; any other format is undecodable."""
+        """Decode an `arrow`, `rows` or replayed record; any other format is undecodable."""
         if format.endswith(REPLAYED):
             self._add_replayed(record, format.removesuffix(REPLAYED))
             return
-        if format != ARROW:
+        if format not in (ARROW, ROWS):
             name = format.decode(errors="replace")
-            known = f"{ARROW.decode()} and {RAW.decode()}"
+            known = f"{ARROW.decode()}, {ROWS.decode()} and {RAW.decode()}"
             reason = f"the record's format ({FORMAT} header) is {name}, and this agent reads {known}"
             self._reject(record, f"{reason}: deliver it with the agent that wrote it, or replay it with a later one")
             return
         try:
-            batch = Batch.from_ipc(record.value or b"")
+            batch = decode_batch(format, record.value or b"")
         except ValueError as e:
             self._reject(record, str(e))
             return
@@ -214,7 +232,7 @@ class _BatchBuilder:
         origin = Origin.of_record(
             assignment.topic, assignment.partition, record.offset, record.timestamp, len(batch), assignment.id_prefix
         )
-        self._parts.append(Batch(batch.records, origin))
+        self._parts.append(batch.with_origin(origin))
         self.events += len(batch)
 
     def _add_replayed(self, record: Record, format: bytes) -> None:
@@ -241,7 +259,7 @@ class _BatchBuilder:
         self._replays.update((undecodable.id, record.offset) for undecodable in polled.undecodable)
         if (origin := polled.batch.origin) is not None and len(polled.batch):
             origin = replace(origin, indexes=origin.indexes + np.int32(index))
-            batch = Batch(polled.batch.records, origin)
+            batch = polled.batch.with_origin(origin)
             self._parts.append(batch)
             self._replays.update(dict.fromkeys(batch.ids(), record.offset))
             self.events += len(polled.batch)
@@ -273,26 +291,7 @@ class _BatchBuilder:
 
     def _add_raw_records(self, records: list[Record]) -> None:
         """Decode records whose values are bodies, and whose record headers are headers of the event."""
-        bodies = pa.array([record.value or b"" for record in records], pa.binary())
-        columns: dict[str, list[str | None]] = {}
-        for row, record in enumerate(records):
-            for name, value in record.headers:
-                if value is None or (name == FORMAT and value == RAW):
-                    continue
-                column = columns.get(name)
-                if column is None:
-                    columns[name] = column = [None] * len(records)
-                column[row] = value.decode(errors="replace")
-        if len(columns) <= MAX_HEADER_COLUMNS:
-            batch = Batch.of_columns(bodies, columns)
-        else:
-            events = [Event(body) for body in bodies.to_pylist()]
-            for name, values in columns.items():
-                for event, text in zip(events, values, strict=True):
-                    if text is not None:
-                        event.headers[name] = text
-            batch = Batch.of(events)
-        self._add_single_events(batch, records)
+        self._add_single_events(_raw_columns(records) or Batch.of(map(_raw_event, records)), records)
 
     def _add_single_events(self, batch: Batch, records: Sequence[Record]) -> None:
         """Append events that are one record each; a record's key becomes the header `key`."""
@@ -301,9 +300,31 @@ class _BatchBuilder:
             batch = batch.with_header(KEY, pc.coalesce(keys, batch.header(KEY).dictionary_decode()))
         assignment, offsets, timestamps = self.assignment, [r.offset for r in records], [r.timestamp for r in records]
         origin = Origin.of_records(assignment.topic, assignment.partition, offsets, timestamps, assignment.id_prefix)
-        self._parts.append(Batch(batch.records, origin))
+        self._parts.append(batch.with_origin(origin))
 
     def _reject(self, record: Record, reason: str) -> None:
         """Append an undecodable record with the reason."""
         id = EventId(self.assignment.id_prefix, self.assignment.partition, record.offset, 0)
         self._undecodable.append(UndecodableRecord(id, record, reason))
+
+
+def _raw_columns(records: Sequence[Record]) -> Batch | None:
+    """Return the events of `raw` records; None beyond `MAX_HEADER_COLUMNS` names: each takes room for each record."""
+    columns: dict[str, list[str | None]] = {}
+    for row, record in enumerate(records):
+        for name, value in record.headers:
+            if value is None or (name == FORMAT and value == RAW):
+                continue
+            column = columns.get(name)
+            if column is None:
+                if len(columns) == MAX_HEADER_COLUMNS:
+                    return None
+                columns[name] = column = [None] * len(records)
+            column[row] = value.decode(errors="replace")
+    return Batch.of_columns(pa.array([record.value or b"" for record in records], pa.binary()), columns)
+
+
+def _raw_event(record: Record) -> Event:
+    """Return the event of a `raw` record."""
+    pairs = [(name, value) for name, value in record.headers if (name, value) != (FORMAT, RAW)]
+    return Event(record.value or b"", {n: value.decode(errors="replace") for n, value in pairs if value is not None})

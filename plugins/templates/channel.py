@@ -171,7 +171,7 @@ class MyChannelReader(Reader):
         self._next = offset + 1
         self._channel.metrics.add("EventTakeAttemptCount", events)
         origin = Origin.of_record(assignment.topic, 0, offset, arrival, events, assignment.id_prefix)
-        batch = Batch(Batch.from_ipc(data).records, origin)
+        batch = Batch.from_ipc(data).with_origin(origin)
         return PolledBatch(assignment, OffsetRange(offset, self._next), batch)
 
     def _begin(self) -> Assignment:

@@ -9,8 +9,11 @@ import pyarrow as pa
 
 from flafka.plugins.batch import Batch
 from flafka.plugins.columns import MAX_HEADER_COLUMNS
+from flafka.plugins.event import Event
 from flafka.plugins.wire import flumeevent
 
+MAX_ROWWISE_EVENTS = 32
+"""Largest number of events whose batch is made of rows, which takes less CPU time for few events than columns."""
 MIN_COLUMNAR_HEADERS = 64
 """Distinct headers from which decoding by columns is faster than one by one."""
 
@@ -27,7 +30,7 @@ class EventScanner(Protocol):
 
 
 class RpcBatchBuilder:
-    """Builder of one batch from the events of several requests, by columns."""
+    """Builder of one batch from the events of several requests: of rows for few events, or else by columns."""
 
     def __init__(self, scan: EventScanner) -> None:
         self._scan = scan
@@ -48,19 +51,24 @@ class RpcBatchBuilder:
 
     def batch(self) -> Batch:
         """Return one batch of all events added so far, in order."""
-        encoded_headers, bodies = self._heads, pa.array(self._bodies, pa.binary())
-        if encoded_headers and encoded_headers.count(encoded_headers[0]) == len(
-            encoded_headers
-        ):  # as of most clients; constant columns are cheap
+        encoded_headers = self._heads
+        if len(encoded_headers) <= MAX_ROWWISE_EVENTS:
+            headers = {encoded: flumeevent.decode_event(encoded + b"\0").headers for encoded in set(encoded_headers)}
+            return Batch.of(
+                Event(body, headers[encoded]) for encoded, body in zip(encoded_headers, self._bodies, strict=True)
+            )
+        bodies = pa.array(self._bodies, pa.binary())
+        if encoded_headers.count(encoded_headers[0]) == len(encoded_headers):
+            # as of most clients; constant columns are cheap
             event = flumeevent.decode_event(encoded_headers[0] + b"\0")
             if len(event.headers) <= MAX_HEADER_COLUMNS:
                 return Batch.of_columns(bodies, event.headers)
         codes: dict[bytes, int] = {}
         rows = [codes.setdefault(encoded, len(codes)) for encoded in encoded_headers]
-        headers = _headers(list(codes))
+        batch = _headers(list(codes))
         if len(codes) < len(rows):
-            headers = Batch(headers.records.take(pa.array(rows, pa.int32())))
-        return headers.with_bodies(bodies)
+            batch = Batch(batch.records.take(pa.array(rows, pa.int32())))
+        return batch.with_bodies(bodies)
 
 
 def _headers(encoded_headers: list[bytes]) -> Batch:

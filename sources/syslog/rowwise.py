@@ -5,9 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta
 
-import pyarrow as pa
-
-from flafka.plugins import Batch
+from flafka.plugins import Batch, Event
 from flafka.sources.syslog.columns import Array, Bytes
 from flafka.sources.syslog.dialects import ParserOptions, is_host
 from flafka.sources.syslog.times import rfc3164_second
@@ -24,7 +22,6 @@ _USUAL_HEAD = re.compile(
 """Head that every dialect accepts if its numbers and its host are valid, and text behind it."""
 _MAX_TIMESTAMPS = 4
 """Limit of different dates without a year, which are slow to parse."""
-_Texts = list[str | None]
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 
@@ -32,16 +29,17 @@ _MILLISECOND = timedelta(milliseconds=1)
 def parse(frames: Array, now: float, options: ParserOptions, marks: Bytes | None) -> Batch | None:
     """Return the result of `parser.parse`; None where the vectorized parser has to be used.
 
-    That is so if a frame is unusual or was cut, if options need columns, or beyond `MAX_EVENTS` or `MAX_BYTES`.
+    That is so beyond `MAX_EVENTS` or `MAX_BYTES`, if a frame is unusual or was cut, and if only some frames have a
+    version. It is also so if options need columns.
     """
     if not 0 < len(frames) <= MAX_EVENTS or frames.nbytes > MAX_BYTES:
         return None
     if options.needs_columns or (marks is not None and marks.any()):
         return None
     dialect = options.dialect
-    bodies: list[bytes] = []
+    events: list[Event] = []
     timestamps = set()
-    facilities, severities, priorities, versions, stamps, hosts = (_Texts() for _ in range(6))
+    versions = 0
     for original in frames.to_pylist():
         frame = original.removesuffix(b"\0")
         head = _USUAL_HEAD.match(frame)
@@ -57,18 +55,13 @@ def parse(frames: Array, now: float, options: ParserOptions, marks: Bytes | None
             return None
         if dialect.strict and version not in (None, b"1"):
             return None
-        bodies.append(frame[head.end() : -1] if frame.endswith(b"\n") else frame[head.end() :])
-        facilities.append(str(code >> 3))
-        severities.append(str(code & 7))
-        priorities.append(priority.decode())
-        versions.append(version.decode() if version else None)
-        stamps.append(str(stamp))
-        hosts.append(host.decode())
-    headers = {"Facility": facilities, "Severity": severities, dialect.priority: priorities}
-    if any(versions):
-        headers[dialect.version] = versions
-    headers |= {"timestamp": stamps, "host": hosts}
-    return Batch.of_columns(pa.array(bodies, pa.binary()), headers)
+        headers = {"Facility": str(code >> 3), "Severity": str(code & 7), dialect.priority: priority.decode()}
+        if version:
+            versions += 1
+            headers[dialect.version] = version.decode()
+        headers |= {"timestamp": str(stamp), "host": host.decode()}
+        events.append(Event(frame[head.end() : -1] if frame.endswith(b"\n") else frame[head.end() :], headers))
+    return Batch.of(events) if versions in (0, len(events)) else None
 
 
 def _milliseconds(old: bytes | None, new: bytes | None, now: float, options: ParserOptions) -> int | None:

@@ -10,7 +10,7 @@ from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, Topi
 from flafka.agent.services.running import until
 from flafka.channels.kafka import KafkaChannel, KafkaChannelConfig
 from flafka.channels.kafka.producer import ChannelProducer, Limits
-from flafka.channels.kafka.records import encode
+from flafka.channels.kafka.records import encode_batch
 from flafka.plugins import Batch, Event, Metrics, Rejected, Retry, Unreachable, threads
 from flafka.plugins.kafka import clients
 from flafka.plugins.kafka.properties import client_properties
@@ -74,8 +74,8 @@ def test_no_request_exceeds_the_limit_of_the_topic(monkeypatch, written, wanted)
 def test_batches_are_compressed_as_configured_for_records(brokers, monkeypatch, written, wanted):
     chosen = []
     monkeypatch.setattr(
-        "flafka.channels.kafka.producer.encode",
-        lambda batch, compression: chosen.append(compression) or encode(batch, compression),
+        "flafka.channels.kafka.producer.encode_batch",
+        lambda batch, compression: chosen.append(compression) or encode_batch(batch, compression),
     )
     producer = producing_to(brokers, **{f"kafka.producer.{name}": value for name, value in written.items()})
     try:

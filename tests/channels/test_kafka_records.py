@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 from hypothesis import given
@@ -29,6 +29,35 @@ def read(stored: list[Record], *, parse: bool = True, group: str = "") -> list[P
     ) is not None:
         batches.append(polled)
     return batches
+
+
+def test_few_large_events_are_compressed() -> None:
+    events = Batch.of([Event(b"text " * 20_000)])
+    format, value = records.encode_batch(events)
+    assert format == records.ARROW
+    assert len(value) < 10_000
+    assert [*records.decode_batch(format, value)] == [*events]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda value: value[: len(value) // 2],
+        lambda value: value[:1],
+        lambda value: value + b"\0\0",
+        lambda value: value.replace(b"host", b"\xff\xfe12"),
+        lambda value: value.replace(b"name", b"host"),
+        lambda value: bytes(len(value)),
+        lambda _: bytes(2_000_000),
+        lambda _: b"",
+    ],
+)
+def test_a_damaged_record_of_few_events_is_undecodable(damage: Callable[[bytes], bytes]) -> None:
+    format, value = records.encode_batch(Batch.of([Event(b"text", {"host": "h", "name": "n"})] * 2))
+    assert format == records.ROWS
+    assert len(records.decode_batch(format, value)) == 2
+    with pytest.raises(ValueError, match=r"\w"):
+        records.decode_batch(format, damage(value))
 
 
 def of_flume(offset: int, event: Event) -> Record:
@@ -189,8 +218,8 @@ def test_a_record_of_another_version_is_rejected_with_advice(form: str) -> None:
     (polled,) = read([Record(3, 7, None, b"", [("flafka.format", form.encode())])])
     (unread,) = polled.undecodable
     assert unread.reason == (
-        f"the record's format (flafka.format header) is {form}, and this agent reads arrow/1 and raw/1: deliver it "
-        "with the agent that wrote it, or replay it with a later one"
+        f"the record's format (flafka.format header) is {form}, and this agent reads arrow/1, rows/1 and raw/1: "
+        "deliver it with the agent that wrote it, or replay it with a later one"
     )
 
 
@@ -225,7 +254,7 @@ def test_unreadable_records_are_returned_beside_their_neighbours() -> None:
     reasons = [u.reason for u in polled.undecodable]
     assert "no AvroFlumeEvent either" in reasons[0]
     assert "parseAsFlumeEvent = false" in reasons[0]
-    assert "is arrow/9, and this agent reads arrow/1 and raw/1" in reasons[2]
+    assert "is arrow/9, and this agent reads arrow/1, rows/1 and raw/1" in reasons[2]
     (polled,) = read(bad[:1])
     assert (len(polled.batch), polled.offsets, polled.last_record) == (0, OffsetRange(50, 51), LastRecord(7))
 

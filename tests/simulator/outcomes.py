@@ -170,8 +170,8 @@ class Outcomes:
 
     def _read_log(self, *, hidden: bool = False) -> None:
         """Note the present records of the topic, with `hidden` also those behind open transactions."""
-        from flafka.channels.kafka.records import REPLAYED, format_of
-        from flafka.plugins import Batch, Record
+        from flafka.channels.kafka.records import REPLAYED, decode_batch, format_of
+        from flafka.plugins import Record
 
         if TOPIC not in self.brokers.topics:
             return
@@ -182,9 +182,10 @@ class Outcomes:
                 if entry.transaction is not None and entry.transaction.state != "committed":
                     continue
                 record = Record(entry.offset, 0, entry.key, entry.value, entry.headers or ())
-                into = replays if (format_of(record) or b"").endswith(REPLAYED) else log
-                for body in Batch.from_ipc(entry.value).bodies.to_pylist():
-                    into[body][partition, entry.offset] = None
+                format = format_of(record) or b""
+                into = replays if format.endswith(REPLAYED) else log
+                for event in decode_batch(format.removesuffix(REPLAYED), entry.value):
+                    into[event.body][partition, entry.offset] = None
 
     def _watermarks(self, partition: int) -> tuple[int, int]:
         log = self.brokers.partition(TOPIC, partition)

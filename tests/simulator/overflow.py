@@ -320,6 +320,8 @@ class OverflowRun:
         self.world.sleep(4 * PATIENCE_SECONDS)
 
     def _check(self) -> None:
+        from flafka.channels.kafka.records import FORMAT, decode_batch
+
         assert self.agent is not None
         metrics = self.agent.agent.channels["c"].metrics
         if self.feed.waiting or metrics.get("Overflowing") or self.disk.committed < len(self.disk.entries):
@@ -332,7 +334,9 @@ class OverflowRun:
         self.world.sleep(3)
         if len(self.disk.entries) > entries or self.feed.waiting:
             raise Failure("an event goes to the disk though all is well")
-        arrived = [event.body for record in self.brokers.records(TOPIC, 0) for event in Batch.from_ipc(record.value)]
+        records = [(dict(entry.headers or ()), entry.value) for entry in self.brokers.records(TOPIC, 0)]
+        arrived_events = [event for headers, value in records for event in decode_batch(headers[FORMAT], value)]
+        arrived = [event.body for event in arrived_events]
         if lost := set(self.feed.stored) - set(arrived):
             raise Failure(f"{len(lost)} events were stored and are lost, such as {min(lost, key=int)!r}")
         reported = sum(
@@ -344,7 +348,7 @@ class OverflowRun:
         # Batches in flight at the start of an outage may be sent again behind later ones.
         if first != sorted(first) and (self.feed.in_flight == 1 or not reported):
             raise Failure(f"events are not in their order: {first}")
-        if any(event.headers for record in self.brokers.records(TOPIC, 0) for event in Batch.from_ipc(record.value)):
+        if any(event.headers for event in arrived_events):
             raise Failure("an event has a header that no source has set")
         twice = sum(Counter(arrived).values()) - len(set(arrived))
         if twice > reported:

@@ -37,7 +37,7 @@ def test_a_late_commit_for_a_deleted_topic_does_not_stop_spark() -> None:
 def test_a_driver_that_slept_in_a_commit_reports_that_it_may_have_overwritten_a_reset() -> None:
     """A driver that slept in a commit reports that it may have overwritten a reset."""
     run = run_story(
-        "spark-solr", start("h1"), put(good=3, after=6), put(good=2, after=1),
+        "spark-solr", topic(1), start("h1"), put(good=3, after=6), put(good=2, after=1),
         reset("earliest", after=4),
         faults=(Fault("driver-1", "kafka.commit", 1, Kind.PAUSED, 70.0, on="t-0@2."),),
     )  # fmt: skip
@@ -153,7 +153,7 @@ def test_a_retried_commit_does_not_rewind_what_another_member_delivered() -> Non
     run = run_story(
         "solr", start("h1"), put(good=1, after=5), *three, start("h2", after=2),
         put(good=1, after=25), *three, kill("h2", after=8), stop("h1", after=60),
-        faults=tuple(Fault("h1", "kafka.commit", number, Kind.LOST, 0, on="t-0@1.") for number in range(1, 8)),
+        faults=tuple(Fault("h1", "kafka.commit", number, Kind.LOST, 0, on="t-1@") for number in range(1, 8)),
         seed=0,
     )  # fmt: skip
     assert len(run.world.faults) == 7

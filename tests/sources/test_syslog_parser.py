@@ -1,5 +1,6 @@
 """Columnar parser compared with a plain one that reads frame by frame, and with Flume's results."""
 
+import random
 from datetime import datetime
 from zoneinfo import ZoneInfo
 
@@ -14,6 +15,7 @@ from flafka.sources.syslog.columns import LOOK_AHEAD_BYTES
 from flafka.sources.syslog.dialects import FIELDS, MULTIPORT, SINGLE, ParserOptions
 from flafka.sources.syslog.parser import CONTINUATION, CUT, STATUS, parse
 from tests.fixtures.examples import examples
+from tests.sources.syslog_batches import check_views
 from tests.sources.syslog_frames import LINES, NOW, UTC_OPTIONS, by_columns, events, mutated
 from tests.sources.syslog_plain import reference
 
@@ -48,23 +50,6 @@ USUAL = [
 ]
 
 
-@settings(max_examples=examples(300))
-@given(
-    st.lists(st.sampled_from(USUAL) | mutated(USUAL), min_size=1, max_size=4),
-    st.sampled_from(["UTC", "America/New_York"]),
-    MOMENTS,
-    st.sampled_from([(SINGLE, None), (MULTIPORT, "utf-8"), (MULTIPORT, "latin-1")]),
-)
-def test_a_few_frames_are_read_one_by_one_as_by_columns(frames, zone, now, kind):
-    dialect, charset = kind
-    options = ParserOptions.from_keep_fields("none", ZoneInfo(zone), dialect=dialect, charset=charset)
-    batch = parse(pa.array(frames, pa.binary()), now, options)
-    batch.records.validate(full=True)
-    expected = by_columns(pa.array(frames, pa.binary()), now, options)
-    assert list(batch) == list(expected)
-    assert batch.header_names == expected.header_names
-
-
 @pytest.mark.parametrize("mark", [0, CUT, CONTINUATION])
 @pytest.mark.parametrize(("dialect", "charset"), [(SINGLE, None), (MULTIPORT, "utf-8")])
 @pytest.mark.parametrize(
@@ -92,6 +77,10 @@ def test_a_message_that_is_nearly_usual(line, dialect, charset, mark):
 def test_usual_messages_are_read_one_by_one(line, dialect):
     options = ParserOptions.from_keep_fields("none", ZoneInfo("UTC"), dialect=dialect)
     assert rowwise.parse(pa.array([line]), NOW, options, None) is not None
+
+
+def test_random_batches_are_read_row_by_row_as_by_columns(seed):
+    assert check_views(random.Random(seed), examples(3000))
 
 
 def test_each_line_alone_and_all_together():

@@ -208,11 +208,12 @@ def test_an_incompressible_batch_is_divided_until_the_topic_takes_it(
 ):
     sizes = []
 
-    def encode(batch: Batch, compression: str | None) -> bytes:
-        sizes.append(len(value := records.encode(batch, compression)))
-        return value
+    def encode(batch: Batch, compression: str | None) -> tuple[bytes, bytes]:
+        format, value = records.encode_batch(batch, compression)
+        sizes.append(len(value))
+        return format, value
 
-    monkeypatch.setattr("flafka.channels.kafka.producer.encode", encode)
+    monkeypatch.setattr("flafka.channels.kafka.producer.encode_batch", encode)
     admin = AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers})
     admin.create_topics([NewTopic(topic, 3, 3, config={"max.message.bytes": "300000"})])[topic].result(30)
     channel = open_channel(kafka_cluster, topic)

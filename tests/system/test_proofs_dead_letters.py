@@ -149,7 +149,7 @@ a1.sinks = k1
 """
     foreign: list[tuple[bytes | None, dict[str, str | bytes | None], str]] = [
         (b"plain text \xff\0", {}, "it has no flafka.format header, and is no AvroFlumeEvent either"),
-        (b"from the future", {"flafka.format": b"arrow/9"}, "is arrow/9, and this agent reads arrow/1 and raw/1"),
+        (b"from the future", {"flafka.format": b"arrow/9"}, "arrow/9, and this agent reads arrow/1, rows/1"),
         (b"not Arrow", {"flafka.format": b"arrow/1"}, "not an Arrow IPC stream"),
         (None, {"flafka.format": b"arrow/1"}, "not an Arrow IPC stream"),
     ]

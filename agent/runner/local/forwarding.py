@@ -165,7 +165,7 @@ class Forwarder:
                 "agent that wrote them forward them, with brokers that answer, and start this agent after that"
             )
         parts = [text.partition(" ") for text in batch.header(self._header).to_pylist()]
-        original = Batch(batch.without_header(self._header).records)
+        original = batch.without_header(self._header).with_origin(None)
         start = 0
         for correlation_id, rows in itertools.groupby(parts, key=lambda parts: parts[2]):
             owners = [owner for owner, _, _ in rows]
