@@ -99,7 +99,12 @@ class TaildirConfig(Config):
         ge=1,
     )
     max_backoff_sleep: int = option(
-        5000, name="maxBackoffSleep", description="Maximum time between two full scans.", unit="ms", ge=1
+        5000,
+        name="maxBackoffSleep",
+        description="Maximum time between two full scans. A source of more than 100 files, whose changes inotify "
+        "reports, pauses for at least 5 ms for each further file, up to this time.",
+        unit="ms",
+        ge=1,
     )
     keep_carriage_return: bool = option(
         False,

@@ -6,7 +6,6 @@ The store is Flume's position file with a journal.
 from __future__ import annotations
 
 import fcntl
-import hashlib
 import json
 import math
 import os
@@ -14,6 +13,7 @@ import re
 import time
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
+from hashlib import blake2b
 from pathlib import Path
 from typing import Protocol
 
@@ -35,7 +35,7 @@ _MIN_REWRITE_BYTES = 1 << 20
 """Minimum growth of the journal before it is rewritten, in bytes."""
 
 
-class FileCheckpoint(msgspec.Struct, frozen=True):
+class FileCheckpoint(msgspec.Struct, frozen=True, gc=False):
     """File offset, with fingerprints of bytes before it. Tracked files only grow."""
 
     offset: int = 0
@@ -67,7 +67,7 @@ class FileCheckpoint(msgspec.Struct, frozen=True):
 
         `before` has the last `TAIL_BYTES` bytes before the offset, or all if there are fewer.
         """
-        return self.matches_head(head) and fingerprint(before) == self.tail
+        return fingerprint(before) == self.tail and self.matches_head(head)
 
 
 def _before(fd: int, offset: int) -> bytes:
@@ -78,10 +78,10 @@ def _before(fd: int, offset: int) -> bytes:
 
 def fingerprint(data: bytes) -> str:
     """Return the BLAKE2b hash of file content as 32 hex digits; empty for no content."""
-    return hashlib.blake2b(data, digest_size=16).hexdigest() if data else ""
+    return blake2b(data, digest_size=16).hexdigest() if data else ""
 
 
-class FileCursor(msgspec.Struct, frozen=True, kw_only=True):
+class FileCursor(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """File offset up to which the events of a file are stored, with the identity of the file."""
 
     id: int
@@ -128,7 +128,7 @@ class _Position(msgspec.Struct):
     file: str
 
 
-class _Entry(msgspec.Struct, tag_field="is", tag="file"):
+class _Entry(msgspec.Struct, tag_field="is", tag="file", gc=False):
     """Journal line: the present state of a file. The last line of each `id` counts."""
 
     id: int
@@ -466,7 +466,7 @@ def _decode(line: bytes) -> tuple[int, _Line]:
 
 def _checksum(number: int, text: bytes) -> int:
     """Return the CRC-32 of a journal line: its number, a blank and its JSON."""
-    return zlib.crc32(b"%d %s" % (number, text))
+    return zlib.crc32(text, zlib.crc32(b"%d " % number))
 
 
 def _read_bytes(path: Path) -> bytes:
@@ -494,7 +494,7 @@ def _invalid_error(path: Path, reason: str) -> FlafkaError:
 
 def _digest(data: bytes) -> str:
     """Return the fingerprint of the position file's content."""
-    return hashlib.blake2b(data, digest_size=16).hexdigest()
+    return blake2b(data, digest_size=16).hexdigest()
 
 
 def _is_same_file(fd: int, path: Path) -> bool:

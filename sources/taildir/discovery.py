@@ -566,7 +566,7 @@ class CopySearch:
             self._file_errors.clear(path)
             if copy is not None:
                 return copy
-            tail.rejected_copies.add(identity)
+            tail.rejected_copies |= {identity}
         return None
 
     def _compare(self, tail: Tail, fd: int, path: str, tracked: Collection[Key]) -> Copy | None:

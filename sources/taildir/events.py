@@ -1,15 +1,15 @@
-"""Conversion of file content to events, of one or several lines each, in columns."""
+"""Conversion of file content to events, of one or several lines each, in rows or columns."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flafka.plugins import Batch
+from flafka.plugins import Batch, Event
 from flafka.plugins.java.regex import Regex
 from flafka.sources import columns
 from flafka.sources.taildir.cursors import FileCheckpoint
@@ -17,6 +17,8 @@ from flafka.sources.taildir.tail import Tail
 
 OFFSET_HEADER = "byteoffset"
 _NEWLINE = 0x0A
+_MAX_ROWS = 64
+"""Number of events up to which rows are faster than columns."""
 _SHORT_BYTES = 4096
 """Bytes of text below which `bytes.count` is faster than numpy."""
 
@@ -69,7 +71,7 @@ class Multiline:
                     first = line + 1
 
 
-class Events(NamedTuple):
+class Events(msgspec.Struct, frozen=True, gc=False):
     """Consecutive events of one file: lines, or several lines each."""
 
     tail: Tail
@@ -150,7 +152,13 @@ def _newlines(text: bytes) -> npt.NDArray[np.int64]:
 
 def batch_of(pieces: Sequence[Events]) -> Batch:
     """Return one batch with the events of several files, in the order of `pieces`, with the headers of each file."""
-    text = b"".join(piece.text for piece in pieces)
+    if sum(piece.number for piece in pieces) <= _MAX_ROWS and all(
+        piece.ends is None and piece.offsets is None for piece in pieces
+    ):
+        return Batch.of(
+            [Event(line, piece.tail.headers) for piece in pieces for line in piece.text[:-1].split(b"\n")]
+        )
+    text = b"".join([piece.text for piece in pieces])
     inner = [piece.ends for piece in pieces if piece.ends is not None]
     if inner:
         starts = np.cumsum([0, *(len(piece.text) for piece in pieces)])

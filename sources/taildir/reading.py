@@ -5,7 +5,8 @@ from __future__ import annotations
 import codecs
 import logging
 import os
-from typing import NamedTuple
+
+import msgspec
 
 from flafka.plugins import Metrics
 from flafka.sources.compression import MAGIC_NUMBERS
@@ -23,7 +24,7 @@ MAX_READ_BYTES = 16 * BATCH_BYTES
 assert MAX_READ_BYTES > MAX_LINE_BYTES + 1
 
 
-class PendingRead(NamedTuple):
+class PendingRead(msgspec.Struct, frozen=True, gc=False):
     """Unread data of a tracked file."""
 
     tail: Tail
@@ -187,7 +188,7 @@ class EventReader:
         if events:
             self.poll_again(tail)
             return events
-        return self.read(pending._replace(is_complete=False, is_final=False), max_events, max_bytes)
+        return self.read(msgspec.structs.replace(pending, is_complete=False, is_final=False), max_events, max_bytes)
 
     def poll_again(self, tail: Tail) -> None:
         """Check the file again at the next poll, without waiting."""

@@ -8,8 +8,9 @@ from collections.abc import Collection, Generator, Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 
+import msgspec
+
 from flafka.plugins import Batch, Metric, Retry, Source, TailedFile
-from flafka.sources.batching import BatchingPolicy
 from flafka.sources.file_errors import FILE_METRICS, FileErrors
 from flafka.sources.taildir.compatibility import TAILDIR
 from flafka.sources.taildir.config import TaildirConfig
@@ -24,12 +25,24 @@ from flafka.sources.taildir.watcher import FileCounters, Watcher
 
 _MIN_SPACE_BYTES = BATCH_BYTES // 8
 """Remaining space of a batch, in bytes, below which lines of the next file go to the next batch."""
-STOPPING_SECONDS = 0.1
-"""Maximum delay until a waiting source notices that the agent stops."""
-_POLL_SECONDS = 0.01
-"""Minimum time between two polls of all files while writes are not watched.
+_LINGER_SECONDS = 0.008
+"""Minimum time between two reads, while files grow by single lines.
 
-Polls take at most a twentieth of the time.
+Lines of many files then share a batch, whose cost, with cold caches at each wake-up, is many times that of a line.
+"""
+_LINGER_SECONDS_PER_FILE = 0.0001
+"""Minimum time between two reads for each file of the first one, a few times as long as one file takes."""
+_MAX_LINGER_SECONDS = 0.1
+"""Longest such time: what a program truncates before it is read is lost."""
+STOPPING_SECONDS = 0.2
+"""Maximum delay until a waiting source notices that the agent stops."""
+_SCANNED_AT_ONCE = 100
+"""Number of files up to which full scans are as frequent as configured. A scan takes about 10 µs for each file."""
+_SCAN_PAUSE_SECONDS_PER_FILE = 0.005
+"""Minimum time between two full scans for each further file, at most `maxBackoffSleep`.
+
+Inotify does not report changes through a hard link in another directory, nor by another host of a network's file
+system.
 """
 _ORDER_SECONDS = 1.0
 """Maximum time that a new file waits until all events about its predecessors are handled."""
@@ -127,7 +140,8 @@ class TaildirSource(Source[TaildirConfig]):
         )
         self._exit_stack.callback(self._watcher.close)
         self._reader = EventReader(config, self._table, self._file_errors, self.metrics, self.log)
-        self._batching = BatchingPolicy()
+        self._next_read = 0.0
+        """Monotonic time until which the source lingers."""
         self._pause = 0.0
         self._next_scan = self._next_poll = 0.0
         self._is_active = False
@@ -307,8 +321,9 @@ class TaildirSource(Source[TaildirConfig]):
             if pending := self._pending_read(tail, status, now):
                 reads.append((pending.modified_ns, tail.path, pending))
         if hints.writes_unwatched and now >= self._next_poll:
-            polled = time.monotonic()
-            self._next_poll = polled + max(_POLL_SECONDS, 19 * (polled - now))
+            self._next_poll = now + _linger_seconds(len(tails))
+        if reads:
+            self._next_read = now + _linger_seconds(len(reads))
         reads.sort(key=lambda entry: entry[:2])
         self._is_active = self._is_active or bool(reads)
         return self._order_reads([pending for _, _, pending in reads], now, hints.synced)
@@ -383,7 +398,7 @@ class TaildirSource(Source[TaildirConfig]):
                     tail.checked_state = None
                 else:
                     is_complete = current.is_complete or (tail in predecessors and not current.has_more)
-                    ordered.append(current._replace(is_complete=is_complete))
+                    ordered.append(msgspec.structs.replace(current, is_complete=is_complete))
         return ordered
 
     def _postpone(self, pending: PendingRead, now: float, synced: int, until: float) -> bool:
@@ -407,14 +422,18 @@ class TaildirSource(Source[TaildirConfig]):
         """Scan all directories, close idle files, and save the cursors; return the status of every tracked file.
 
         The status is None where no matching name led to the file. The pause before the next scan grows by
-        `backoffSleepIncrement` while no file changes.
+        `backoffSleepIncrement` while no file changes. It is longer with many files if all directories are watched.
         """
         increment = self.config.backoff_sleep_increment / 1000
         self._pause = (
             increment if self._is_active else min(self._pause + increment, self.config.max_backoff_sleep / 1000)
         )
         self._is_active = False
-        self._next_scan = now + self._pause
+        pause = self._pause
+        if self._watcher.is_complete:
+            minimum = (len(self._table.by_key) - _SCANNED_AT_ONCE) * _SCAN_PAUSE_SECONDS_PER_FILE
+            pause = max(pause, min(minimum, self.config.max_backoff_sleep / 1000))
+        self._next_scan = now + pause
         self._watch_directories()
         self._table.release_descriptors()
         statuses = self._discovery.scan().statuses
@@ -465,7 +484,7 @@ class TaildirSource(Source[TaildirConfig]):
         while not self.stopping.is_set() and (timeout := until - time.monotonic()) > 0:
             if self._watcher.wait(min(timeout, STOPPING_SECONDS)):
                 # Linger, so that lines written one by one do not become batches of one event.
-                self.stopping.wait(self._batching.timeout())
+                self.stopping.wait(self._next_read - time.monotonic())
                 return
 
     # --- yielding batches and committing offsets
@@ -478,7 +497,6 @@ class TaildirSource(Source[TaildirConfig]):
             self._table.release_descriptors()
         batch = batch_of(pieces)
         self._yielded = pieces
-        self._batching.end_batch()
         yield batch
 
     def _save(self, *, final: bool = False) -> bool:
@@ -493,3 +511,8 @@ class TaildirSource(Source[TaildirConfig]):
             return False
         self._file_errors.clear_write()
         return True
+
+
+def _linger_seconds(files: int) -> float:
+    """Return the time in seconds to wait before the next read, after one of that many files."""
+    return min(max(_LINGER_SECONDS, files * _LINGER_SECONDS_PER_FILE), _MAX_LINGER_SECONDS)

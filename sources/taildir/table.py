@@ -383,7 +383,10 @@ class ClosedFiles:
                 known[path].add(tail)
 
         def closed(path: str) -> list[Tail]:
-            return [t for t in known[path] | {self._table.find_by_path(path)} if t is not None and t.fd is None]
+            tail, others = self._table.find_by_path(path), known.get(path)
+            if others is None:
+                return [tail] if tail is not None and tail.fd is None else []
+            return [t for t in others | {tail} if t is not None and t.fd is None]
 
         return closed
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import json
 import logging
@@ -18,12 +17,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from watchdog.observers.inotify_c import (
-    CallbackId,
     InotifyConstants,
-    InotifyEvent,
-    InotifyFD,
     Mask,
-    WatchCallback,
     WatchDescriptor,
     inotify_add_watch,
     inotify_init,
@@ -34,6 +29,7 @@ from flafka.plugins.errors import ANY_FAILURE
 from flafka.sources.taildir import opener
 from flafka.sources.taildir.opener import CREATED, MOVED_FROM, MOVED_TO
 from flafka.sources.taildir.tail import Key
+from flafka.sources.taildir.writes import WriteWatcher, last_error
 
 _NAMES = Mask(
     InotifyConstants.IN_CREATE | InotifyConstants.IN_MOVE | InotifyConstants.IN_DELETE | InotifyConstants.IN_ONLYDIR
@@ -46,9 +42,8 @@ _START_SECONDS = 5.0
 """Time limit for the start of the opener process, even on a busy machine."""
 _TEXT_BYTES = 1 << 15
 """Size from which a message is full, in bytes of JSON."""
-_WRITES = Mask(InotifyConstants.IN_MODIFY | InotifyConstants.IN_ONLYDIR)
 _BUSY_EVENTS = 256
-"""Number of writes between two calls of `take` from which polling is cheaper than inotify."""
+"""Number of repeated events of the same files between two calls of `take`, from which polling is cheaper."""
 _BUSY_SECONDS = 1.0
 _MAX_CHANGES = 1 << 16
 """Maximum number of changes of names that wait for `take`.
@@ -114,8 +109,8 @@ class Watcher:
     """Two inotify instances: one for names, always active, and one for writes, paused while there are many.
 
     A separate process (`NameWatcher`) opens created and renamed files at once: an open file can be read after it was
-    renamed and deleted. Writes come from watchdog's inotify instance itself, as its observer delays events by up to
-    0.5 s.
+    renamed and deleted. Writes stay in the kernel's queue until `take` reads them, so that a write wakes no thread
+    while the source lingers.
     """
 
     def __init__(
@@ -129,14 +124,15 @@ class Watcher:
     ) -> None:
         """Start without watches. Where inotify is unavailable, log a warning and report nothing.
 
+        Raises RuntimeError if the system refuses a thread.
+
         `tracked_name` returns the name under which the file of a path is tracked, `is_open` True if a file is open
-        already. The threads of the watcher call both. At most `max_open` files are held open until `take`.
+        already. The thread of the watcher calls both. At most `max_open` files are held open until `take`.
         """
         self._log = log
         self._tracked_name, self._is_open, self._max_open = tracked_name, is_open, max_open
         self._warned = False
         self._lock = threading.Lock()
-        self._hinted = threading.Event()
         self._changes: list[Change] = []
         self._opened: dict[Key, OpenDescriptor] = {}
         self._overflow = False
@@ -147,8 +143,6 @@ class Watcher:
         """Names of files by inotify cookie, for renames whose second half is not reported yet."""
         self._renamed: dict[str, str] = {}
         """Names of renamed files by their new, untracked paths."""
-        self._grown: set[str] = set()
-        self._write_count = 0
         self._busy_until = 0.0
         """Monotonic time until which writes are not watched; 0 while they are watched."""
         self._names: NameWatcher | None = None
@@ -156,13 +150,17 @@ class Watcher:
         if not inotify:
             return
         try:
+            # First, because the thread of the other one wakes it.
+            self._writes = WriteWatcher()
             self._names = NameWatcher(
                 on_event=self._on_name, on_overflow=self._on_overflow, on_end=self._on_end, on_sync=self._on_sync
             )
-            self._writes = WriteWatcher(self._on_write, self._hinted.set)
         except OSError as e:
             self.close()
             log.warning("inotify is unavailable (%s): files are checked periodically instead", _explain(e))
+        except RuntimeError:
+            self.close()
+            raise
 
     def add(self, directory: str, patterns: Sequence[str] | None) -> bool:
         """Watch a directory, if it exists; return True if its names were not watched before. Idempotent.
@@ -176,9 +174,8 @@ class Watcher:
         new = False
         try:
             new = self._names.add(directory, patterns)
-            with self._lock:
-                if not self.writes_unwatched:
-                    self._writes.add(directory)
+            if not self.writes_unwatched:
+                self._writes.add(directory)
         except (FileNotFoundError, NotADirectoryError):
             pass
         except OSError as e:
@@ -188,6 +185,11 @@ class Watcher:
                     "%s cannot be watched (%s): its files are checked periodically instead", directory, _explain(e)
                 )
         return new
+
+    @property
+    def is_complete(self) -> bool:
+        """True if inotify is available, and no directory was found that cannot be watched."""
+        return self._names is not None and not self._warned
 
     def wait_ready(self) -> None:
         """Block until the opener process is ready, at most 5 s."""
@@ -212,48 +214,58 @@ class Watcher:
         return self._busy_until > 0
 
     def wait(self, timeout: float) -> bool:
-        """Block until there are hints, or `timeout` seconds have passed; return True if there are hints."""
-        return self._hinted.wait(timeout)
+        """Block until there are hints, or `timeout` seconds have passed; return True if there are hints.
+
+        There are none without inotify.
+        """
+        if self._writes is not None:
+            return self._writes.wait(timeout)
+        time.sleep(timeout)
+        return False
 
     def take(self) -> Hints:
         """Return and clear all hints. The caller owns the descriptors in them."""
+        grown = self._read_writes()
         with self._lock:
-            self._hinted.clear()
-            grown, self._grown = self._grown, set()
             changes, self._changes = self._changes, []
             self._opened = {}
             overflow, self._overflow = self._overflow, False
             restart_reason, self._restart_reason = self._restart_reason, ""
             synced = self._synced
-            self._write_count = 0
-            needs_full_scan = overflow or bool(restart_reason)
-            if self.writes_unwatched and time.monotonic() >= self._busy_until:
-                self._busy_until = 0.0
-                needs_full_scan = True
-            writes_unwatched = self.writes_unwatched
-        return Hints(grown, changes, needs_full_scan, writes_unwatched, overflow, synced, restart_reason)
+        needs_full_scan = overflow or bool(restart_reason)
+        if self.writes_unwatched and time.monotonic() >= self._busy_until:
+            self._busy_until = 0.0
+            needs_full_scan = True
+        return Hints(grown, changes, needs_full_scan, self.writes_unwatched, overflow, synced, restart_reason)
+
+    def _read_writes(self) -> set[str]:
+        """Return the paths of files that were written to; after too many events, stop watching writes for a while."""
+        if self._writes is None:
+            return set()
+        written = self._writes.read()
+        is_busy = written.has_overflowed or written.events - len(written.paths) > _BUSY_EVENTS
+        if is_busy and not self.writes_unwatched:
+            self._writes.clear()
+            self._busy_until = time.monotonic() + _BUSY_SECONDS
+        return written.paths
 
     def close(self) -> None:
-        """Stop watching, and close the descriptors that were not taken. Blocks until the threads have ended."""
-        for instance in (self._names, self._writes):
-            if instance is not None:
-                instance.close()
+        """Stop watching, and close the descriptors that were not taken. Blocks until the thread has ended."""
+        if self._names is not None:
+            self._names.close()
+        if self._writes is not None:
+            self._writes.close()
         self._names = self._writes = None
         for change in self.take().changes:
             if change.descriptor is not None and (fd := change.descriptor.take()) is not None:
                 os.close(fd)
 
-    # --- on the threads of the watcher
+    # --- on the thread of the watcher
 
-    def _on_write(self, path: str) -> None:
-        """Record a write to the file at `path`; after `_BUSY_EVENTS` of them, stop watching writes for a while."""
-        with self._lock:
-            self._grown.add(path)
-            self._write_count += 1
-            if self._write_count > _BUSY_EVENTS and not self.writes_unwatched and self._writes is not None:
-                self._writes.clear()
-                self._busy_until = time.monotonic() + _BUSY_SECONDS
-        self._hinted.set()
+    def _wake(self) -> None:
+        """Wake the source."""
+        if self._writes is not None:
+            self._writes.wake()
 
     def _on_overflow(self) -> None:
         """Record that the kernel dropped events of names."""
@@ -272,13 +284,13 @@ class Watcher:
         """Record that the sync requests up to `number` are answered."""
         with self._lock:
             self._synced = max(self._synced, number)
-        self._hinted.set()
+        self._wake()
 
     def _forget_moves(self) -> None:
         """Forget all renames whose second half is pending, as events may be lost; wake the source."""
         self._moved_from.clear()
         self._renamed.clear()
-        self._hinted.set()
+        self._wake()
 
     def _on_name(self, event: NameEvent) -> None:
         """Record an event of a tracked name or of a file renamed from one; close the descriptor of any other file."""
@@ -327,7 +339,7 @@ class Watcher:
                 self._overflow = True
                 if change.descriptor is not None and (fd := change.descriptor.take()) is not None:
                     os.close(fd)
-        self._hinted.set()
+        self._wake()
 
 
 class NameEvent(NamedTuple):
@@ -360,7 +372,9 @@ class NameWatcher:
         on_end: Callable[[str], None],
         on_sync: Callable[[int], None],
     ) -> None:
-        """Start the opener process, without watches. Raises OSError where inotify is unavailable.
+        """Start the opener process, without watches.
+
+        Raises OSError where inotify is unavailable, and RuntimeError if the system refuses a thread.
 
         `on_event` is called in the order of the kernel's events, and `on_overflow` where the kernel dropped some.
         `on_end` is called with the reason when the opener process ended or could not start. Events may be lost then,
@@ -378,11 +392,15 @@ class NameWatcher:
         self._ready = threading.Event()
         self._inotify = inotify_init()
         if self._inotify == -1:
-            raise _last_error()
+            raise last_error()
         os.set_inheritable(self._inotify, False)
         os.set_blocking(self._inotify, False)
         self._thread = threading.Thread(target=self._run, name="taildir-names", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:
+            os.close(self._inotify)
+            raise
 
     def add(self, directory: str, patterns: Sequence[str] | None) -> bool:
         """Watch a directory; return True if it was not watched before. Idempotent.
@@ -393,7 +411,7 @@ class NameWatcher:
         with self._lock:
             watch = inotify_add_watch(self._inotify, os.fsencode(directory), _NAMES)
             if watch == -1:
-                raise _last_error()
+                raise last_error()
             known = self._watched.get(directory)
             new = known is None or known[0] != watch
             if new:
@@ -534,78 +552,6 @@ class NameWatcher:
         return reason or f"exit code {process.returncode}"
 
 
-@dataclass(eq=False)
-class _Directory(WatchCallback):
-    """Watched directory."""
-
-    path: str
-    identity: Key
-    on_write: Callable[[str], None]
-    on_overflow: Callable[[], None]
-    is_removed: bool = False
-
-    def on_event(self, event: InotifyEvent) -> None:
-        """Call `on_write` with the path of a written file in the directory."""
-        if event.name and not event.is_directory:
-            self.on_write(os.path.join(self.path, os.fsdecode(event.name)))
-
-    def on_watch_deleted(self, wd: WatchDescriptor) -> None:
-        """Mark the directory as removed; the next full scan watches the directory that replaces it."""
-        self.is_removed = True
-
-    def on_queue_overflow(self) -> None:
-        """Report that the kernel dropped events."""
-        self.on_overflow()
-
-
-class WriteWatcher:
-    """Inotify instance of watchdog with its thread, and the directories that it watches."""
-
-    def __init__(self, on_write: Callable[[str], None], on_overflow: Callable[[], None]) -> None:
-        """Start without watches. Raises OSError where inotify is unavailable.
-
-        `on_write` gets the path of each written file. Both callbacks run on the thread of the inotify instance.
-        """
-        self._on_write, self._on_overflow = on_write, on_overflow
-        self._watched: dict[str, tuple[WatchDescriptor, _Directory]] = {}
-        self._inotify = InotifyFD()
-        self._inotify.start()
-
-    def add(self, directory: str) -> None:
-        """Watch writes to the files of a directory. Idempotent.
-
-        Raises OSError where the directory is missing or cannot be watched.
-        """
-        status = os.stat(directory)
-        identity = (status.st_dev, status.st_ino)
-        if directory in self._watched:
-            known = self._watched[directory][1]
-            if known.identity == identity and not known.is_removed:
-                return
-            self._remove(directory)  # the directory was replaced by another one
-        callback = _Directory(directory, identity, self._on_write, self._on_overflow)
-        wd = self._inotify.add_callback(os.fsencode(directory), _WRITES, callback, CallbackId(id(callback)))
-        if wd == -1:  # watchdog raises for every error but EACCES
-            raise PermissionError("Permission denied")
-        self._watched[directory] = wd, callback
-
-    def clear(self) -> None:
-        """Remove all watches."""
-        for directory in list(self._watched):
-            self._remove(directory)
-
-    def _remove(self, directory: str) -> None:
-        """Stop watching a watched directory, which may not exist any more."""
-        wd, callback = self._watched.pop(directory)
-        with suppress(OSError):
-            self._inotify.remove_callbacks([(wd, CallbackId(id(callback)))])
-
-    def close(self) -> None:
-        """Stop the inotify instance. Blocks until its thread has ended."""
-        self._inotify.stop()
-        self._inotify.join()
-
-
 class FileCounters:
     """Counters of files that were created, as inotify reports, and of files that were opened.
 
@@ -678,12 +624,6 @@ def _decode(data: bytes, files: Iterator[int]) -> Iterator[NameEvent]:
     for kind, path, cookie, device, inode, opened in json.loads(data):
         # The kernel passes fewer descriptors where this process is out of them (unix(7), SCM_RIGHTS).
         yield NameEvent(kind, path, cookie, (device, inode) if inode else None, next(files, None) if opened else None)
-
-
-def _last_error() -> OSError:
-    """Return the error of the latest inotify call on this thread."""
-    number = ctypes.get_errno()
-    return OSError(number, os.strerror(number))
 
 
 def _explain(error: OSError) -> str:

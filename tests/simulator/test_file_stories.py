@@ -144,6 +144,12 @@ def test_a_truncated_open_file_renamed_out_of_its_pattern_is_read(seed: int) -> 
     run_story(write(4, after=2), *cut, first=AWAKE, seed=seed)
 
 
+def test_a_file_truncated_and_renamed_while_the_agent_sleeps_is_read() -> None:
+    """A full scan finds the open file under a name that does not match, before its growth is noticed."""
+    asleep = (*AWAKE, pause(seconds=20.0, after=5))
+    run_story(copytruncate(after=0.05), write(6, after=0.05), rotate(matching=False), first=asleep)
+
+
 @pytest.mark.parametrize("number", range(1, 7))
 def test_a_file_truncated_between_read_and_proof_is_read_from_its_start(number: int) -> None:
     """A file that is truncated between its read and its proof is read from its start."""

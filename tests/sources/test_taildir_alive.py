@@ -15,7 +15,7 @@ import pytest
 from flafka.sources.taildir import TaildirConfig, TaildirSource
 from tests.fixtures.processes import Forked
 from tests.sources.descriptors import open_files
-from tests.sources.taildir_running import append, start
+from tests.sources.taildir_running import append, make, start
 
 # --- while it runs
 
@@ -64,7 +64,7 @@ def test_it_works_without_kernel_events(
         raise OSError(errno.EMFILE, "inotify instance limit reached")
 
     if reason == "too many instances":
-        monkeypatch.setattr("flafka.sources.taildir.watcher.InotifyFD", refused)
+        monkeypatch.setattr("flafka.sources.taildir.watcher.WriteWatcher", refused)
     source = start(tmp_path, inotify=str(reason != "not wanted"))
     assert [path for path in open_files(tmp_path) if "inotify" in path] == []
     assert caplog.text.count("files are checked periodically instead") == (reason != "not wanted")
@@ -74,6 +74,39 @@ def test_it_works_without_kernel_events(
         source.stored(batch)
         source.stopping.set()
     source.close()
+
+
+def test_a_refused_thread_leaves_no_descriptor_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    source = make(tmp_path)
+    before = open_files(tmp_path)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    with pytest.raises(RuntimeError, match="new thread"):
+        source.open()
+    source.close()
+    assert [path for path in open_files(tmp_path) if "inotify" in path or "eventfd" in path] == []
+    assert len(open_files(tmp_path)) == len(before)
+
+
+def test_writes_that_inotify_does_not_report_wait_for_the_longest_pause(
+    logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("flafka.sources.taildir.source._SCANNED_AT_ONCE", 0)
+    monkeypatch.setattr("flafka.sources.taildir.source._SCAN_PAUSE_SECONDS_PER_FILE", 300)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.write_bytes(b"1\n")
+    (logs / "log").hardlink_to(elsewhere)
+    source, lines = start(tmp_path, maxBackoffSleep="50"), list[bytes]()
+    for batch in source.batches():
+        lines += batch.bodies.to_pylist()
+        source.stored(batch)
+        append(elsewhere, b"%d\n" % (len(lines) + 1))
+        if len(lines) == 3:
+            source.stopping.set()
+    source.close()
+    assert lines[:3] == [b"1", b"2", b"3"]
 
 
 def deliver(directory: Path) -> None:

@@ -19,6 +19,7 @@ from typing import Any
 
 from tests.simulator.files.disk import Disk, System, files_of
 from tests.simulator.processes import Process, Signal
+from tests.simulator.threads import Event
 from tests.simulator.world import world
 
 TAILDIR = "cursors discovery groups reading source table tail watcher"
@@ -199,8 +200,10 @@ class WritesModel:
     Only inotify knows that a deleted closed file was written to.
     """
 
-    def __init__(self, tell: Callable[[str], None], overflow: Callable[[], None]) -> None:
-        self.tell, self.watching = tell, False
+    def __init__(self) -> None:
+        self.watching = False
+        self.written: list[str] = []
+        self.news = Event()
         self.agent, self.disk = world().process, world().models["disk"]
         self.disk.writes.append(self)
         self.agent.ended.append(self.close)
@@ -211,13 +214,31 @@ class WritesModel:
     def clear(self) -> None:
         self.watching = False
 
+    def wait(self, timeout: float) -> bool:
+        hinted = self.news.wait(timeout)
+        self.news.clear()
+        return hinted
+
+    def wake(self) -> None:
+        self.news.set()
+
+    def read(self) -> Any:
+        from flafka.sources.taildir.writes import Writes
+
+        written, self.written = self.written, []
+        return Writes(set(written), len(written), has_overflowed=False)
+
     def close(self) -> None:
         if self in self.disk.writes:
             self.disk.writes.remove(self)
 
     def wrote(self, path: str) -> None:
+        def tell() -> None:
+            self.written.append(path)
+            self.wake()
+
         if self.watching and (self.disk.closed_soon or world().random.random() < 0.8):
-            self.agent.spawn(lambda: self.tell(path), "writes")
+            self.agent.spawn(tell, "writes")
 
 
 @contextmanager

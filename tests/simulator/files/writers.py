@@ -69,13 +69,14 @@ class Writers:
 
     def _arrived(self) -> list[bytes]:
         """The lines that are in the channel."""
-        from flafka.channels.kafka.records import format_of
-        from flafka.plugins import Batch, Record
+        from flafka.channels.kafka.records import decode_batch, format_of
+        from flafka.plugins import Record
 
         lines: list[bytes] = []
         for entry in self.brokers.records(TOPIC, 0) if self.brokers.count(TOPIC) else ():
-            assert format_of(Record(entry.offset, 0, entry.key, entry.value, entry.headers or ())) is not None
-            lines += Batch.from_ipc(entry.value).bodies.to_pylist()
+            format = format_of(Record(entry.offset, 0, entry.key, entry.value, entry.headers or ()))
+            assert format is not None
+            lines += [event.body for event in decode_batch(format, entry.value)]
         return lines
 
     def _out(self, log: Log) -> None:

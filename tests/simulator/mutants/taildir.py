@@ -49,7 +49,7 @@ FILES = (
         DISCOVERY_PY,
         "or tail.buffered or tail.has_changed():",
         "or tail.buffered:",
-        f"{STORIES}::test_a_truncated_open_file_renamed_out_of_its_pattern_is_read",
+        f"{STORIES}::test_a_file_truncated_and_renamed_while_the_agent_sleeps_is_read",
     ),
     Mutant(
         "taildir-proof",
