@@ -47,6 +47,13 @@ class AvroConfig(CompressionConfig, RpcConfig):
         return [Rule.parse(text) for text in texts] if self.ip_filter else []
 
 
+_ANSWERS = {
+    stored: encode_frame(0, encode_response(b"", status))[4:]
+    for stored, status in ((True, AvroStatus.OK), (False, AvroStatus.FAILED))
+}
+"""Answer behind its serial number, without a handshake, by success."""
+
+
 class _AvroServerProtocol(ServerProtocol):
     """Avro RPC of one client, which begins with a handshake."""
 
@@ -75,6 +82,8 @@ class _AvroServerProtocol(ServerProtocol):
                 yield encode_frame(serial, encode_error(handshake, f"there is no message {name[:100]!r} here"))
 
     def answer(self, call: Call, *, stored: bool) -> bytes:
+        if not call.handshake:
+            return call.serial.to_bytes(4, "big") + _ANSWERS[stored]
         return encode_frame(
             call.serial, encode_response(call.handshake, AvroStatus.OK if stored else AvroStatus.FAILED)
         )

@@ -63,8 +63,10 @@ class DatagramSource(EndpointSource[D]):
                 granted,
                 requested,
             )
+        assert self._endpoint.waker is not None
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
+        self._poll.register(self._endpoint.waker, select.POLLIN)
         self._drops = 0
 
     def close(self) -> None:
@@ -72,8 +74,8 @@ class DatagramSource(EndpointSource[D]):
         self._endpoint.close()
 
     def _has_datagram(self, timeout: float) -> bool:
-        """Return True if a datagram is available, or arrives within `timeout` seconds."""
-        return bool(self._poll.poll(timeout * 1000))
+        """Return True if a datagram is available, or arrives within `timeout` seconds. `wake` ends the wait."""
+        return any(fd == self._socket.fileno() for fd, _ in self._poll.poll(timeout * 1000))
 
     def _count_drops(self) -> None:
         """Add the datagrams dropped since the last call to `KernelDropCount`, and log a warning if there are any."""

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import time
 import zlib
 from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from types import MappingProxyType
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, TypeVar, cast
 
 from flafka.plugins import Batch, CompatibilityNote, Metric, Source, option
 from flafka.plugins.threads import rate_limit_loop_errors
@@ -25,8 +25,6 @@ INFLATE_CHUNK_BYTES = 256 * 1024
 """Size of the output of one inflate call."""
 MAX_PENDING_BYTES = 64 * 1024 * 1024
 """Limit of unanswered requests, above which no data is read, and of incomplete ones; at least the largest request."""
-OVERDUE_CHECK_SECONDS = 0.25
-"""Interval of the checks for request, frame and idle timeouts."""
 LINGER_ON_CLOSE_SECONDS = 1.0
 """Time for the kernel to accept the last answers before connections are aborted."""
 
@@ -89,7 +87,8 @@ class RpcConfig(ServingConfig):
     )
 
 
-class Call(NamedTuple):
+@dataclass(slots=True)
+class Call:
     """Method call of a client."""
 
     name: str
@@ -163,8 +162,6 @@ class RpcServer(serving.Server[RpcRequest], Generic[C]):
         self.is_full = False
         """True while unanswered requests exceed the limit: no data is read."""
         self.max_pending_bytes = max(MAX_PENDING_BYTES, config.max_request_bytes)
-        self.partial_bytes = 0
-        """Total size of incomplete requests, in bytes."""
         self.connections: dict[RpcConnection, None] = {}
         hint = "; Flume 1.11 compresses outside of TLS, which cannot be read: switch compression off"
         self.acceptor = Acceptor(
@@ -177,11 +174,10 @@ class RpcServer(serving.Server[RpcRequest], Generic[C]):
         )
         self._unanswered: deque[RpcRequest] = deque()
         self._pending_bytes = 0
-        self._loop: asyncio.AbstractEventLoop = asyncio.new_event_loop()
         self._stop = asyncio.Event()
 
     def _end(self) -> None:
-        self._call(self._stop.set)
+        self._stop.set()
 
     def stored(self, requests: Sequence[RpcRequest]) -> None:
         """Answer OK to the requests that have no answer yet. Thread-safe."""
@@ -194,21 +190,11 @@ class RpcServer(serving.Server[RpcRequest], Generic[C]):
 
     # --- on the event loop
 
-    def _run(self) -> None:
-        try:
-            self._loop.run_until_complete(self._serve())
-        finally:
-            self._loop.close()
-
     async def _serve(self) -> None:
         """Serve clients until `stop`; then send pending answers for `LINGER_ON_CLOSE_SECONDS` and close all."""
         rate_limit_loop_errors(self._loop, self._log)
         self.acceptor.open()
-        while not self._stop.is_set():
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(self._stop.wait(), OVERDUE_CHECK_SECONDS)
-            self._fail_overdue()
-            self._drop_overdue()
+        await self._stop.wait()
         await self.acceptor.close()
         for connection in list(self.connections):
             connection.transport.close()
@@ -218,6 +204,10 @@ class RpcServer(serving.Server[RpcRequest], Generic[C]):
         for connection in list(self.connections):
             connection.transport.abort()
         await asyncio.sleep(0)
+
+    def _check(self) -> None:
+        self._fail_overdue()
+        self._drop_overdue()
 
     def _fail_overdue(self) -> None:
         """Answer FAILED to the requests that wait longer than `request-timeout` ms."""
@@ -230,7 +220,7 @@ class RpcServer(serving.Server[RpcRequest], Generic[C]):
                 "overdue", "requests were not stored within %d ms: their clients get FAILED", timeout
             )
             self._answer(overdue, False)
-        self.request_queue.forget_answered()
+        self._forget_answered()
 
     def _drop_overdue(self) -> None:
         """Close connections past their time limits.
@@ -258,7 +248,7 @@ class RpcServer(serving.Server[RpcRequest], Generic[C]):
     def enqueue(self, request: RpcRequest) -> None:
         """Queue a request for the source's thread, and pause reading if too many bytes wait."""
         self._unanswered.append(request)
-        self.request_queue.put(request)
+        self._enqueue(request)
         self._add_pending(request.size)
 
     def _add_pending(self, size_bytes: int) -> None:
@@ -291,7 +281,7 @@ class RpcServer(serving.Server[RpcRequest], Generic[C]):
     def _reply(self, request: RpcRequest, answer: bytes) -> None:
         """Send the answer to a request, mark it as answered, and release its content."""
         request.is_answered = True
-        request.call = request.call._replace(content=b"")
+        request.call.content = b""
         request.connection.unanswered -= 1
         request.connection.send(answer)
         self._add_pending(-request.size)
@@ -326,7 +316,7 @@ class RpcConnection(asyncio.Protocol):
         """Unregister the connection; its complete requests are stored all the same. Called by asyncio."""
         self.server.connections.pop(self, None)
         self.server.acceptor.connections.discard(self.client)
-        self.server.partial_bytes -= self.protocol.partial_bytes
+        self.server.add_partial(-self.protocol.partial_bytes)
 
     def pause_writing(self) -> None:
         """Pause reading while the client does not read its answers. Called by asyncio."""
@@ -406,9 +396,11 @@ class RpcConnection(asyncio.Protocol):
                         self.server.metrics.add("AppendReceivedCount")
                     self.server.enqueue(RpcRequest(self, call))
         finally:
-            self.server.partial_bytes += self.protocol.partial_bytes - partial_before
+            self.server.add_partial(self.protocol.partial_bytes - partial_before)
         if complete or not partial_before:
             self.request_started = self.last_activity
+        if complete:
+            self.server.notify_source()
         # A connection without an incomplete request does not contribute to the total: it stays open.
         if self.protocol.partial_bytes and self.server.partial_bytes > self.server.max_pending_bytes:
             raise ValueError("too many large requests have begun at once")

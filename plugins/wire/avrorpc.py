@@ -159,6 +159,10 @@ def encode_request_head(*, first: bool, message: str) -> bytes:
     return handshake + b"\0" + encode_long(len(name)) + name
 
 
+_REQUEST_HEADS = [(encode_request_head(first=False, message=name), name) for name in PROTOCOL["messages"]]
+"""First bytes of a request after a handshake, without metadata, and the name of its message."""
+
+
 def read_response(content: bytes, *, first: bool) -> AvroStatus:
     """Return the status in a response. The `first` response on a connection begins with a handshake.
 
@@ -207,6 +211,10 @@ class ServerHandshake:
         The handshake is empty after the first request. The name is empty if the client sends only a handshake, or
         must repeat it with the text of its protocol. Raises ValueError for a malformed request.
         """
+        if self._is_complete:
+            for head, name in _REQUEST_HEADS:
+                if content.startswith(head):
+                    return b"", name, len(head)
         reader = _AvroReader(content)
         handshake = b""
         if not self._is_complete:

@@ -1,13 +1,14 @@
-"""HTTP server of the source `http`: uvicorn on a thread of its own."""
+"""HTTP server of the source `http`: uvicorn."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hmac
 import logging
 import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import uvicorn
@@ -64,8 +65,8 @@ class HttpServer(serving.Server[HttpRequest]):
         self._credentials = config.credentials()
         self._warn_rate_limited = source.warn_rate_limited
         self._budget_bytes = max(BUDGET_BYTES, config.max_content_bytes)
-        self._unstored_bytes = self._receiving_bytes = 0
-        self._is_stopping = False
+        self._unstored_bytes = 0
+        self._rejects = False
         """True once further requests are answered 503: their events would not be stored."""
         self._unanswered: set[HttpRequest] = set()
         settings = uvicorn.Config(
@@ -87,22 +88,26 @@ class HttpServer(serving.Server[HttpRequest]):
         self._server = _UvicornServer(settings, acceptor, source.log)
 
     def _end(self) -> None:
-        self._call(self._reject_unanswered)  # waiting requests are answered 503
+        """Answer 503 to all requests that wait to be stored, and to any further request, and stop uvicorn."""
+        self._rejects = True
+        self._respond(list(self._unanswered), False)
         self._server.should_exit = True
 
     def stored(self, requests: Iterable[HttpRequest]) -> None:
         """Answer 200 to the requests that have no answer yet. Thread-safe."""
-        self._call(self._respond, requests, True)
+        self._call(self._send_stored, requests)
 
-    # --- on the thread of the event loop
+    def _send_stored(self, requests: Iterable[HttpRequest]) -> None:
+        """Answer 200 to the requests that have no answer yet, and run the loop once unless it runs: it sends them."""
+        self._respond(requests, True)
+        if not self._loop.is_running():
+            self._loop.call_soon(self._loop.stop)
+            self._loop.run_forever()
 
-    def _run(self) -> None:
-        self._server.run()
+    # --- on the event loop
 
-    def _reject_unanswered(self) -> None:
-        """Answer 503 to all requests that wait to be stored, and to any further request."""
-        self._is_stopping = True
-        self._respond(list(self._unanswered), False)
+    async def _serve(self) -> None:
+        await self._server.serve()
 
     def _respond(self, requests: Iterable[HttpRequest], stored: bool) -> None:
         """Answer 200 if `stored`, or else 503, to the requests that have no answer yet."""
@@ -116,7 +121,6 @@ class HttpServer(serving.Server[HttpRequest]):
         The status is 200 once the channels have stored all events, and 503 if the client should send them again.
         Other statuses report a fault of the request.
         """
-        self._loop = asyncio.get_running_loop()
         try:
             status, text = await self._process(scope, receive)
         except asyncio.CancelledError:  # the server stops before the request is complete
@@ -182,7 +186,7 @@ class HttpServer(serving.Server[HttpRequest]):
 
         503 at once while the server stops or too many bytes wait to be stored.
         """
-        if self._is_stopping:
+        if self._rejects:
             return 503, STOPPING_TEXT
         if self._unstored_bytes and self._unstored_bytes + size > self._budget_bytes:
             return 503, "too many events wait to be stored; send the request again"
@@ -192,7 +196,8 @@ class HttpServer(serving.Server[HttpRequest]):
         timer = request.done.get_loop().call_later(
             self.config.request_timeout / 1000, self._respond, (request,), False
         )
-        self.request_queue.put(request)
+        self._enqueue(request)
+        self.notify_source()
         try:
             return (
                 (200, "")
@@ -218,15 +223,15 @@ class HttpServer(serving.Server[HttpRequest]):
                     raise HandlerError(499, "the client closed the connection")
                 pieces.append(message.get("body", b""))
                 size += len(pieces[-1])
-                self._receiving_bytes += len(pieces[-1])
+                self.add_partial(len(pieces[-1]))
                 if size > self.config.max_content_bytes:
                     raise HandlerError(413, f"a request may have at most {self.config.max_content_bytes} bytes")
                 if not message.get("more_body"):
                     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
-                if self._receiving_bytes > self._budget_bytes:
+                if self.partial_bytes > self._budget_bytes:
                     raise HandlerError(503, TOO_MANY_TEXT)
         finally:
-            self._receiving_bytes -= size
+            self.add_partial(-size)
 
     def _events(self, scope: Any, content: bytes) -> list[Event]:
         """Return the events of an uncompressed body by the configured handler. Raises HandlerError."""
@@ -246,6 +251,11 @@ class _UvicornServer(uvicorn.Server):
     def __init__(self, settings: uvicorn.Config, acceptor: Acceptor[HttpSourceConfig], log: logging.Logger) -> None:
         super().__init__(settings)
         self._acceptor, self._log = acceptor, log
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave signals alone, also on the main thread: they are the agent's."""
+        yield
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Start uvicorn without sockets of its own, then accept clients."""

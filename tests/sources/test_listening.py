@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import select
 import shutil
 import socket
@@ -15,11 +16,14 @@ import pytest
 
 from flafka.agent.services.running import until
 from flafka.plugins import Batch, Source
+from flafka.plugins.installed import current_call
+from flafka.sources.avro import AvroSource
 from flafka.sources.connections import Connection
 from flafka.sources.listening import Endpoint, HandshakeConfig, Listener
 from flafka.sources.log4j import Log4jSource
 from flafka.sources.netcat import NetcatSource
-from flafka.sources.syslog import MultiportSyslogTcp, SyslogTcp
+from flafka.sources.netcatudp import NetcatUdpSource
+from flafka.sources.syslog import MultiportSyslogTcp, SyslogTcp, SyslogUdp
 from tests.plugins.certificates import certificate
 from tests.sources.syslog_running import Running
 
@@ -116,6 +120,19 @@ def test_a_slow_handshake_is_closed_and_counted(keystore: Path) -> None:
         until(lambda: not listener.poll(0.01) and holder.metrics.get("TlsHandshakeFail") == 1)
         assert len(listener.connections) == 0
         assert slow.recv(1) == b""
+
+
+@pytest.mark.parametrize(
+    "cls", [SyslogTcp, MultiportSyslogTcp, SyslogUdp, Log4jSource, NetcatSource, NetcatUdpSource, AvroSource]
+)
+def test_a_waiting_source_is_woken_to_stop(cls: type[Source[Any]], monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("batching", "syslog.framing", "log4j.source", "netcat", "serving"):
+        for name in ("CONNECTION_CHECK_SECONDS", "STOP_CHECK_SECONDS"):
+            monkeypatch.setattr(f"flafka.sources.{module}.{name}", 300.0, raising=False)
+    options = {"host": "127.0.0.1", "ports": "0"} if cls is MultiportSyslogTcp else {"port": "0"}
+    config, _ = cls.config_class.parse(options | {"host" if "Syslog" in cls.__name__ else "bind": "127.0.0.1"})
+    with Running(cls(config, "s1")) as running:
+        until(lambda: re.search("poll|select|datagram", current_call(running._thread)), "a wait for input", 20)
 
 
 @pytest.mark.parametrize("cls", [SyslogTcp, MultiportSyslogTcp, Log4jSource, NetcatSource])
