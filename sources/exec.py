@@ -172,7 +172,7 @@ class ExecSource(Source[ExecConfig]):
                     else:
                         selector.unregister(key.fileobj)
                 if lines and (not running or len(lines) >= _MAX_EVENTS or batching.is_due(idle=not ready)):
-                    batching.end_batch()
+                    batching.end_batch(len(lines))
                     yield Batch.of_columns(pa.array(lines, pa.binary()), {})
                     lines = []
         if lines:

@@ -6,7 +6,7 @@ import socket
 from collections.abc import Iterator
 
 from flafka.plugins import Batch, option
-from flafka.sources.batching import STOP_CHECK_SECONDS, BatchingPolicy
+from flafka.sources.batching import CONNECTION_CHECK_SECONDS, BatchingPolicy
 from flafka.sources.connections import CONNECTION_METRICS, Connection
 from flafka.sources.listening import (
     CERTIFICATE_METRIC,
@@ -114,12 +114,12 @@ class Log4jSource(EndpointSource[Log4jConfig]):
         return batch
 
     def _gather(self) -> list[bytes]:
-        """Return the JSON texts of one batch; empty if no event is complete within `STOP_CHECK_SECONDS`."""
+        """Return the JSON texts of one batch; empty if no event is complete within `CONNECTION_CHECK_SECONDS`."""
         events: list[bytes] = []
         size = 0
         while size < MAX_BATCH_BYTES:
             ready = self._listener.poll(
-                self._batching.timeout() if events else STOP_CHECK_SECONDS, self._batching.linger
+                self._batching.timeout() if events else CONNECTION_CHECK_SECONDS, self._batching.linger
             )
             is_first_read = not events
             size += self._read_all(ready, events)
@@ -129,7 +129,7 @@ class Log4jSource(EndpointSource[Log4jConfig]):
                 self._batching.start_batch()
             if self._batching.is_due(idle=not ready):
                 break
-        self._batching.end_batch(size)
+        self._batching.end_batch(len(events), size)
         return events
 
     def _read_all(self, ready: list[tuple[_Application, int]], events: list[bytes]) -> int:

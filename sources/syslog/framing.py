@@ -11,7 +11,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from flafka.plugins.wire.octets import find_byte
-from flafka.sources.batching import STOP_CHECK_SECONDS, BatchingPolicy
+from flafka.sources.batching import CONNECTION_CHECK_SECONDS, BatchingPolicy
 from flafka.sources.syslog.columns import LOOK_AHEAD_BYTES, Bytes
 from flafka.sources.syslog.parser import CONTINUATION, CUT
 
@@ -282,16 +282,16 @@ class FrameAccumulator:
         return self._bytes[self.used_bytes :]
 
     def timeout(self) -> float:
-        """Seconds to wait for more data: `STOP_CHECK_SECONDS` while the batch is empty, 0 once it is full.
+        """Seconds to wait for more data: `CONNECTION_CHECK_SECONDS` while the batch is empty, 0 once it is full.
 
         In between, the time that `BatchingPolicy.timeout` returns.
         """
         if not self.pieces:
-            return STOP_CHECK_SECONDS
+            return CONNECTION_CHECK_SECONDS
         return 0.0 if self._is_full else self._batching.timeout()
 
     def linger(self) -> bool:
-        """Sleep for the rest of `LINGER_SECONDS` since the last batch; return True if there was a rest.
+        """Sleep for the rest of the linger since the last batch; return True if there was a rest.
 
         A full batch does not linger.
         """
@@ -335,7 +335,7 @@ class FrameAccumulator:
             pa.binary(), len(marks), [None, pa.py_buffer(bounds), pa.py_buffer(self._data)]
         )
         senders = self._senders
-        self._batching.end_batch(self.used_bytes)
+        self._batching.end_batch(self.pieces, self.used_bytes)
         self._clear()
         is_between = marks == NO_FRAME
         if is_between.any():

@@ -14,6 +14,7 @@ from flafka.agent.services.running import until
 from flafka.sources import batching
 from flafka.sources.batching import (
     LINGER_SECONDS,
+    MANY_EVENTS,
     MAX_FILL_SECONDS,
     NO_LINGER_BYTES,
     ROUND_TRIP_SECONDS,
@@ -57,7 +58,7 @@ def test_an_event_after_an_idle_time_leaves_at_once(clock: Clock) -> None:
 def test_events_that_follow_soon_leave_together(clock: Clock) -> None:
     policy = BatchingPolicy()
     policy.start_batch()
-    policy.end_batch()
+    policy.end_batch(MANY_EVENTS)
     clock.now += LINGER_SECONDS / 4
     policy.start_batch()
     assert policy.timeout() == pytest.approx(LINGER_SECONDS * 3 / 4)
@@ -72,7 +73,7 @@ def test_the_end_of_the_linger_sends_all_present_events(clock: Clock) -> None:
     policy.start_batch()
     policy.linger()
     assert clock.now == Clock.now, "nothing went before it"
-    policy.end_batch(NO_LINGER_BYTES - 1)
+    policy.end_batch(MANY_EVENTS, NO_LINGER_BYTES - 1)
     policy.start_batch()
     policy.linger()
     assert clock.now == pytest.approx(Clock.now + LINGER_SECONDS)
@@ -81,15 +82,31 @@ def test_the_end_of_the_linger_sends_all_present_events(clock: Clock) -> None:
     assert policy.linger() is False, "what was released is read at once"
     assert clock.now == pytest.approx(Clock.now + LINGER_SECONDS)
     assert policy.is_due(idle=False)
-    policy.end_batch(NO_LINGER_BYTES)
+    policy.end_batch(MANY_EVENTS, NO_LINGER_BYTES)
     policy.start_batch()
     policy.linger()
     assert clock.now == pytest.approx(Clock.now + LINGER_SECONDS), "fast senders are read on"
     assert not policy.is_due(idle=False)
 
 
+def test_the_linger_is_short_after_few_events(clock: Clock) -> None:
+    policy = BatchingPolicy()
+    policy.start_batch()
+    assert policy.is_due(idle=False), "it is the first one"
+    policy.end_batch(MANY_EVENTS // 2)
+    policy.start_batch()
+    assert not policy.is_due(idle=False)
+    assert policy.timeout() == pytest.approx(LINGER_SECONDS / 2)
+    assert policy.linger()
+    assert clock.now == pytest.approx(Clock.now + LINGER_SECONDS / 2)
+    assert policy.is_due(idle=False), "what the read has released joins the next batch"
+
+
 def test_a_batch_fills_while_there_is_more_to_read(clock: Clock) -> None:
     policy = BatchingPolicy()
+    policy.start_batch()
+    policy.end_batch(MANY_EVENTS)
+    clock.now += LINGER_SECONDS
     policy.start_batch()
     clock.now += MAX_FILL_SECONDS * 0.9
     assert not policy.is_due(idle=False)
@@ -99,15 +116,15 @@ def test_a_batch_fills_while_there_is_more_to_read(clock: Clock) -> None:
 
 def test_an_intake_sends_at_once_and_then_lingers(clock: Clock) -> None:
     accumulator = FrameAccumulator(1 << 20)
-    line = np.array([5]), np.zeros(1, np.uint8)
+    lines = np.arange(1, MANY_EVENTS + 1) * 5, np.zeros(MANY_EVENTS, np.uint8)
     assert not accumulator.is_due(idle=True), "nothing is in it"
-    accumulator.add(*line)
+    accumulator.add(*lines)
     assert accumulator.timeout() == 0
-    assert accumulator.is_due(idle=True)
-    assert not accumulator.is_due(idle=False)
+    assert accumulator.is_due(idle=False)
     accumulator.take()
-    accumulator.add(*line)
+    accumulator.add(*lines)
     assert accumulator.timeout() == pytest.approx(LINGER_SECONDS)
+    assert not accumulator.is_due(idle=False)
     assert not accumulator.is_due(idle=True)
     clock.now += 2 * LINGER_SECONDS
     assert accumulator.is_due(idle=True)
@@ -157,14 +174,15 @@ def test_delayed_data_of_a_sender_joins_the_batch_before_it(clock: Clock, monkey
                 sender.sendall(b"<13>Oct 11 22:14:15 web-1 %s\n" % late.pop())
 
         monkeypatch.setattr(clock, "sleep", sleep)
-        sender.sendall(b"<13>Oct 11 22:14:15 web-1 zeroth\n")
-        running.wait_for(1)
+        many = MANY_EVENTS
+        sender.sendall(b"<13>Oct 11 22:14:15 web-1 zeroth\n" * many)
+        running.wait_for(many)
         for number in range(40):  # at first a kernel acknowledges before anything is read
             late += b"third", b"second"
-            sender.sendall(b"<13>Oct 11 22:14:15 web-1 first\n")
-            running.wait_for(1 + 3 * (number + 1))
+            sender.sendall(b"<13>Oct 11 22:14:15 web-1 first\n" * many)
+            running.wait_for(many + (many + 2) * (number + 1))
         batches = [[event.body for event in batch] for batch in running.batches[1:]]
-    assert batches == [[b"first", b"second", b"third"]] * 40
+    assert batches == [[*[b"first"] * many, b"second", b"third"]] * 40
 
 
 def test_a_command_s_first_line_leaves_at_once_and_the_next_ones_together(
