@@ -15,7 +15,7 @@ from confluent_kafka import KafkaError, KafkaException, Producer
 
 from flafka.channels.kafka.config import CHANNEL, KafkaChannelConfig
 from flafka.channels.kafka.partitions import Partitions
-from flafka.channels.kafka.records import ARROW, FORMAT, KEY, KafkaHeaders, encode, header_values, raw_headers
+from flafka.channels.kafka.records import FORMAT, KEY, KafkaHeaders, encode_batch, header_values, raw_headers
 from flafka.plugins import Batch, Component, EventId, Rejected, Retry, Unreachable
 from flafka.plugins.kafka.admin import CONNECTIVITY_SECONDS
 from flafka.plugins.kafka.clients import new_producer
@@ -30,7 +30,7 @@ from flafka.plugins.kafka.errors import (
     is_fatal,
     to_retry,
 )
-from flafka.plugins.kafka.producer import DeliveryReports, StallDetector
+from flafka.plugins.kafka.producer import DeliveryReports, ReportPoller, StallDetector
 from flafka.plugins.kafka.properties import parse_number
 from flafka.plugins.kafka.renewal import CERTIFICATE_CHECK_SECONDS, ClientRenewal
 from flafka.plugins.threads import start_thread
@@ -65,6 +65,8 @@ _DELAYS = {
 }
 """Properties that delay a request, in milliseconds, with librdkafka's defaults."""
 _TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
+IDLE_POLL_SECONDS = 1.0
+"""Interval at which a producer is polled for errors while no put waits."""
 REDUCED_SIZE_SECONDS = 60.0
 """Time after the latest record that was too large, until records have up to `batchBytes` again."""
 UNLIMITED = 2**63
@@ -150,6 +152,7 @@ class ChannelProducer:
         self._produce_rows = self._produce_batches if self._config.format == "arrow" else self._produce_events
         """Function that produces a batch with these row numbers of the put, and returns rejected rows with
         reasons."""
+        self._reports = ReportPoller()
         self._producer = self._new_producer()
         self._other_producers: tuple[tuple[Producer, float], ...] = ()
         """Other producers in use, each with the time (`time.monotonic`) from which it is dropped once idle."""
@@ -393,7 +396,7 @@ class ChannelProducer:
         start = 0
         while parts:
             part = parts.pop()
-            value, count = encode(part, self._compression), len(part)
+            (format, value), count = encode_batch(part, self._compression), len(part)
             limit = self._record_bytes
             if len(value) > limit and self._refresh_limits() and len(value) > (limit := self._record_bytes):
                 if count > 1:  # incompressible data in a topic with a low limit
@@ -402,7 +405,7 @@ class ChannelProducer:
                     continue
                 rejected[rows[start]] = self._too_large_reason(len(value))
             else:
-                headers: KafkaHeaders = [(FORMAT, ARROW)]
+                headers: KafkaHeaders = [(FORMAT, format)]
                 rows_of_record = rows[start : start + count]
                 self._produce(value, None, self._partitions.default, headers, rows_of_record, delivery)
             start += count
@@ -461,7 +464,7 @@ class ChannelProducer:
         started, reported, is_waiting = time.monotonic(), 0, False
         replaced = 0.0
         try:
-            while not delivery.wait(0.2):
+            while not self._reports.wait(delivery, 0.2):
                 if self.stopping.is_set():
                     raise Retry(
                         f"channel {self.name} did not store {delivery.events} events before the agent stopped"
@@ -619,16 +622,21 @@ class ChannelProducer:
 
         Raises Retry if the agent stops.
         """
-        if self.stopping.wait(0.005):
+        if self.stopping.is_set():
             raise Retry(f"channel {self.name} is full and the agent is stopping")
+        with contextlib.suppress(*FATAL_EXCEPTIONS):  # reports make space
+            delivery.producer.poll(0.005)
         self._replace_if_stalled(delivery, waiting_since)
 
     def _poll_producers(self) -> None:
-        """Poll all producers for delivery reports until `close`, and drop replaced ones that are idle."""
-        while not self._closed.is_set():
+        """Poll all producers for errors until `close`, and drop replaced ones that are idle.
+
+        Puts poll their own producer for delivery reports, one of them for all of the same producer.
+        """
+        while not self._closed.wait(0.02 if self._other_producers else IDLE_POLL_SECONDS):
             self._renew_producer()
             with contextlib.suppress(*FATAL_EXCEPTIONS):  # delivery reports fail, and the put replaces the producer
-                self._producer.poll(0.02 if self._other_producers else 0.2)
+                self._producer.poll(0)
             for producer, until in self._other_producers:
                 with contextlib.suppress(*FATAL_EXCEPTIONS):
                     producer.poll(0)

@@ -10,6 +10,8 @@ from typing import Any
 
 from confluent_kafka import KafkaError, Producer
 
+from flafka.plugins.kafka.errors import FATAL_EXCEPTIONS
+
 
 class DeliveryReports:
     """Delivery reports of the records of one put, sent by one producer.
@@ -23,7 +25,7 @@ class DeliveryReports:
         """Maximum number of events in a record; lower after brokers have refused a larger record."""
         self._expected = 0
         self._reported: list[None] = []
-        self._is_complete = threading.Event()
+        self._wake = threading.Event()
         self._refused = 0
         self.failed: list[tuple[Sequence[int], KafkaError]] = []
         """Rows and error of each failed record."""
@@ -47,7 +49,7 @@ class DeliveryReports:
             self.failed.append((rows, error))
         self._reported.append(None)
         if len(self._reported) == self._expected:
-            self._is_complete.set()
+            self._wake.set()
 
     @property
     def reported(self) -> int:
@@ -59,15 +61,84 @@ class DeliveryReports:
         """True if a broker has acknowledged at least one of the records."""
         return len(self._reported) > len(self.failed) - self._refused
 
-    def wait(self, timeout: float) -> bool:
-        """Return True if all records are reported within `timeout` seconds, else False.
-
-        `expect` must not be called afterwards.
-        """
-        self._is_complete.clear()  # set too early if all records so far were reported while more were to come
-        if len(self._reported) < self._expected:
-            self._is_complete.wait(timeout)
+    @property
+    def is_complete(self) -> bool:
+        """True if all expected records are reported."""
         return len(self._reported) >= self._expected
+
+    def sleep(self, timeout: float) -> None:
+        """Block until all records are reported, or `wake` is called, or for `timeout` seconds."""
+        self._wake.wait(timeout)
+        self._wake.clear()
+
+    def wake(self) -> None:
+        """End the present `sleep`, or else the next one."""
+        self._wake.set()
+
+
+class ReportPoller:
+    """Polls producers for delivery reports on the threads that wait for these. Thread-safe.
+
+    Of the threads that wait for reports of one producer, one polls, and wakes another one to go on when it has its
+    own reports. A put that is in flight alone thus needs no second thread.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._polled: list[Producer] = []
+        """Producers that a thread polls."""
+        self._sleeping: list[DeliveryReports] = []
+
+    def wait(self, delivery: DeliveryReports, timeout: float) -> bool:
+        """Return True if all records are reported within `timeout` seconds, else False."""
+        deadline = time.monotonic() + timeout
+        was_woken = False
+        while not delivery.is_complete and (rest := deadline - time.monotonic()) > 0:
+            with self._lock:
+                if is_poller := delivery.producer not in self._polled:
+                    self._polled.append(delivery.producer)
+                else:
+                    self._sleeping.append(delivery)
+            if is_poller:
+                self._poll(delivery, deadline)
+            else:
+                delivery.sleep(rest)
+            was_woken = not is_poller and self._end_sleep(delivery)
+        if was_woken:  # to poll, which the next one does instead
+            self._wake_next(delivery.producer)
+        return delivery.is_complete
+
+    def _poll(self, delivery: DeliveryReports, deadline: float) -> None:
+        """Poll the producer until all records of `delivery` are reported, or until `deadline`."""
+        try:
+            while not delivery.is_complete and (rest := deadline - time.monotonic()) > 0:
+                try:
+                    delivery.producer.poll(rest)
+                except FATAL_EXCEPTIONS:  # delivery reports fail, and the put replaces the producer
+                    delivery.sleep(min(rest, 0.02))
+        finally:
+            with self._lock:
+                self._polled.remove(delivery.producer)
+            self._wake_next(delivery.producer)
+
+    def _end_sleep(self, delivery: DeliveryReports) -> bool:
+        """Return True if the thread was woken to poll, rather than by its last report or its timeout."""
+        with self._lock:
+            is_sleeping = delivery in self._sleeping
+            if is_sleeping:
+                self._sleeping.remove(delivery)
+        return not is_sleeping
+
+    def _wake_next(self, producer: Producer) -> None:
+        """Wake the next thread that waits for reports of a producer, unless a thread polls that producer."""
+        with self._lock:
+            if producer in self._polled:
+                return
+            for delivery in self._sleeping:
+                if delivery.producer is producer:
+                    self._sleeping.remove(delivery)
+                    delivery.wake()
+                    return
 
 
 FIRST_STALL_SECONDS = 60.0

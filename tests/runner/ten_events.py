@@ -2,6 +2,8 @@
 
 import threading
 
+import pyarrow as pa
+
 from flafka.agent.runner.local.channels import ChannelRunner
 from flafka.agent.runner.local.sources import SourceRunner
 from flafka.agent.topology import ComponentSpec, ConfigLocation, Route, SelectorSpec, SourceSpec
@@ -30,10 +32,14 @@ class Ten(Source[Config]):
 
 
 class TenAtOnce(Ten):
-    """Ten batches with four in flight."""
+    """Ten batches with four in flight, of columns, as the source's own thread delivers few events."""
 
     type_name = "ten-at-once"
     in_flight = 4
+
+    def batches(self):
+        for number in NUMBERS:
+            yield Batch.of_columns(pa.array([number], pa.binary()), {})
 
 
 class Store(Channel[Config]):

@@ -2,6 +2,7 @@
 
 import threading
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 from flafka.agent.runner.local.inflight import InFlight
 from flafka.plugins import Batch, Event, Retry
 
-BATCHES = [Batch.of([Event(b"%d" % number)]) for number in range(5)]
+BATCHES = [Batch.of_columns(pa.array([b"%d" % number], pa.binary()), {}) for number in range(5)]
 
 
 def reported(order, outcomes, broken=None):
@@ -92,3 +93,25 @@ def test_no_more_threads_are_started_than_have_work():
     started = len(in_flight._threads)
     in_flight.close()
     assert started <= 2, "one that may be telling still, and one that delivers"
+
+
+def test_the_source_delivers_few_events_itself_while_nothing_is_in_flight():
+    threads: list[threading.Thread] = []
+    is_first_delivered = threading.Event()
+
+    def deliver(batch, number):
+        threads.append(threading.current_thread())
+        if number == 1:
+            assert is_first_delivered.wait(60)
+        return True
+
+    few, here = Batch.of([Event(b"few")]), threading.current_thread()
+    in_flight = InFlight(3, "source", deliver, lambda batch: None)
+    in_flight.put(few, 0)
+    assert threads == [here]
+    in_flight.put(BATCHES[1], 1)
+    in_flight.put(few, 2)
+    is_first_delivered.set()
+    in_flight.close()
+    assert here not in threads[1:]
+    assert not in_flight.failures

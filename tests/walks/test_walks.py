@@ -53,7 +53,7 @@ def test_walks_of_a_batch(tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_clus
     for walk in (intake, delivery):
         assert not [function for function in walk.functions if function.file.startswith(OBSERVERS)]
         assert "MainThread" not in {call.thread for call in walk.functions.values()}
-    assert any(text.endswith("[c1-producer]") for text in listing(intake))
+    assert any(text.endswith("-deliver_0]") for text in listing(intake))
     assert not delivery.without(delivery, "nothing").functions
 
 

@@ -25,6 +25,9 @@ class _InFlightBatch:
 class InFlight:
     """Threads that deliver batches of one source concurrently, started as they are needed.
 
+    The source's own thread delivers a batch of few events if no other is in flight. No thread has to be woken for it.
+    Events that arrive meanwhile form the next batch.
+
     `stored` is called for batches in the order of `put`, by one thread at a time. That is the thread which has
     delivered the oldest batch, so that no other thread has to be woken. Once a batch fails, `stored` is called for no
     later batch: the source's offset would skip the failed one.
@@ -56,7 +59,7 @@ class InFlight:
         self._start()  # raises before any batch is accepted, which could not be delivered without a thread
 
     def put(self, batch: Batch, number: int) -> bool:
-        """Give a batch to a thread, and return True; block while `limit` batches are in flight.
+        """Give a batch to a thread, or deliver it, and return True; block while `limit` batches are in flight.
 
         Return False, without the batch, if an earlier batch has failed or was not delivered.
         """
@@ -65,12 +68,17 @@ class InFlight:
             return False
         in_flight = _InFlightBatch(number, batch)
         with self._lock:
+            needs_thread = bool(self._in_flight) or batch.rows is None
             self._in_flight.append(in_flight)
-            self._free -= 1
-            if self._free < 0 and len(self._threads) < self._limit:
-                with contextlib.suppress(RuntimeError):  # the present threads can deliver the batch as well
-                    self._start()
-        self._work.put(in_flight)
+            if needs_thread:
+                self._free -= 1
+                if self._free < 0 and len(self._threads) < self._limit:
+                    with contextlib.suppress(RuntimeError):  # the present threads can deliver the batch as well
+                        self._start()
+        if needs_thread:
+            self._work.put(in_flight)
+        else:
+            self._deliver_and_call(in_flight)
         return True
 
     def close(self) -> None:
@@ -95,21 +103,25 @@ class InFlight:
         self._free += 1
 
     def _run(self) -> None:
-        """Deliver batches until None comes. Then call `stored` for all delivered batches that are the oldest ones."""
+        """Deliver batches until None comes."""
         while (in_flight := self._work.get()) is not None:
-            try:
-                in_flight.stored = self._deliver(in_flight.batch, in_flight.number)
-            except BaseException as e:  # noqa: BLE001  # the source's thread raises it
-                in_flight.failure = e
-            with self._lock:
-                in_flight.delivered = True
-                is_caller = not self._calling
-                self._calling = True
-            while is_caller and (oldest := self._pop_oldest()) is not None:
-                self._call_stored(oldest)
-                self._room.release()
+            self._deliver_and_call(in_flight)
             with self._lock:
                 self._free += 1
+
+    def _deliver_and_call(self, in_flight: _InFlightBatch) -> None:
+        """Deliver a batch. Then call `stored` for all delivered batches that are the oldest ones. Never raises."""
+        try:
+            in_flight.stored = self._deliver(in_flight.batch, in_flight.number)
+        except BaseException as e:  # noqa: BLE001  # the source's thread raises it
+            in_flight.failure = e
+        with self._lock:
+            in_flight.delivered = True
+            is_caller = not self._calling
+            self._calling = True
+        while is_caller and (oldest := self._pop_oldest()) is not None:
+            self._call_stored(oldest)
+            self._room.release()
 
     def _pop_oldest(self) -> _InFlightBatch | None:
         """Remove and return the oldest batch if it is delivered.
