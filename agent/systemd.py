@@ -27,8 +27,18 @@ class Systemd:
         self._status = ""
         self._watchdog_deadline = 0.0
 
+    @property
+    def is_active(self) -> bool:
+        """True if systemd waits for notifications."""
+        return bool(self._address)
+
+    @property
+    def awaits_start(self) -> bool:
+        """True if systemd waits for the notification that the agent is ready."""
+        return self.is_active and not self._ready
+
     def update(self, waiting: Mapping[str, str], state: str) -> None:
-        """Notify systemd of changes: ready once nothing waits, status, and the watchdog. Call it about once a second.
+        """Notify systemd of changes: ready once nothing waits, status, and the watchdog. Call it every few seconds.
 
         `waiting` has path → reason of each component that does not take events yet. `state` is the health of the
         agent. Best-effort: a failed notification is not repeated.

@@ -2,6 +2,9 @@
 
 from flafka.plugins import Component, hookimpl
 
+MODULES = {"spillablememory": "spillable"}
+"""Modules of types that are not named by their type."""
+
 
 @hookimpl
 def components() -> list[type[Component]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
+import importlib.util
 import inspect
 import re
 from collections.abc import Iterable, Iterator
@@ -76,14 +79,25 @@ class Components:
     def __init__(self, modules: Iterable[Any] = (), *, entry_points: bool = True) -> None:
         """Load the plugins of all entry points, unless `entry_points` is False, and the components of these modules.
 
-        Failures are collected in `faults`; nothing is raised.
+        Failures are collected in `faults`; nothing is raised. If there are only built-in components, each is imported
+        on its first use: a configuration needs a few, and all components take 6 MiB.
         """
         self.faults: list[Fault] = []
         self._by_name: dict[tuple[str, str], type[Component[Any]]] = {}
         self._unusable: dict[tuple[str, str], Fault] = {}
         self._manager = pluggy.PluginManager(ENTRY_POINT_GROUP)
         self._manager.add_hookspecs(Hooks)
-        for plugin in read_plugins() if entry_points else ():
+        plugins = read_plugins() if entry_points else ()
+        self._not_loaded = plugins if all(plugin.is_built_in for plugin in plugins) and not modules else ()
+        """Built-in plugins of which not all components are imported."""
+        if not self._not_loaded:
+            self._load(plugins)
+        for module in modules:
+            self._register(module, f"module {getattr(module, '__name__', module)}", None)
+
+    def _load(self, plugins: Iterable[Plugin]) -> None:
+        """Import these plugins, and add their components or faults."""
+        for plugin in plugins:
             try:
                 module = plugin.entry.load()
             except ANY_FAILURE as e:  # importing a plugin may raise whatever its author wrote
@@ -92,8 +106,29 @@ class Components:
                 self._add_fault(message, (file or plugin.entry_points_file, line), is_whole_plugin=True)
                 continue
             self._register(module, str(plugin), plugin)
-        for module in modules:
-            self._register(module, f"module {getattr(module, '__name__', module)}", None)
+
+    def _load_rest(self) -> None:
+        """Load the built-in plugins of which not all components are imported."""
+        plugins, self._not_loaded = self._not_loaded, ()
+        self._load(plugins)
+
+    def _load_built_in(self, kind: str, name: str) -> None:
+        """Import the built-in component of that type name; all built-in components if no module has its name.
+
+        The module is named by the type, or in `MODULES` of its package.
+        """
+        for plugin in self._not_loaded:
+            if plugin.entry.name != f"{kind}s":
+                continue
+            with contextlib.suppress(*ANY_FAILURE):  # a library is missing: `_load_rest` adds the fault
+                package = plugin.entry.load()
+                module = f"{package.__name__}.{getattr(package, 'MODULES', {}).get(name, name)}"
+                if name.isidentifier() and importlib.util.find_spec(module) is not None:
+                    for cls in vars(importlib.import_module(module)).values():
+                        if inspect.isclass(cls) and issubclass(cls, Component) and cls.type_name.lower() == name:
+                            self._add(cls, str(plugin), [], "", plugin)
+                            return
+        self._load_rest()
 
     def _register(self, module: Any, description: str, plugin: Plugin | None) -> None:
         """Add the components of a plugin's module, or a fault if it has no usable hook.
@@ -173,6 +208,8 @@ class Components:
         Raises UnknownType, with a suggestion, or UnusableType if the component has a fault.
         """
         key = (kind, name.lower())
+        if key not in self._by_name and self._not_loaded:
+            self._load_built_in(*key)
         if key not in self._by_name:  # Flume's files name an interceptor by its builder
             key = (kind, name.lower().removesuffix("$builder"))
         if (fault := self._unusable.get(key)) is not None:
@@ -185,6 +222,7 @@ class Components:
 
     def all(self, kind: str) -> Iterator[type[Component[Any]]]:
         """Yield every class of that kind once, in the order of type names."""
+        self._load_rest()
         classes = {cls.type_name: cls for (k, _), cls in self._by_name.items() if k == kind}
         yield from (classes[name] for name in sorted(classes))
 

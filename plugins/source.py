@@ -36,6 +36,12 @@ class Source(Component[C]):
         After a failure the runner closes and opens the source, and calls this again: yield unstored events again.
         """
 
+    def wake(self) -> None:
+        """End a wait for input early, once `stopping` is set. Any thread may call, also while the source is closed.
+
+        The default does nothing: a source without this method checks `stopping` about five times a second.
+        """
+
     def sets_headers(self) -> Collection[str] | None:
         """Return the names of the headers that the source's events may have; None for any.
 

@@ -29,6 +29,8 @@ READ_BYTES = 256 * 1024
 """Size of one read."""
 TLS_RECORD_BYTES = 16 * 1024
 """Maximum plaintext of a TLS record (RFC 8446, 5.1)."""
+_WAKER = object()
+"""Data of the waker in the selector."""
 _CLIENT_HELLO = b"\x16\x03"
 """First bytes of a TLS connection: a handshake record of TLS 1.x."""
 DRAIN_READ_SECONDS = 1.0
@@ -71,6 +73,9 @@ class Endpoint:
         self.context: ssl.SSLContext | None = None
         """TLS context; None without TLS."""
         self._expiry: float | None = None
+        self.waker: socket.socket | None = None
+        """Socket that is readable after `wake`; None while closed."""
+        self._waking: socket.socket | None = None
 
     @property
     def ports(self) -> list[int]:
@@ -86,6 +91,7 @@ class Endpoint:
             self.context, self._expiry = self._tls.context_and_expiry()
         for port in self._ports:
             self.sockets.append(listen(self._host, port, self._kind))
+        self.waker, self._waking = socket.socketpair()
         log.info("listening on %s port %s", self._host, " ".join(map(str, self.ports)))
 
     def certificate_seconds_left(self) -> float | None:
@@ -94,9 +100,17 @@ class Endpoint:
 
     def close(self) -> None:
         """Close the listening sockets. Idempotent."""
-        for listener in self.sockets:
-            listener.close()
+        for listener in (*self.sockets, self.waker, self._waking):
+            if listener is not None:
+                listener.close()
         self.sockets.clear()
+        self.waker = self._waking = None
+
+    def wake(self) -> None:
+        """Make `waker` readable until `close`. Any thread may call; no effect while closed."""
+        if (waking := self._waking) is not None:
+            with contextlib.suppress(OSError):  # closed meanwhile
+                waking.send(b"\0")
 
     def check_connectivity(self) -> Iterator[str]:
         """Yield a message for an unusable certificate, and for each address and port that cannot be bound.
@@ -185,6 +199,10 @@ class EndpointSource(Source[C]):
         """First of `ports`."""
         return self.ports[0]
 
+    def wake(self) -> None:
+        """End a wait for input early."""
+        self._endpoint.wake()
+
     def check_connectivity(self) -> Iterator[str]:
         """Yield a message for an unusable certificate, and for each address and port that cannot be bound."""
         return self._endpoint.check_connectivity()
@@ -236,6 +254,8 @@ class Listener(Generic[K]):
         self._resources.callback(self._drop_all)
         for listener in self.endpoint.sockets:
             self._selector.register(listener, selectors.EVENT_READ)
+        assert self.endpoint.waker is not None
+        self._selector.register(self.endpoint.waker, selectors.EVENT_READ, _WAKER)
 
     def close(self) -> None:
         """Stop listening and close all connections. Idempotent."""
@@ -286,8 +306,9 @@ class Listener(Generic[K]):
             yield self.poll(0)
             if self.connections.accepted_count == before:
                 break
-        for listener in self.endpoint.sockets:
-            self._selector.unregister(listener)
+        for registered in (*self.endpoint.sockets, self.endpoint.waker):
+            assert registered is not None
+            self._selector.unregister(registered)
         self.endpoint.close()
         self._unread_at_stop = {c: unread_bytes(c.socket) for c in self.connections if not c.handshake_pending}
         deadline = time.monotonic() + DRAIN_READ_SECONDS

@@ -13,7 +13,7 @@ import pydantic
 
 from flafka.plugins import Batch, option
 from flafka.plugins.java.charsets import text_codec
-from flafka.sources.batching import STOP_CHECK_SECONDS
+from flafka.sources.batching import CONNECTION_CHECK_SECONDS
 from flafka.sources.connections import CONNECTION_METRICS, Connection
 from flafka.sources.listening import MAX_BATCH_BYTES, READ_BYTES, Endpoint, EndpointSource, Listener, TcpConfig
 
@@ -91,7 +91,7 @@ class NetcatSource(EndpointSource[NetcatConfig]):
     def batches(self) -> Iterator[Batch]:
         """Yield the lines of all senders until `stopping`, then the lines that had arrived; answer stored lines."""
         while not self.stopping.is_set():
-            yield from self._read_and_answer(self._listener.poll(STOP_CHECK_SECONDS))
+            yield from self._read_and_answer(self._listener.poll(CONNECTION_CHECK_SECONDS))
         for ready in self._listener.drain():
             yield from self._read_and_answer(ready)
 

@@ -33,6 +33,9 @@ from flafka.agent.topology import AgentSpec
 log = logging.getLogger("agent")
 
 DRAIN_CHECK_SECONDS = 0.5
+"""Interval of the checks for the end of a drain, and for the end of a start of which systemd is notified."""
+HOUSEKEEPING_SECONDS = 2.0
+"""Interval of the periodic work of the main thread. A signal is handled at once."""
 DUPLICATE_SIGNAL_SECONDS = 1.0
 """Time in which a second signal counts as the same request: GNU timeout signals both a process and its group."""
 LOG_FLUSH_SECONDS = 2.0
@@ -105,13 +108,19 @@ def run(spec: AgentSpec, *, drain: bool, reloader: Reloader | None = None) -> in
         names = (", ".join(component.name for component in part) or "none" for part in parts)
         log.info("%s runs: sources %s; channels %s; sinks %s", spec.name, *names)
         is_stalled, systemd = False, Systemd()
-        while (number := _next_signal(signals, DRAIN_CHECK_SECONDS)) in (0, signal.SIGHUP):
+
+        def next_signal() -> int:
+            is_urgent = drain or systemd.awaits_start
+            return _next_signal(signals, DRAIN_CHECK_SECONDS if is_urgent else HOUSEKEEPING_SECONDS)
+
+        while (number := next_signal()) in (0, signal.SIGHUP):
             if number and ends_with_terminal and not _has_terminal():  # the terminal was closed
                 break
             if reloader is not None:
                 reloader.poll(agent, requested=bool(number))
             agent.tick()
-            systemd.update(agent.registry.waiting(), agent.registry.state())
+            if systemd.is_active:
+                systemd.update(agent.registry.waiting(), agent.registry.state())
             try:
                 if drain and agent.is_drained():
                     break

@@ -16,8 +16,8 @@ from flafka.plugins.threads import start_thread
 
 log = logging.getLogger(__name__)
 
-BROKER_CHECK_SECONDS = 2.0
-BACKLOG_CHECK_SECONDS = 5.0
+KAFKA_CHECK_SECONDS = 5.0
+"""Interval of the checks of brokers and backlogs."""
 BACKLOG = ("Lag", "Backlog", "LagSeconds", "RetentionSecondsLeft")
 """Gauges of a sink on a Kafka channel, which are known even if the sink is down.
 
@@ -71,24 +71,20 @@ class KafkaMonitor:
         ]
 
     def _run(self) -> None:
-        """Check the brokers every `BROKER_CHECK_SECONDS`, and lags every `BACKLOG_CHECK_SECONDS`, until `stop`."""
-        next_backlog_check = 0.0
+        """Check brokers and backlogs every `KAFKA_CHECK_SECONDS` until `stop`."""
         try:
             while not self._stopping.is_set():
-                with_backlogs = time.monotonic() >= next_backlog_check
-                if with_backlogs:
-                    next_backlog_check = time.monotonic() + BACKLOG_CHECK_SECONDS
                 for name in self._channels:
-                    self._update(name, with_backlogs=with_backlogs)
-                self._stopping.wait(BROKER_CHECK_SECONDS)
+                    self._update(name)
+                self._stopping.wait(KAFKA_CHECK_SECONDS)
         finally:
             for monitor in self._monitors.values():
                 monitor.close()
 
-    def _update(self, name: str, *, with_backlogs: bool) -> None:
-        """Check the cluster of one channel, and set its gauges; with `with_backlogs`, also the gauges of its sinks.
+    def _update(self, name: str) -> None:
+        """Check the cluster of one channel, and set its gauges and its sinks' gauges.
 
-        The sinks' gauges are removed if no broker answers. Never raises.
+        The gauges of the sinks are removed if no broker answers. Never raises.
         """
         is_reachable = False
         try:
@@ -96,7 +92,7 @@ class KafkaMonitor:
             state = monitor.cluster()
             self._set_cluster_gauges(name, state)
             is_reachable = bool(state.id)  # without a broker, the request of each group would run into its timeout
-            if with_backlogs and is_reachable:
+            if is_reachable:
                 self._set_backlog_gauges(name, monitor)
         except FlafkaError as e:
             self._latest[name] = str(e)

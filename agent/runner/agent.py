@@ -9,6 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from flafka.agent.audit.publishing import audit_of
 from flafka.agent.graph import graph_of
@@ -37,10 +38,12 @@ from flafka.agent.runner.local.sinks import SinkRunner
 from flafka.agent.runner.local.sources import SourceRunner
 from flafka.agent.runner.preload import import_libraries
 from flafka.agent.runner.registration import register_metrics, sink_metrics_by_channel
-from flafka.agent.runner.spark.supervisor import SparkRunner
-from flafka.agent.topology import AgentSpec
+from flafka.agent.topology import AgentSpec, SinkSpec
 from flafka.plugins import Channel, FlafkaError, Metrics, OverflowConfig
 from flafka.plugins.threads import ThreadFailures
+
+if TYPE_CHECKING:
+    from flafka.agent.runner.spark.supervisor import SparkRunner
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +114,7 @@ class Agent:
         starts = [*(channel.start for channel in channels), *(sink.start for sink in sinks)]
         if changes.spark:
             remote = spark_sinks(spec)
-            self.spark = SparkRunner(spec, remote, self.alerts.add) if remote else None
+            self.spark = _spark_runner(spec, remote, self.alerts) if remote else None
             starts += [self.spark.start] if self.spark is not None else []
         starts += [source.start for source in sources]
         self._publish_components()
@@ -298,7 +301,7 @@ class Agent:
         A warning is logged once after `DRAIN_SECONDS`. Raises FlafkaError if the agent stops meanwhile.
         """
         for part in parts:
-            part.stopping.set()
+            part.stop()
         warn_time = time.monotonic() + DRAIN_SECONDS
         while alive := [part.path for part in parts if part.thread.is_alive()]:
             if self._stopping.wait(0.02):
@@ -325,7 +328,7 @@ class Agent:
     def _stop(self) -> bool:
         """Do the steps of `stop` in their order, while the caller holds the lock `_changing`."""
         for source in self.sources:
-            source.stopping.set()
+            source.stop()
         clean = self._join_sources()
         for source in self.sources:
             source.give_up.set()
@@ -340,7 +343,7 @@ class Agent:
         drained = self._drain_memory()
         clean &= drained
         for sink in self.sinks:
-            sink.stopping.set()
+            sink.stop()
         if self.spark is not None:
             clean &= self.spark.stop(SINK_STOP_SECONDS)
         clean &= self._join_sinks(progress, drained=drained)
@@ -482,6 +485,13 @@ class Agent:
                 return False
             time.sleep(0.05)
         return True
+
+
+def _spark_runner(spec: AgentSpec, sinks: list[SinkSpec], alerts: Alerts) -> SparkRunner:
+    """Return the runner of the sinks on Spark, and import it: other agents save the memory of it and of its tools."""
+    from flafka.agent.runner.spark.supervisor import SparkRunner
+
+    return SparkRunner(spec, sinks, alerts.add)
 
 
 class _Progress:

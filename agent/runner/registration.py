@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from flafka.agent.graph import metrics_of_interceptor, route_of
 from flafka.agent.monitoring.registry import Registry
@@ -10,9 +11,11 @@ from flafka.agent.runner.changes import spark_sinks
 from flafka.agent.runner.local.channels import ChannelRunner
 from flafka.agent.runner.local.sinks import SinkRunner
 from flafka.agent.runner.local.sources import SourceRunner
-from flafka.agent.runner.spark.supervisor import SparkRunner
 from flafka.agent.topology import AgentSpec, SinkSpec, SourceSpec
 from flafka.plugins import Metric, Metrics
+
+if TYPE_CHECKING:
+    from flafka.agent.runner.spark.supervisor import SparkRunner
 
 
 def register_metrics(

@@ -35,7 +35,6 @@ from flafka.plugins import (
 )
 from flafka.plugins.kafka.admin import (
     NO_BROKERS,
-    TopicIds,
     create_topic,
     is_answering,
     lacking_operations,
@@ -109,8 +108,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         if not config.bootstrap_servers:
             raise FlafkaError(f"channel {self.name}: {NO_BROKERS}")
         reported, prefix = ReportedErrors(), f"channel {self.name}: "
-        renew = partial(ClientRenewal, config.producer, partial(self._client, config.producer), self.log)
-        renewals = renew(), renew()
+        renewal = ClientRenewal(config.producer, partial(self._client, config.producer), self.log)
         client = self._client(config.producer)
         metadata = fetch_metadata(client, REQUEST_SECONDS, prefix)
         if error := config.foreign_cluster_error(metadata.cluster_id):
@@ -118,7 +116,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
         topic_exists = config.topic in metadata.topics
         properties: dict[str, Any] = {**client, "error_cb": reported}
         admin = new_admin(CHANNEL, properties)
-        self.kafka.attach(metadata.cluster_id or "", TopicIds(admin, config.topic, client, renewals[0]))
+        self.kafka.attach(metadata.cluster_id or "")
         try:
             topic = TopicAdmin(admin, self)
             if not topic_exists:
@@ -137,7 +135,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             raise connection_error(client, e, reported, prefix, topic=config.topic, right=right) from e
         partitions = len(description.partitions)
         requests = self._is_writable, self._request_limits, self._topic_exists
-        self._producer = ChannelProducer(self, client, partitions, limits, *requests, renewals[1])
+        self._producer = ChannelProducer(self, client, partitions, limits, *requests, renewal)
 
     def close(self) -> None:
         """Stop the producer, and purge records in flight."""
@@ -145,7 +143,7 @@ class KafkaChannel(KafkaBackedChannel[KafkaChannelConfig]):
             self._producer.close()
             self._producer = None
         if "kafka" in self.__dict__:  # release the client now, not when cycles are collected
-            self.kafka.attach(self.kafka.cluster, None)
+            self.kafka.attach(self.kafka.cluster)
 
     def check_connectivity(self) -> Iterator[str]:
         """Yield errors about missing brokers, rights and a compacted topic, and warnings about an unsafe topic.

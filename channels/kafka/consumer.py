@@ -95,6 +95,8 @@ class KafkaReader(ConsumerThread, Reader):
         """Calls for the polling thread, from the owner's thread."""
         self._new_partitions = set[int]()
         """Partitions assigned since the latest poll."""
+        self._uncommitted = set[int]()
+        """Partitions of which records were taken since their latest commit."""
         self._member: str | None = None
         """Member id at the latest assignment of partitions."""
         self.start()
@@ -122,6 +124,7 @@ class KafkaReader(ConsumerThread, Reader):
         if polled is None:
             return None
         self.expect_activity()  # the commit of these records waits for the end of a poll
+        self._uncommitted.add(assignment.partition)
         self._metrics.add("EventTakeSuccessCount", len(polled.batch))
         leader_epoch = self._fetched.leader_epoch(assignment.partition, polled.offsets.end)
         return replace(polled, last_record=polled.last_record._replace(leader_epoch=leader_epoch))
@@ -152,6 +155,11 @@ class KafkaReader(ConsumerThread, Reader):
         for committed in self.consumer.commit(offsets=offsets, asynchronous=False):
             if committed.error is not None:
                 raise KafkaException(committed.error)
+        self._uncommitted.difference_update(assignment.partition for assignment in delivered)
+
+    def expects_calls(self) -> bool:
+        """Return True while taken records are not committed."""
+        return bool(self._uncommitted)
 
     def rewind(self, starts: Collection[Assignment]) -> None:
         """Drop fetched records of these partitions, and continue at the next offset of each assignment.
@@ -438,11 +446,13 @@ class KafkaReader(ConsumerThread, Reader):
         numbers = {tp.partition for tp in partitions}
         self._call_owner(lambda: self._owner.revoked(numbers))
         self._fetched.remove(numbers)
+        self._uncommitted -= numbers
 
     def lost(self, partitions: list[TopicPartition]) -> None:
         """Drop the fetched records of the partitions, also in the owner."""
         numbers = {tp.partition for tp in partitions}
         self._fetched.remove(numbers)
+        self._uncommitted -= numbers
         self._call_owner(lambda: self._owner.lost(numbers))
 
     def _call_owner(self, call: Callable[[], None]) -> bool:

@@ -75,6 +75,7 @@ class _SourceRunner:
 
     def __exit__(self, kind: object, *_: object) -> None:
         self.source.stopping.set()
+        self.source.wake()
         self._thread.join(STOP_SECONDS)
         is_running = self._thread.is_alive()
         self.source.close()

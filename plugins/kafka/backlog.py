@@ -59,6 +59,8 @@ MONITORING_REQUEST_SECONDS = 3.0
 """Time in which brokers answer a request of a monitor."""
 OLDEST_RECORD_SECONDS = 2.0
 """Time for reading the oldest records of a backlog. Unread ones are read on the next call."""
+MAX_CONNECTION_CHECKS = 16
+"""Maximum number of connections to brokers that are tried at once."""
 RETENTION_INTERVAL_SECONDS = 300.0
 """Interval between requests for the topic's retention."""
 _Range = tuple[int, int]
@@ -83,6 +85,8 @@ class TopicMonitor:
         self._role, self._topic, self._group, self._client = role, topic, group, dict(client)
         self._admin: AdminClient | None = None
         self._consumers: dict[str, Consumer] = {}
+        self._threads = ThreadPoolExecutor(MAX_CONNECTION_CHECKS, thread_name_prefix="kafka watch")
+        """Threads of the checks for connections, kept as each start of a thread costs more than a check."""
         self._brokers: dict[int, tuple[str, int]] = {}
         """Address by id of every broker seen so far."""
         self._times: dict[str, dict[tuple[int, int], int]] = {}
@@ -93,6 +97,11 @@ class TopicMonitor:
         self._retention_due = 0.0
 
     def close(self) -> None:
+        """Close the consumers, and have the threads end."""
+        self._threads.shutdown(wait=False)
+        self._close_clients()
+
+    def _close_clients(self) -> None:
         """Close the consumers. The next request makes new ones."""
         for consumer in self._consumers.values():
             consumer.close()
@@ -105,7 +114,7 @@ class TopicMonitor:
             return
         made = self._renewal.renew(lambda properties: (properties, new_admin(self._role, properties)))
         if made is not None:
-            self.close()
+            self._close_clients()
             self._client, self._admin = made
 
     def cluster(self) -> ClusterState:
@@ -125,8 +134,8 @@ class TopicMonitor:
         if metadata is not None:
             self._brokers |= {broker.id: (broker.host, broker.port) for broker in metadata.brokers.values()}
             partitions = [*metadata.topics[self._topic].partitions.values()]
-        with ThreadPoolExecutor(len(self._brokers) or 1) as pool:
-            up = dict(zip(self._brokers, pool.map(is_accepting, self._brokers.values()), strict=True))
+        accepting = self._threads.map(is_accepting, self._brokers.values())
+        up = dict(zip(self._brokers, accepting, strict=True))
         brokers = tuple(
             Broker(id, f"{host}:{port}", up[id], sum(partition.leader == id for partition in partitions))
             for id, (host, port) in sorted(self._brokers.items())

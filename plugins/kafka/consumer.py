@@ -36,9 +36,11 @@ CONSUME_RECORDS = 500
 """Maximum number of records that one call returns."""
 BUSY_SECONDS = 1.0
 """Time after the latest activity during which polls have the timeout of the subclass."""
-IDLE_POLL_SECONDS = 0.1
-"""Shortest timeout of a poll of an idle consumer, which saves CPU time. A record ends a poll at once, but
+QUIET_POLL_SECONDS = 0.1
+"""Shortest timeout of a poll of a consumer without activity, which saves CPU time. A record ends a poll at once, but
 `before_poll` waits for the timeout."""
+IDLE_CONSUMER_SECONDS = 0.5
+"""Shortest timeout of a poll while no call is expected either."""
 CLIENT_CLOSE_SECONDS = 20.0
 """Longest wait of `close` for the current poll. librdkafka uses the wall clock (issue 2145): if the clock was set
 back and no record comes, a poll ends once the clock has caught up."""
@@ -155,6 +157,10 @@ class ConsumerThread(ABC):
     def waiting_bytes(self) -> int:
         """Return the size of the records that wait to be taken, in bytes: the sum of `memory_bytes`."""
 
+    def expects_calls(self) -> bool:
+        """Return True if another thread may soon have this thread make a call, such as a commit."""
+        return True
+
     def subscribe(self, topics: list[str]) -> None:
         """Subscribe to these topics, with the rebalance callbacks `assigned`, `revoked` and `lost`."""
         self.consumer.subscribe(
@@ -258,9 +264,10 @@ class ConsumerThread(ABC):
         self._busy_until = time.monotonic() + BUSY_SECONDS
 
     def _poll_timeout(self) -> float:
-        """Return the timeout of the next poll in seconds, which is longer for an idle consumer."""
-        is_idle = time.monotonic() >= self._busy_until
-        return max(self._poll_seconds, IDLE_POLL_SECONDS) if is_idle else self._poll_seconds
+        """Return the timeout of the next poll in seconds, which is longer for a quiet consumer."""
+        if time.monotonic() < self._busy_until:
+            return self._poll_seconds
+        return max(self._poll_seconds, QUIET_POLL_SECONDS if self.expects_calls() else IDLE_CONSUMER_SECONDS)
 
     def _throttle(self) -> None:
         """Pause all partitions above `QUEUE_BYTES` of waiting records, and resume them below half of it."""

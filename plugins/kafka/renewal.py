@@ -15,8 +15,8 @@ from flafka.plugins.errors import Retry
 from flafka.plugins.kafka.errors import explain_error
 from flafka.plugins.kafka.properties import certificate_files
 
-CERTIFICATE_CHECK_SECONDS = 5.0
-"""Interval between two looks at the files with certificates."""
+CERTIFICATE_CHECK_SECONDS = 4.0
+"""Least interval between two looks at the files with certificates, which idle clients take up to a second late."""
 T = TypeVar("T")
 
 

@@ -75,9 +75,9 @@ class KafkaTopic:
         self._logged = set[tuple[str, str, int, int]]()
         """Offsets of deleted topics that were logged, see `assignments_of`. A drain reads the offsets repeatedly."""
 
-    def attach(self, cluster: str, topic_ids: TopicIds | None) -> None:
-        """Set the cluster's id, and the open channel's client for the topic's id; None detaches the client."""
-        self.cluster, self._topic_ids = cluster, topic_ids
+    def attach(self, cluster: str) -> None:
+        """Set the cluster's id, and release the client for the topic's id, which the next request makes anew."""
+        self.cluster, self._topic_ids = cluster, None
 
     def stream(self, group: str | None) -> KafkaStream:
         """Return the parameters with which another engine, such as Spark, reads the topic in that group."""

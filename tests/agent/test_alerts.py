@@ -204,7 +204,7 @@ def test_alerts_on_brokers_and_backlogs() -> None:
     before = scraped(registry)
     for seen, expected in ((Seen(3, 0), {}), (Seen(2, 700), WATCHED), (Seen(3, 0), {})):
         watch._monitors["c1"] = seen
-        watch._update("c1", with_backlogs=True)
+        watch._update("c1")
         assert firing(before, scraped(registry)) == expected
 
 

@@ -75,7 +75,13 @@ LIBRARIES = {
     "uvicorn",
 }
 """Libraries that running components or the agent's HTTP server need, and a check does not."""
-APART = {"flafka.agent.services", "flafka.agent.sizing", "flafka.agent.yarn", "flafka.plugins.morphline.morphline"}
+APART = {
+    "flafka.agent.runner.spark.supervisor",
+    "flafka.agent.services",
+    "flafka.agent.sizing",
+    "flafka.agent.yarn",
+    "flafka.plugins.morphline.morphline",
+}
 """Separate parts: only their own commands import them, or a configuration that needs them."""
 
 
@@ -99,6 +105,22 @@ def test_a_check_imports_no_library_that_only_running_components_need(tmp_path: 
     modules = loaded("check", "-c", str(tmp_path / "agent.conf"))
     assert {"pyarrow", "flafka.sources", "flafka.sinks"} <= modules  # the check has run
     assert not modules & (LIBRARIES | APART)
+
+
+def test_only_the_named_built_in_components_are_imported() -> None:
+    script = """
+import sys
+from flafka.plugins import Components
+components = Components()
+for kind, name in ("source", "SyslogTCP"), ("channel", "kafka"), ("interceptor", "mask"), ("sink", "file_roll"):
+    assert components.get(kind, name).type_name == name.lower()
+print(*sys.modules)
+list(components.all("sink"))
+assert "flafka.sinks.hdfs" in sys.modules
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    others = {"sources.taildir", "sources.avro", "sinks.hdfs", "sinks.solr", "interceptors.morphline"}
+    assert not set(done.stdout.split()) & {f"flafka.{name}" for name in others}
 
 
 def test_a_start_imports_no_separate_part() -> None:

@@ -7,8 +7,10 @@ import re
 import shutil
 import socket
 import ssl
+import time
 import urllib.request
 from contextlib import closing
+from email.utils import parsedate_to_datetime
 from pathlib import Path
 
 import pytest
@@ -39,6 +41,7 @@ def test_a_busy_port_is_retried(monkeypatch: pytest.MonkeyPatch, caplog: pytest.
         until(lambda: "metrics on" in caplog.text, "the port", 30)
         with urllib.request.urlopen(f"http://127.0.0.1:{port}/healthz", timeout=30) as answer:
             assert answer.status == 200
+            assert abs(parsedate_to_datetime(answer.headers["date"]).timestamp() - time.time()) < 60
         assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
     finally:
         server.stop()

@@ -4,6 +4,8 @@ import dataclasses
 import importlib.metadata
 import inspect
 import re
+import subprocess
+import sys
 import types
 from collections.abc import Iterator
 from datetime import datetime
@@ -345,6 +347,24 @@ def yielding_probe(self: Any) -> Iterator[str]:
     yield "a sentence"
 
 
+WITHOUT_LIBRARY = """
+import sys
+sys.modules["confluent_kafka"] = None
+from flafka.plugins.manager import Components, UnknownType
+components = Components()
+try:
+    components.get("channel", "kafka")
+except UnknownType as e:
+    print(e, *(fault.message for fault in components.faults), sep="\\n")
+"""
+
+
+def test_a_built_in_component_without_its_library_is_a_fault() -> None:
+    output = subprocess.check_output([sys.executable, "-c", WITHOUT_LIBRARY], text=True)
+    assert "kafka" in output.splitlines()[0]
+    assert "confluent_kafka" in output
+
+
 def test_built_in_components_have_no_faults() -> None:
     from flafka.plugins.contractcheck import find_contract_violations
 
@@ -352,3 +372,12 @@ def test_built_in_components_have_no_faults() -> None:
     for kind in KINDS:
         for cls in components.all(kind):
             assert not [*find_contract_violations(cls)], cls
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_built_in_component_is_the_same_class_whether_all_are_imported_or_not(kind: str) -> None:
+    for cls in Components().all(kind):
+        for name in (cls.type_name, cls.type_name.upper(), *cls.aliases):
+            assert Components().get(kind, name) is cls
+    with pytest.raises(UnknownType, match="unknown"):
+        Components().get(kind, "templates")  # a module, but no type

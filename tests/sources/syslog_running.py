@@ -39,6 +39,7 @@ class Running:
 
     def stop(self, within=60.0):
         self.source.stopping.set()
+        self.source.wake()
         self._thread.join(within)
         assert not self._thread.is_alive(), "the source did not stop"
 

@@ -155,7 +155,8 @@ def test_arrived_messages_are_delivered_at_a_stop():
     assert sorted(bodies) == [b"<13>first", b"<13>fourth", b"<13>second", b"<13>third, unfinished"]
 
 
-def test_it_stops_soon_when_idle():
+def test_a_stop_wakes_it(monkeypatch):
+    monkeypatch.setattr("flafka.sources.syslog.framing.CONNECTION_CHECK_SECONDS", 3600)
     with Running(make()) as running, connect(running.source):
         until(lambda: running.source.metrics.get("OpenConnectionCount") == 1)
         running.stop()

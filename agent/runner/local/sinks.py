@@ -25,6 +25,8 @@ from flafka.plugins.threads import start_thread
 
 TAKE_SECONDS = 0.1
 """Longest wait for records in one turn."""
+IDLE_TAKE_SECONDS = 0.2
+"""Longest wait for records in a turn that has nothing to flush. It delays a stop, and nothing else."""
 ROUND_SECONDS = 5.0
 """Longest wait, as in Flume, before the sinks of a group are tried again after all of them have failed."""
 FAILOVER_TEXT = "another sink of the group gets the batch"
@@ -148,6 +150,10 @@ class SinkRunner:
         """Start the thread. Raises RuntimeError if the system refuses a thread for 5 s."""
         start_thread(self.thread)
 
+    def stop(self) -> None:
+        """Set `stopping`. Does not block."""
+        self.stopping.set()
+
     def work(self) -> None:
         """Open the sinks and the reader, deliver until `stopping` is set, and commit what is left.
 
@@ -265,13 +271,14 @@ class SinkRunner:
             self._current, self._attempts, self._has_events, self._all_failed = None, None, False, False
 
     def _take(self, member: Member) -> PolledBatch | None:
-        """Return the next records; None after `TAKE_SECONDS` without any.
+        """Return the next records; None after `TAKE_SECONDS`, or `IDLE_TAKE_SECONDS`, without any.
 
         Raises ReaderFailed for errors of the reader, and for a result that is neither None nor a PolledBatch.
         """
         assert self.reader is not None
         try:
-            taken: object = self.reader.take(TAKE_SECONDS)
+            is_idle = not (self.ranges.uncommitted() or self.draining.is_set())
+            taken: object = self.reader.take(IDLE_TAKE_SECONDS if is_idle else TAKE_SECONDS)
         except FlafkaError as e:
             raise ReaderFailed(str(e), e.after if isinstance(e, Retry) else None) from e
         if taken is None:

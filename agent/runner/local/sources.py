@@ -16,7 +16,7 @@ from flafka.agent.runner.delivery import intercept
 from flafka.agent.runner.local.channels import ChannelRunner, Enqueued, PendingPut
 from flafka.agent.runner.local.inflight import InFlight, Sequencer
 from flafka.agent.runner.local.routing import OPTIONAL_PUT_SECONDS, OptionalPuts, PutTimeout, Routed, Selector
-from flafka.agent.runner.retries import Backoff
+from flafka.agent.runner.retries import Backoff, describe_error
 from flafka.agent.runner.worker import Worker, close_component
 from flafka.agent.topology import SourceSpec
 from flafka.plugins import Batch, Interceptor, Metrics, Source, Unwritable
@@ -112,6 +112,14 @@ class SourceRunner(Worker):
         cls = describe_class(source, place) if place is not None else describe_method(source, "batches")
         message = f"batches() of {cls} must yield batches, such as Batch.of([Event(…)]), and {what}"
         return ContractViolation(message)
+
+    def stop(self) -> None:
+        """Set `stopping`, and wake the source. Does not block."""
+        self.stopping.set()
+        try:
+            self.source.wake()
+        except ANY_FAILURE as e:  # of a plugin
+            self.log.warning("waking failed: %s", describe_error(e))
 
     def close(self) -> None:
         """Close the source, its interceptors, and the threads of puts into optional channels.
