@@ -54,6 +54,10 @@ class BatchingPolicy:
         self._is_fast = size_bytes >= NO_LINGER_BYTES
         self._has_lingered = self._awaits_released = False
 
+    def may_leave(self) -> bool:
+        """Return True if events that have just been read are a complete batch: few arrive, and the linger is over."""
+        return self._linger < LINGER_SECONDS and not self.timeout()
+
     def linger(self) -> bool:
         """Sleep for the rest of the linger since the last batch, and return True if there was a rest.
 
@@ -85,6 +89,6 @@ class BatchingPolicy:
         if self._has_lingered:  # the first read released the segments of the second
             self._awaits_released = not self._awaits_released
             return not self._awaits_released
-        if (idle or self._linger < LINGER_SECONDS) and not self.timeout():
+        if self.may_leave() or (idle and not self.timeout()):
             return True
         return time.monotonic() >= self._batch_started + MAX_FILL_SECONDS

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from flafka.plugins import Batch, Metric, Source
+from flafka.sources.syslog import rowwise
 from flafka.sources.syslog.columns import Bytes
 from flafka.sources.syslog.config import SyslogConfig
 from flafka.sources.syslog.dialects import SINGLE, Dialect, ParserOptions
@@ -86,6 +87,12 @@ class Decoder:
     def close(self) -> None:
         """Clear the cache of host names, and cancel lookups."""
         self._names.close()
+
+    def few(self, frames: list[bytes]) -> Batch | None:
+        """Return the events of few complete frames; None if only `batches` can read them."""
+        if self._format is not None or self.needs_senders:
+            return None
+        return rowwise.parse_frames(frames, self.clock(), self._options)
 
     def batches(self, frames: Any, marks: Bytes, senders: list[Sender], source: Source[Any]) -> Iterator[Batch]:
         """Yield the events of these frames (a binary array), at most `MAX_BATCH_EVENTS` a batch.

@@ -22,6 +22,8 @@ MAX_COUNTED_BYTES = 64 * 1024
 
 MAX_BATCH_EVENTS = 30_000
 """Maximum number of events in a batch."""
+FEW_BYTES = 8 * 1024
+"""Maximum size of data that is cut without columns."""
 MIN_READ_BYTES = 64 * 1024
 """Minimum free space for a read; any datagram fits."""
 
@@ -194,6 +196,22 @@ class SyslogFramer:
         return np.array(ends, np.int64), np.frombuffer(marks, np.uint8), position
 
 
+def few_lines(data: bytes, framer: SyslogFramer) -> list[bytes] | None:
+    """Return the lines that `framer.cut` finds in data of complete lines, without their ends; None for other data.
+
+    Each line begins with a priority, so that none is empty or octet-counted. This takes a tenth of the time for few
+    lines.
+    """
+    if framer.is_mid_frame or not data.endswith(b"\n") or b"\0" in data:
+        return None
+    lines = data[:-1].split(b"\n")
+    for line in lines:
+        if not line.startswith(b"<") or len(line) >= framer.line_max:
+            return None
+    framer.record_lines()
+    return lines
+
+
 def _line_ends(octets: Bytes) -> Positions:
     """Return the positions behind each newline and each NUL."""
     ends = find_byte(octets, _NEWLINE)
@@ -280,6 +298,14 @@ class FrameAccumulator:
     def free_space(self) -> memoryview:
         """Buffer for the next read: all bytes behind the pieces that were added."""
         return self._bytes[self.used_bytes :]
+
+    def may_leave(self, size_bytes: int) -> bool:
+        """Return True if few events of this size are a batch of their own, as none wait, and none are waited for."""
+        return size_bytes <= FEW_BYTES and not self.pieces and self._batching.may_leave()
+
+    def record_batch(self, events: int, size_bytes: int) -> None:
+        """Record a batch that was made without `add` and `take`."""
+        self._batching.end_batch(events, size_bytes)
 
     def timeout(self) -> float:
         """Seconds to wait for more data: `CONNECTION_CHECK_SECONDS` while the batch is empty, 0 once it is full.

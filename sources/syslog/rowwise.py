@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
 from flafka.plugins import Batch, Event
@@ -32,15 +33,20 @@ def parse(frames: Array, now: float, options: ParserOptions, marks: Bytes | None
     That is so beyond `MAX_EVENTS` or `MAX_BYTES`, if a frame is unusual or was cut, and if only some frames have a
     version. It is also so if options need columns.
     """
-    if not 0 < len(frames) <= MAX_EVENTS or frames.nbytes > MAX_BYTES:
+    if len(frames) > MAX_EVENTS or frames.nbytes > MAX_BYTES or (marks is not None and marks.any()):
         return None
-    if options.needs_columns or (marks is not None and marks.any()):
+    return parse_frames(frames.to_pylist(), now, options)
+
+
+def parse_frames(frames: Sequence[bytes], now: float, options: ParserOptions) -> Batch | None:
+    """Return the result of `parse` for complete frames."""
+    if not 0 < len(frames) <= MAX_EVENTS or options.needs_columns:
         return None
     dialect = options.dialect
     events: list[Event] = []
     timestamps = set()
     versions = 0
-    for original in frames.to_pylist():
+    for original in frames:
         frame = original.removesuffix(b"\0")
         head = _USUAL_HEAD.match(frame)
         if head is None or (options.charset is not None and not frame.isascii()):

@@ -34,6 +34,7 @@ from flafka.sources.syslog.framing import (
     Positions,
     SyslogFramer,
     cut_streams,
+    few_lines,
 )
 from flafka.sources.syslog.hostnames import Sender
 from flafka.sources.syslog.parser import CUT
@@ -134,9 +135,35 @@ class SyslogStream(EndpointSource[C]):
                 stops.append(used)
             elif size == 0:
                 ended.append(connection)
-        yield from self._cut(received_from, stops)
+        if (batch := self._few(received_from, stops)) is not None:
+            yield batch
+        else:
+            yield from self._cut(received_from, stops)
         for connection in ended:
             yield from self._end(connection)
+
+    def _few(self, connections: Sequence[_Connection], stops: Sequence[int]) -> Batch | None:
+        """Return few received lines as a batch of their own; None if `_cut` has to be used.
+
+        The data is as for `_cut`.
+        """
+        if not connections or not self._accumulator.may_leave(stops[-1]):
+            return None
+        data = bytes(self._accumulator.free_space[: stops[-1]])
+        lines: list[bytes] = []
+        start = 0
+        for connection, stop in zip(connections, stops, strict=True):
+            own = few_lines(data[start:stop], connection.framer)
+            if own is None:
+                return None
+            lines += own
+            start = stop
+        batch = self._decoder.few(lines)
+        if batch is not None:
+            self._accumulator.record_batch(len(lines), len(data))
+            for connection in connections:
+                connection.partial_frame = b""
+        return batch
 
     def _cut(self, connections: Sequence[_Connection], stops: Sequence[int]) -> Iterator[Batch]:
         """Cut received data into frames, add these to the current batch, and keep the remainders as partial frames.

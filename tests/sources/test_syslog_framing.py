@@ -7,16 +7,30 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from flafka.sources.syslog.framing import MAX_COUNTED_BYTES, NO_FRAME, FrameAccumulator, SyslogFramer, cut_streams
+from flafka.sources.syslog.framing import (
+    MAX_COUNTED_BYTES,
+    NO_FRAME,
+    FrameAccumulator,
+    SyslogFramer,
+    cut_streams,
+    few_lines,
+)
 from flafka.sources.syslog.parser import CONTINUATION, CUT
 from tests.fixtures.examples import examples
 
 
-def receive(pieces, event_size=2500):
-    """Return the frames with their marks, the rest at the end as a frame of its own, and the fault."""
+def receive(pieces, event_size=2500, *, as_few=False):
+    """Return the frames with their marks, the rest at the end as a frame of its own, and the fault.
+
+    With `as_few`, pieces of complete lines are cut by `few_lines`.
+    """
     framer, accumulator, buffered, frames = SyslogFramer(event_size), FrameAccumulator(1 << 20), b"", []
     for piece in pieces:
         arrived = buffered + piece
+        if as_few and (lines := few_lines(arrived, framer)) is not None:
+            frames += [(line + b"\n", 0) for line in lines]
+            buffered = b""
+            continue
         accumulator.free_space[: len(arrived)] = arrived
         consumed = accumulator.add(*framer.cut(accumulator.free_space[: len(arrived)]))
         buffered = arrived[consumed:]
@@ -47,6 +61,33 @@ def join_frames(frames):
 def test_lines():
     frames, _ = receive([b"<1>a\n\n\n<2>b\r\nc"])
     assert frames == [(b"<1>a\n", 0), (b"<2>b\r\n", 0), (b"c", CUT)]
+
+
+PARTS = [
+    b"<1>a\n",
+    b"<22>bb\n",
+    b"<3>c",
+    b"\n",
+    b"\0",
+    b"4 <1>a",
+    b"5 <3>c\n",
+    b"x\n",
+    b"<4>long line \n",
+    b"\r\n",
+    b"7",
+]
+
+
+@given(
+    st.lists(st.sampled_from([*PARTS, *PARTS[:2] * 9]), max_size=9).map(b"".join),
+    st.lists(st.integers(0, 100), max_size=4),
+    st.sampled_from([10, 13, 2500]),
+)
+@example(b"<3>c\0<1>a\n", [], 2500)
+@example(b"<4>long li<22>bb\n", [10], 10)
+def test_few_lines_are_cut_as_many_are(stream, places, event_size):
+    pieces = chop(stream, places)
+    assert receive(pieces, event_size, as_few=True) == receive(pieces, event_size)
 
 
 def test_lines_that_end_with_nul():
