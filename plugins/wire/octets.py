@@ -18,7 +18,7 @@ _MAX_RARE_COUNT = 6
 
 def find_byte(data: npt.NDArray[np.uint8], byte: int) -> Ints:
     """Return the offsets of a byte in `data`, ascending. Fastest if the head of `data` is typical of it."""
-    if len(data) < 4 * _SAMPLE_BYTES or np.count_nonzero(data[:_SAMPLE_BYTES] == byte) > _MAX_RARE_COUNT:
+    if not is_rare(data, byte):
         return np.flatnonzero(data == byte)
     # numpy reads each byte three times, `bytes.find` once.
     text, wanted, offsets = data.tobytes(), bytes((byte,)), []
@@ -27,6 +27,13 @@ def find_byte(data: npt.NDArray[np.uint8], byte: int) -> Ints:
         offsets.append(offset)
         offset = text.find(wanted, offset + 1)
     return np.array(offsets, np.int64)
+
+
+def is_rare(data: npt.NDArray[np.uint8], byte: int) -> bool:
+    """Return True if the head of a large buffer has a byte so seldom that `bytes.find` is faster than a scan."""
+    if len(data) < 4 * _SAMPLE_BYTES:
+        return False
+    return int(np.count_nonzero(data[:_SAMPLE_BYTES] == byte)) <= _MAX_RARE_COUNT
 
 
 def bytes_and_bounds(column: Any) -> tuple[npt.NDArray[np.uint8], Ints]:

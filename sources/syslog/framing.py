@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from flafka.plugins.wire.octets import find_byte
+from flafka.plugins.wire.octets import find_byte, is_rare
 from flafka.sources.batching import CONNECTION_CHECK_SECONDS, BatchingPolicy
 from flafka.sources.syslog.columns import LOOK_AHEAD_BYTES, Bytes
 from flafka.sources.syslog.parser import CONTINUATION, CUT
@@ -214,9 +214,15 @@ def few_lines(data: bytes, framer: SyslogFramer) -> list[bytes] | None:
 
 def _line_ends(octets: Bytes) -> Positions:
     """Return the positions behind each newline and each NUL."""
-    ends = find_byte(octets, _NEWLINE)
-    if len(nuls := find_byte(octets, _NUL)):
-        ends = np.sort(np.concatenate((ends, nuls)))
+    if is_rare(octets, _NEWLINE):
+        ends = find_byte(octets, _NEWLINE)
+        if len(nuls := find_byte(octets, _NUL)):
+            ends = np.sort(np.concatenate((ends, nuls)))
+        return ends + 1
+    ends = np.flatnonzero(octets <= _NEWLINE)  # one scan for both: other control characters are rare
+    found = octets[ends]
+    if (found != _NEWLINE).any():
+        ends = ends[(found == _NEWLINE) | (found == _NUL)]
     return ends + 1
 
 

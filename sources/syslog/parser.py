@@ -11,6 +11,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -41,7 +42,12 @@ CUT, CONTINUATION = 1, 2
 
 _USUAL_STAMP_BOUNDS = np.frombuffer(b"Aaa  0 00:00:00 Zzz 99 99:99:99 ", np.uint64).reshape(2, 2)
 """Least and greatest bytes of the usual timestamp of RFC 3164, as two 64-bit integers each."""
+_ISO_STAMP_BOUNDS = np.frombuffer(b"0000-00-00T00:009999-99-99T99:99", np.uint64).reshape(2, 2)
+"""Least and greatest bytes of a timestamp of RFC 5424 up to its minute."""
+_ZEROS, _NINES = np.frombuffer(b"0000000099999999", np.uint64)
 _HIGH_BITS = np.uint64(0x8080808080808080)
+_HIGH_BITS_OF_FIRST = np.array([(1 << 8 * n) - 1 & 0x8080808080808080 for n in range(9)], np.uint64)
+"""The highest bits of the first 0 to 8 bytes of a 64-bit integer."""
 _STAMP_BYTES = 40
 """Window of a timestamp: 32, its separator, and padding to a multiple of 8. A longer one is scanned by itself."""
 _HOST_BYTES = 16, 48, 256
@@ -100,15 +106,25 @@ def parse(frames: Array, now: float, options: ParserOptions, marks: Bytes | None
         valid &= _readable(frames, options.charset)
     usual = valid & _has_usual_stamp(data, after)
     formed, width = usual.copy(), _USUAL_STAMP_BOUNDS.nbytes // 2
-    if (rows := row_index(valid & ~usual)) is not None:
+    iso = np.zeros(len(frames), np.bool_)
+    if not dialect.strict and (rows := row_index(valid & ~usual)) is not None:
+        iso[rows] = valid[rows] & _has_iso_stamp(data, after[rows])
+        formed |= iso
+        width = _STAMP_BYTES
+    if (rows := row_index(valid & ~formed)) is not None:
         others = frames if isinstance(rows, slice) else frames.take(pa.array(rows))
         formed[rows] = pc.match_substring_regex(others, dialect.head).to_numpy(zero_copy_only=False)
         width = _STAMP_BYTES
     heads = _locate(data, starts, ends, after, formed, width)
     hosts = take_slices(data, heads.host, heads.host_end)
     named = hosts.dictionary_encode()
-    if (has_bad_host := usual & heads.is_well_formed & ~_has_valid_host(data[heads.host_end], named, dialect)).any():
-        heads = _locate(data, starts, ends, after, formed & ~has_bad_host, width)
+    has_bad_host = (usual | iso) & heads.is_well_formed & ~_has_valid_host(data[heads.host_end], named, dialect)
+    if has_bad_host.any():
+        formed &= ~has_bad_host
+        if (rows := row_index(iso & has_bad_host)) is not None:  # RFC 5424 allows more
+            others = frames if isinstance(rows, slice) else frames.take(pa.array(rows))
+            formed[rows] = pc.match_substring_regex(others, dialect.head).to_numpy(zero_copy_only=False)
+        heads = _locate(data, starts, ends, after, formed, width)
         hosts = take_slices(data, heads.host, heads.host_end)
         named = hosts.dictionary_encode()
     if dialect.strict:
@@ -232,11 +248,42 @@ def _has_usual_stamp(data: Bytes, after: Ints) -> Mask:
     """
     window = windows(data, after, 16)
     usual: Mask = (window[:, 4] == _SPACE) | is_digit(window[:, 4])
-    # Compares eight bytes at once: a byte with its high bit set keeps the bit if the subtracted byte is not greater.
     for words, least, greatest in zip(window.view(np.uint64).T, *_USUAL_STAMP_BOUNDS, strict=True):
-        within = ((words | _HIGH_BITS) - least) & ((greatest | _HIGH_BITS) - words) & ~words & _HIGH_BITS
-        usual &= within == _HIGH_BITS
+        usual &= _within(words, least, greatest) == _HIGH_BITS
     return usual
+
+
+def _has_iso_stamp(data: Bytes, after: Ints) -> Mask:
+    """Return the mask of frames with `1 2003-10-11T22:14:15.003Z ` or the like behind the priority.
+
+    The version may be missing; the fraction has at most 8 digits. Other timestamps need the regular expression.
+    """
+    stamp = after + 2 * (data[after + 1] == _SPACE)
+    window = windows(data, stamp, _STAMP_BYTES)
+    iso: Mask = (stamp == after) | is_digit(data[after])
+    for words, least, greatest in zip(window.view(np.uint64).T, *_ISO_STAMP_BOUNDS, strict=False):
+        iso &= _within(words, least, greatest) == _HIGH_BITS
+    iso &= (window[:, 16] == ord(":")) & is_digit(window[:, 17]) & is_digit(window[:, 18])
+    length = (window[:, 16:] <= _SPACE).argmax(axis=1) + 16
+    separator = data[stamp + length]
+    iso &= (separator == _SPACE) | (separator - ord("\t") < 5)
+    tail = windows(data, stamp + length - 6, 6)
+    is_utc = tail[:, 5] == ord("Z")
+    offset = ((tail[:, 0] == ord("+")) | (tail[:, 0] == ord("-"))) & (tail[:, 3] == ord(":"))
+    for column in 1, 2, 4, 5:
+        offset &= is_digit(tail[:, column])
+    digits = length - np.where(is_utc, 21, 26)  # of the fraction; -1 without its point
+    iso &= (is_utc | offset) & (((window[:, 19] == ord(".")) & (digits > 0) & (digits <= 8)) | (digits == -1))
+    fraction = windows(data, stamp + 20, 8).view(np.uint64)[:, 0]
+    needed = _HIGH_BITS_OF_FIRST[np.clip(digits, 0, 8)]
+    iso &= _within(fraction, _ZEROS, _NINES) & needed == needed
+    return iso
+
+
+def _within(words: npt.NDArray[np.uint64], least: np.uint64, greatest: np.uint64) -> npt.NDArray[np.uint64]:
+    """Return for each word of eight bytes the highest bits of those ASCII bytes that are within the bounds."""
+    # A byte with its highest bit set keeps the bit if the subtracted byte is not greater.
+    return ((words | _HIGH_BITS) - least) & ((greatest | _HIGH_BITS) - words) & ~words & _HIGH_BITS
 
 
 def _has_valid_host(separators: Bytes, hosts: Array, dialect: Dialect) -> Mask:
@@ -251,19 +298,25 @@ def _has_valid_host(separators: Bytes, hosts: Array, dialect: Dialect) -> Mask:
 
 def _locate(data: Bytes, starts: Ints, ends: Ints, after: Ints, formed: Mask, width: int) -> _Heads:
     """Return the positions of the fields of well-formed heads, whose grammar makes single bytes decisive."""
-    first, second = data[after], data[after + 1]
-    # A digit is the version unless it is the first of a year.
-    version = is_digit(first) & ~(is_digit(second) & (data[after + 4] == ord("-")))
-    stamp = after + version + (np.where(version, second, first) <= _SPACE)
-    window = windows(data, stamp, width)
-    early, late = window[:, 8] == ord(":"), window[:, 10] == ord(":")  # first colon of an RFC 3164 time, usually at 9
-    stamp_end = stamp + 15 - early + late
-    if (rows := row_index(window[:, 0] <= ord("9"))) is not None:
-        length = (window[rows] <= _SPACE).argmax(axis=1)
-        stamp_end[rows] = stamp[rows] + length
-        if not length.all():
-            for row in np.flatnonzero(formed & (stamp_end == stamp)).tolist():
-                stamp_end[row] += (data[stamp[row] : ends[row]] <= _SPACE).argmax()
+    if width == _USUAL_STAMP_BOUNDS.nbytes // 2:  # all are usual, or not well formed
+        stamp, stamp_end, window = after, after + 15, windows(data, after, width)
+        versions = np.full(len(after), _NO_VERSION, np.uint8)
+    else:
+        first, second = data[after], data[after + 1]
+        # A digit is the version unless it is the first of a year.
+        version = is_digit(first) & ~(is_digit(second) & (data[after + 4] == ord("-")))
+        stamp = after + version + (np.where(version, second, first) <= _SPACE)
+        window = windows(data, stamp, width)
+        # The first colon of an RFC 3164 time is usually at 9.
+        early, late = window[:, 8] == ord(":"), window[:, 10] == ord(":")
+        stamp_end = stamp + 15 - early + late
+        if (rows := row_index(window[:, 0] <= ord("9"))) is not None:
+            length = (window[rows] <= _SPACE).argmax(axis=1)
+            stamp_end[rows] = stamp[rows] + length
+            if not length.all():
+                for row in np.flatnonzero(formed & (stamp_end == stamp)).tolist():
+                    stamp_end[row] += (data[stamp[row] : ends[row]] <= _SPACE).argmax()
+        versions = np.where(version, first - ord("0"), _NO_VERSION)
     host = stamp_end + 1
     length = np.zeros(len(host), np.int64)
     rows = slice(None)
@@ -277,7 +330,7 @@ def _locate(data: Bytes, starts: Ints, ends: Ints, after: Ints, formed: Mask, wi
     positions = [stamp, stamp_end, host, host_end]
     if not formed.all():
         positions = [np.where(formed, position, starts) for position in positions]
-    return _Heads(formed, np.where(version & formed, first - ord("0"), _NO_VERSION), window, *positions)
+    return _Heads(formed, np.where(formed, versions, np.uint8(_NO_VERSION)), window, *positions)
 
 
 def _priority_column(priority: Bytes, digits: Ints, formed: Mask) -> Array:

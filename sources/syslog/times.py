@@ -8,6 +8,7 @@ from functools import lru_cache
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from flafka.sources.syslog.columns import Bytes, Ints, Mask, is_digit, two_digits, windows
@@ -56,14 +57,22 @@ def rfc3164_times(
     The year puts a time between 11 months before `now` and one month after it. With `strict`, the mask also requires
     a valid day and time. `end` holds the position behind each timestamp.
     """
-    # Equal timestamps come in runs: the first of each run is parsed. Their 16 bytes are compared as two integers.
+    # Timestamps repeat, as many hosts share a second: each different one is parsed once.
     words = window.view(np.uint64)
-    changes = np.ones(len(words), np.bool_)
-    changes[1:] = (words[1:, 0] != words[:-1, 0]) | (words[1:, 1] != words[:-1, 1])
-    runs = np.cumsum(changes) - 1
-    tail = windows(data, end[changes] - 11, 11)  # from the day on, which has one digit or two
-    seconds, known = _parse_runs(window[changes, :16].tobytes(), tail.tobytes(), int(now), zone, strict)
-    return seconds[runs], known[runs]
+    codes = _codes(words[:, 1])
+    if (words[:, 0] != words[:1, 0]).any():
+        codes = _codes(_codes(words[:, 0]) * len(words) + codes)
+    row = np.empty(codes.max(initial=-1) + 1, np.int64)
+    row[codes] = np.arange(len(codes))
+    tail = windows(data, end[row] - 11, 11)  # from the day on, which has one digit or two
+    seconds, known = _parse_distinct(window[row, :16].tobytes(), tail.tobytes(), int(now), zone, strict)
+    return seconds[codes], known[codes]
+
+
+def _codes(words: npt.NDArray[Any]) -> Ints:
+    """Return the number of each word: different words are numbered from 0 on as they first occur."""
+    codes: Ints = pa.array(words).dictionary_encode().indices.to_numpy().astype(np.int64)
+    return codes
 
 
 def rfc3164_second(stamp: bytes, now: float, zone: tzinfo | None) -> int | None:
@@ -71,12 +80,12 @@ def rfc3164_second(stamp: bytes, now: float, zone: tzinfo | None) -> int | None:
 
     None for an invalid month, day or time.
     """
-    seconds, known = _parse_runs(stamp + b" ", stamp[4:], int(now), zone, True)
+    seconds, known = _parse_distinct(stamp + b" ", stamp[4:], int(now), zone, True)
     return int(seconds[0]) if known[0] else None
 
 
 @lru_cache(maxsize=8)
-def _parse_runs(stamps: bytes, tails: bytes, now: int, zone: tzinfo | None, strict: bool) -> tuple[Ints, Mask]:
+def _parse_distinct(stamps: bytes, tails: bytes, now: int, zone: tzinfo | None, strict: bool) -> tuple[Ints, Mask]:
     """Return `rfc3164_times` of timestamps of 16 bytes each, with their last 11 bytes in `tails`.
 
     Cached, as consecutive batches often have equal timestamps, and parsing one takes as long as parsing hundreds.

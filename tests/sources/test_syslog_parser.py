@@ -89,9 +89,17 @@ def test_each_line_alone_and_all_together():
     assert [event for line in LINES for event in events([line])] == expected
 
 
-@pytest.mark.parametrize("line", [b"<13>Oct 11 22:14:15 web-1 text\n", b"<191>Feb  5 17:32:18 10.0.0.99 \n"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"<13>Oct 11 22:14:15 web-1 text\n",
+        b"<191>Feb  5 17:32:18 10.0.0.99 \n",
+        b"<165>1 2003-10-11T22:14:15.003Z web-1 - - - - text\n",
+        b"<13>2024-02-29T10:00:00.1234567+05:30 web-1 text\n",
+    ],
+)
 def test_a_usual_head_with_any_one_byte_changed(line):
-    octets = b"\t\n\x0b\r\x1f !-./09:;@AZ[]_az{\x7f\x80\xc3\xff"
+    octets = b"\0\x01\x08\t\n\x0b\r\x0e\x1f !-./09:;@AZ[]_az{\x7f\x80\xc3\xff"
     lines = [
         line[:position] + bytes((byte,)) + line[position + 1 :] for position in range(len(line)) for byte in octets
     ]
