@@ -76,10 +76,10 @@ def _check_construction(cls: type[T], properties: Properties) -> None:
     """Check that the constructor does no I/O, and starts no threads."""
     config = _config(cls, properties)  # a validator may read the files that a configuration names
     for remaining in reversed(range(10)):  # another thread of the process may open a file or start a thread meanwhile
-        threads, files = _count_threads(), _open_files()
+        threads, files = _threads(), _open_files()
         with _IoAudit() as audit:
             component = cls(config)
-        opened, started = _open_files() - files, _count_threads() > threads
+        opened, started = _open_files() - files, _threads() - threads
         assert not audit.events, f"{cls.__name__}.__init__ does I/O: {', '.join(audit.events)}; move it to open()"
         assert remaining or not started, f"{cls.__name__}.__init__ starts threads; move it to open()"
         assert remaining or not opened, f"{cls.__name__}.__init__ opens {', '.join(opened)}; move it to open()"
@@ -149,10 +149,12 @@ class _IoAudit:
             audit.events.append(f"{event} {arguments[:1]}")
 
 
-def _count_threads() -> int:
-    """Return the number of threads of this process, including threads of libraries."""
+def _threads() -> set[str]:
+    """Return the ids of the threads of this process, including threads of libraries."""
     tasks = Path("/proc/self/task")
-    return len(list(tasks.iterdir())) if tasks.exists() else threading.active_count()
+    if tasks.exists():
+        return {task.name for task in tasks.iterdir()}
+    return {str(thread.ident) for thread in threading.enumerate()}
 
 
 def _open_files() -> set[str]:
