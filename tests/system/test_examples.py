@@ -5,11 +5,17 @@ Every run takes one of them, by its seed, as each starts Spark; `./dev soak` tak
 
 from __future__ import annotations
 
+import contextlib
 import io
 import json
+import os
+import signal
 import subprocess
+import sys
 import time
 import urllib.request
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -19,6 +25,7 @@ import pytest
 from confluent_kafka import OFFSET_END, TopicPartition
 from confluent_kafka.admin import AdminClient
 
+from conf.examples.game import play
 from flafka.agent.audit.reconciliation import HdfsReader
 from flafka.agent.services.hdfs import HdfsCluster
 from flafka.agent.services.kafka import KafkaCluster
@@ -27,7 +34,8 @@ from flafka.agent.services.solr import SolrCluster
 from flafka.plugins import Batch, Event
 from tests.fixtures.ports import free_port
 from tests.system.running import KAFKA, ROOT, agent_command, in_hdfs, in_topic
-from tests.system.test_kafka_ends import bodies, create, produce
+from tests.system.test_kafka_ends import bodies, consumed
+from tests.system.test_proofs_spark import at_the_end, driver_of
 from tests.system.test_solr_sink import documents
 
 EXAMPLES = ROOT / "conf/examples"
@@ -39,7 +47,17 @@ pytestmark = pytest.mark.drawn(1, of="examples")
 def listed(directory: Path) -> set[str]:
     """Return the alerts of a file."""
     rows = [json.loads(line) for file in directory.glob("*") for line in file.read_text().splitlines()]
-    return {row.get("reason") or row["difference"] for row in rows}
+    return {row["difference"] for row in rows}
+
+
+@contextlib.contextmanager
+def started(command: Sequence[str]) -> Iterator[subprocess.Popen[str]]:
+    """Start a process, and kill it at the end."""
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def minute_of(row: dict[str, str]) -> int:
@@ -81,55 +99,77 @@ def test_counts(tmp_path: Path, kafka_cluster: KafkaCluster, solr_cluster: SolrC
 
 
 def test_the_game(tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster) -> None:
+    """Kills and repeated events lose no alert, and add none."""
+    port = free_port()
     environment = {
         "FLAFKA_CLUSTER_DIR": str(kafka_cluster.directory),
         "FLAFKA_HDFS": hdfs_cluster.webhdfs,
+        "GAME_HTTP": str(port),
         "GAME_INTERVAL": "1",
         "GAME_ROLL": "1",
         "GAME_METRICS": "0",
         "GAME_ALERTS": str(tmp_path / "alerts"),
     }
-    begin = int(time.time())
+    game = {"seed": 7, "players": 8, "thefts": 4, "begin": int(time.time()), "rate": 40}
+    actions = play.game(**game)
+    thefts = {action.id for action in actions if action.role == "theft"}
+    arguments = [text for name, value in game.items() for text in (f"--{name}", str(value))]
+    command = [sys.executable, play.__file__, "--url", f"http://127.0.0.1:{port}", *arguments]
 
-    def act(topic: str, user: str, second: int, place: str) -> None:
-        timestamp = datetime.fromtimestamp(begin + second, UTC).isoformat()
-        body = json.dumps({"user": user, "at": timestamp, "place": place, "item": "sword"}).encode()
-        produce(kafka_cluster, topic, [body], key=user.encode())
+    def accepted(agent: RunningAgent) -> int:
+        return agent.count("SOURCE.servers", "EventAcceptedCount")
 
-    def alerts() -> set[tuple[str, str]]:
-        rows = map(json.loads, bodies(kafka_cluster, "alerts"))
-        return {(row["user"], row["reason"]) for row in rows}
+    def alerts() -> dict[str, set[tuple[bytes, bytes]]]:
+        """Return key and value of each record in the topic, by the id of the alert."""
+        records: dict[str, set[tuple[bytes, bytes]]] = {}
+        messages: list[Any] = consumed(kafka_cluster, "alerts")
+        for message in messages:
+            records.setdefault(json.loads(message.value())["id"], set()).add((message.key(), message.value()))
+        return records
 
-    def archived(kind: str) -> list[tuple[str, Any]]:
-        """Return days and users of the files on HDFS."""
+    def archived(kind: str) -> Counter[tuple[str, str]]:
+        """Return days and ids of the events in files on HDFS."""
         reader = HdfsReader(hdfs_cluster.webhdfs)
-        return sorted(
-            (path.split("/")[3], json.loads(body)["user"])
+        return Counter(
+            (path.split("/")[3], id)
             for path in reader.visible(f"/game/{kind}")
-            for body in pq.read_table(io.BytesIO(reader.read(path)))["body"].to_pylist()
+            for id in pq.read_table(io.BytesIO(reader.read(path)))["id"].to_pylist()
         )
 
-    for topic in ("trades", "logins", "alerts"):
-        create(kafka_cluster, topic)
-    act("logins", "eve", 0, "Oslo")
-    act("logins", "amy", 0, "Rome")
-    with RunningAgent(tmp_path, EXAMPLES / "game/game.conf", environment=environment) as agent:
-        agent.until(lambda: len(archived("logins")) == 2, "the logins on HDFS")
-        act("trades", "eve", 1, "Lima")
-        for _ in range(3):
-            act("trades", "amy", 2, "Rome")
-        act("trades", "bob", 120, "Bonn")  # event time advances, so that windows close
-        suspicious = {
-            ("eve", "a trade from Lima after a login from Oslo"),
-            ("amy", "3 trades within 10 seconds"),
-        }
-        agent.until(lambda: suspicious <= alerts(), "the alerts", 600)
-        agent.until(lambda: len(archived("trades")) == 5, "the trades on HDFS")
-        agent.until(lambda: len(listed(tmp_path / "alerts")) == 2, "the alerts in a file")
-        assert agent.stop() == 0
-    assert alerts() == suspicious
-    days = {day for kind in ("trades", "logins") for day, _ in archived(kind)}
-    assert days <= {datetime.fromtimestamp(t).date().isoformat() for t in (begin, time.time())}
+    def stored(topic: str) -> Counter[tuple[str, str]]:
+        """Return days and ids of the events in a topic."""
+        rows = [json.loads(event.body) for event in in_topic(kafka_cluster, topic)]
+        return Counter((datetime.fromtimestamp(row["at"] / 1000, UTC).date().isoformat(), row["id"]) for row in rows)
+
+    file = EXAMPLES / "game/game.conf"
+    with started([*command, "--wait", "0"]) as playing:
+        with RunningAgent(tmp_path, file, environment=environment) as agent:
+            agent.until(lambda: accepted(agent) > len(actions) // 2, "one half of the game")
+            playing.send_signal(signal.SIGSTOP)
+            agent.until(lambda: agent.count("SINK.guard", "EventDrainSuccessCount"), "events in the processor", 600)
+            agent.until(lambda: archived("events"), "events on HDFS")
+            half = accepted(agent)
+            playing.send_signal(signal.SIGCONT)
+            agent.until(lambda: accepted(agent) > half, "more events")
+            os.kill(driver_of(agent), signal.SIGKILL)
+            agent.stop(signal.SIGKILL)
+        with RunningAgent(tmp_path, file, environment=environment) as agent:
+            printed, _ = playing.communicate(timeout=600)
+            assert playing.returncode == 0
+            assert {line.split()[1] for line in printed.splitlines() if line.startswith("theft ")} == thefts
+            # All of it again, and the program waits for the alerts.
+            again = [*command, "--wait", "600", "--alerts", environment["GAME_ALERTS"]]
+            played = subprocess.run(again, stdout=subprocess.PIPE, text=True, check=False, timeout=900)
+            assert played.returncode == 0, played.stdout
+            agent.until(lambda: at_the_end(kafka_cluster, "game", "guard"), "the repeated events in the processor")
+            agent.until(lambda: archived("events") == stored("game"), "the events on HDFS")
+            agent.until(lambda: archived("alerts") == stored("alerts"), "the alerts on HDFS")
+            assert agent.stop() == 0
+            assert "Traceback" not in agent.log
+    assert alerts().keys() == thefts
+    assert all(len(records) == 1 for records in alerts().values()), "an alert that was sent again is the same"
+    assert {id for _, id in archived("events")} == {action.id for action in actions}
+    assert {id for _, id in archived("alerts")} == thefts
 
 
 def test_the_audit(tmp_path: Path, kafka_cluster: KafkaCluster, hdfs_cluster: HdfsCluster) -> None:
