@@ -197,7 +197,9 @@ def _feed(most: int) -> Any:
                 if feed.waiting:
                     events = feed.waiting.popleft()
                     feed.sending[world().process].update(event.body for event in events)
-                    yield Batch.of(events)
+                    batch = Batch.of(events)
+                    # A source delivers rows on its own thread, and so one at a time.
+                    yield batch if most == 1 else Batch(batch.records)
                 else:
                     feed.changed.idle(5, 60)
 
