@@ -236,7 +236,7 @@ def streams(draw: st.DrawFn) -> tuple[list[Action], list[Action], list[list[Acti
     for number, (passed, value) in enumerate(steps):
         second += passed
         make = login if isinstance(value, str) else trade
-        ordered.append(make(second, value, id=f"{number:03}"))  # type: ignore[arg-type]
+        ordered.append(make(second, value, id=f"{number:03}"))
     ordered.sort(key=lambda action: (action["at"], action["kind"], action["id"]))
     sent = ordered[:]
     for end in draw(st.lists(st.integers(0, len(ordered)), max_size=5)):

@@ -60,11 +60,11 @@ class Dated(Event):
     "event",
     [
         Dated(b"a", {"k": "v"}),
-        Event(bytearray(b"a"), {"k": "v"}),  # type: ignore[arg-type]  # columns convert it
-        Event("a", {"k": "v"}),  # type: ignore[arg-type]  # columns convert it
+        Event(bytearray(b"a"), {"k": "v"}),  # columns convert it
+        Event("a", {"k": "v"}),  # columns convert it
         Event(b"a", {"k": Level.INFO}),
         Event(b"a", {Level.INFO: "k"}),
-        Event(b"a", {"k": "v", "none": None}),  # type: ignore[dict-item]  # a header without a value is none
+        Event(b"a", {"k": "v", "none": None}),  # a header without a value is none
     ],
 )
 def test_events_that_are_not_plain_become_plain(event: Event) -> None:

@@ -70,7 +70,7 @@ def draw(chance: random.Random) -> Drawn:
     if chance.random() < 0.1:
         kept = frozenset(chance.sample(FIELDS, chance.randrange(1, 4)))
         changes = ({"keep": kept}, {"keep_all": True}, {"raw_timestamp": "raw"}, {"structured": True})
-        options = replace(options, **chance.choice(changes))  # type: ignore[arg-type]  # each has the type of its field
+        options = replace(options, **chance.choice(changes))
     return Drawn(frames, marks, now.timestamp() + chance.randrange(86_400), options)
 
 
