@@ -72,7 +72,7 @@ group.add_command(group_move.move)
 def list_groups(bootstrap_server: str | None, command_config: Path | None, as_json: bool) -> None:
     """List groups with their state."""
     with connect(bootstrap_server, command_config) as admin:
-        groups = sorted((g["group_id"], g.get("group_state"), g.get("group_type")) for g in admin.list_groups())
+        groups = sorted((g["group_id"], g.get("group_state"), g.get("group_type")) for g in _listed(admin))
     show(("group", "state", "type"), groups, as_json=as_json)
 
 
@@ -394,7 +394,7 @@ def _refuse_unknown(admin: Any, name: str, hint: str = "") -> None:
     """
     from kafka.errors import GroupAuthorizationFailedError, KafkaError
 
-    if name not in {listed["group_id"] for listed in admin.list_groups()}:
+    if name not in {listed["group_id"] for listed in _listed(admin)}:
         if admin.config["security_protocol"].upper() != "PLAINTEXT":
             try:
                 error = admin.describe_groups([name])[name]["error"] or ""
@@ -405,6 +405,12 @@ def _refuse_unknown(admin: Any, name: str, hint: str = "") -> None:
             if GroupAuthorizationFailedError.__name__ in error:
                 raise GroupAuthorizationFailedError
         raise click.ClickException(f"no group {name}: `agent group list` shows all groups{hint}")
+
+
+def _listed(admin: Any) -> list[dict[str, Any]]:
+    """Return all groups of the cluster. A broker refuses the list while it loads the offsets of any group."""
+    listed: list[dict[str, Any]] = _retry_coordinator(admin.list_groups, lambda _: "")
+    return listed
 
 
 def _members(admin: Any, name: str) -> list[dict[str, Any]]:

@@ -161,6 +161,9 @@ class MovingCoordinator:
             raise self.answers.pop()
         return answer
 
+    def list_groups(self) -> Any:
+        return self._answer([{"group_id": "g"}])
+
     def list_group_offsets(self, name: str) -> Any:
         return self._answer({name: {self.key: self.offset}})
 
@@ -172,6 +175,7 @@ class MovingCoordinator:
 
 def test_a_coordinator_that_moves_is_waited_for() -> None:
     assert group_module._committed(MovingCoordinator(), "g") == {MovingCoordinator.key: MovingCoordinator.offset}
+    group_module._refuse_unknown(MovingCoordinator(), "g")
     admin = MovingCoordinator()
     group_module._write(admin, "g", {admin.key: admin.offset})
     assert not admin.answers

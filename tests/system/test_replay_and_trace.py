@@ -88,6 +88,7 @@ class Scene:
         offsets = {}
         for group in (self.topic, f"{self.topic}-solr"):
             shown = run("group", "describe", group, "--bootstrap-server", servers, "--json")
+            assert shown.exit_code == 0, shown.output
             offsets[group] = [(r["partition"], r["current_offset"], r["epoch"]) for r in json.loads(shown.stdout)]
         return offsets
 
