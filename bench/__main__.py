@@ -22,6 +22,7 @@ NAMES = (
     "classic",
     "latency",
     "scaling",
+    "curves",
     "memory",
     "start",
     "sizing",

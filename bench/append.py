@@ -23,9 +23,10 @@ from pathlib import Path
 import pyarrow as pa
 
 from bench.frame import CPU, RATE, Bench, Figures
-from bench.frame.kafka import Topic, assert_equal_bodies, numbered_texts
+from bench.frame.kafka import Topic, assert_equal_bodies
 from bench.frame.peers import BARE, FLUME, flume
 from bench.frame.processes import cpu_seconds, wait_for_listener
+from bench.frame.varied import RFC5424, Events
 from flafka.agent.jvm.java import find_java
 from flafka.agent.services.cluster import java_command
 from flafka.agent.services.running import RunningAgent, until
@@ -33,7 +34,6 @@ from tests.fixtures.ports import free_port
 from tests.interop.jvm import SOURCES, compiled
 
 CLIENTS, BATCH_EVENTS = 4, 1000
-BODY = b"Failed password for invalid user admin from 10.1.2.3 port 4022 ssh2 id=%09d"
 CONFIGURATION = """
 a1.sources = avro
 a1.channels = kafka
@@ -94,11 +94,13 @@ class AvroClient:
         self.command = java_command(find_java(), path, "AvroClient", heap_mb=512, options=options)
 
     @contextlib.contextmanager
-    def start_client(self, port: int, load: ClientLoad) -> Iterator[Callable[[], dict[str, float]]]:
-        """Yield a function that makes the client process send one run to a port, and returns its answer."""
-        with subprocess.Popen(
-            self.command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-        ) as process:
+    def start_client(self, port: int, load: ClientLoad, events: Path) -> Iterator[Callable[[], dict[str, float]]]:
+        """Yield a function that makes the client process send one run to a port, and returns its answer.
+
+        `events` is a file that `Events.write` has written.
+        """
+        command, pipe = [*self.command, str(events)], subprocess.PIPE
+        with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL, text=True) as process:
             assert process.stdin is not None
             assert process.stdout is not None
 
@@ -146,35 +148,39 @@ def contestant(
     """Yield a run of an agent of Flafka or Flume, and its client."""
     home, port = bench.directory("avro"), free_port()
     (home / "out").mkdir()
-    expected = pa.array(numbered_texts(BODY, load.total_events))
+    content = Events(load.total_events)
+    content.write(home / "events")
+    bodies, sent = content.bodies(), content.headers(RFC5424)
+    headers = {name: sent[name] for name in ("host", "timestamp")}
     read_events = 0
     topic = Topic(bench.kafka.bootstrap_servers, home.name)
 
-    def stored() -> pa.Array:
+    def check() -> None:
         nonlocal read_events
         if contestant_name != FLUME_FILE:
-            return topic.bodies()
+            topic.check_events(bodies, headers)
+            return
 
         def lines() -> list[bytes]:
             return b"".join(file.read_bytes() for file in sorted((home / "out").iterdir())).splitlines()
 
         start, read_events = read_events, read_events + load.total_events
         until(lambda: len(lines()) >= read_events, "Flume's sink to write")
-        return pa.array(lines()[start:])
+        assert_equal_bodies(pa.array(lines()[start:]), bodies, contestant_name)
 
     text = (
         CONFIGURATION
         + {"ours": FLAFKA_CHANNEL, FLUME: FLUME_KAFKA_CHANNEL, FLUME_FILE: FLUME_FILE_CHANNEL}[contestant_name]
     )
     text = text.format(home=home, port=port, servers=topic.servers, topic=topic.name)
-    with _server(home, text, contestant_name) as pid, client.start_client(port, load) as call:
+    with _server(home, text, contestant_name) as pid, client.start_client(port, load, home / "events") as call:
         wait_for_listener(port)
 
         def once() -> Figures:
             cpu = cpu_seconds(pid)
             answer = call()
             cpu = (cpu_seconds(pid) - cpu) / load.total_events * 1e6
-            assert_equal_bodies(stored(), expected, contestant_name)
+            check()
             if load.events > 1:
                 return {RATE: load.total_events / answer["seconds"], CPU: cpu}
             return {"ms, p50": answer["p50"], "ms, p99": answer["p99"], CPU: cpu}
@@ -201,9 +207,9 @@ def _ours(home: Path, text: str) -> Iterator[int]:
 def bare(bench: Bench, events: int) -> Iterator[Callable[[], Figures]]:
     """Yield a run of a bare producer that waits for each record, with the channel's guarantees."""
     topic = Topic(bench.kafka.bootstrap_servers, "append-bare")
-    expected = pa.array(numbered_texts(BODY, events))
+    expected = Events(events).bodies()
     lines = bench.directory("lines") / "lines"
-    lines.write_bytes(b"".join(line + b"\n" for line in numbered_texts(BODY, events)))
+    lines.write_bytes(b"".join(body + b"\n" for body in expected.to_pylist()))
 
     def once() -> Figures:
         command = [
@@ -217,7 +223,7 @@ def bare(bench: Bench, events: int) -> Iterator[Callable[[], Figures]]:
         ]
         result = subprocess.run([*command, "linger.ms=0", "one"], check=True, capture_output=True)
         answer = json.loads(result.stdout)
-        assert_equal_bodies(topic.values(), expected, topic.name)
+        topic.check_values(expected)
         return {"ms, p50": answer["p50"], "ms, p99": answer["p99"], CPU: answer["cpu"] / events * 1e6}
 
     yield once

@@ -15,15 +15,18 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from bench.frame import Bench, Figures, without_setup
+from bench.frame.varied import RFC5424, Events
 from flafka.agent.jvm.java import find_java
 from flafka.agent.services.cluster import java_command
 from flafka.channels.file import FileChannel
-from flafka.plugins import Batch, Event, conformance
+from flafka.plugins import Batch, conformance
 from tests.interop.jvm import compiled
 
-BODY = "Failed password for invalid user admin from 10.1.2.3 port 4022 ssh2 id=000000000 " * 2
-HEADERS = {"timestamp": "1700000000000", "host": "web-1"}
 SHAPES = ((8, 1000, 60), (1, 100, 500))
 """Number of writers, events per put, and puts per writer."""
 
@@ -33,7 +36,11 @@ def run(bench: Bench) -> None:
     java = compiled(Path(__file__).parent / "java/FileChannelPuts.java", "flume", bench.directory("classes"))
     for writers, events, puts in SHAPES:
         puts = 5 if bench.smoke else puts
-        batch = Batch.of([Event(BODY.encode(), HEADERS)] * events)
+        content = Events(events)
+        file = bench.directory("events") / "events"
+        content.write(file)
+        headers = content.headers(RFC5424)
+        batch = Batch.of_columns(content.bodies(), {name: headers[name] for name in ("host", "timestamp")})
 
         def rates(
             measure: Callable[[Path], tuple[float, float]], count: int = writers * puts * events
@@ -45,7 +52,7 @@ def run(bench: Bench) -> None:
             return once
 
         peers = {
-            "Apache Flume file channel": without_setup(rates(partial(by_flume, java, batch, writers, puts))),
+            "Apache Flume file channel": without_setup(rates(partial(by_flume, java, file, writers, puts))),
             "bare write and fdatasync": without_setup(rates(partial(bare, batch, puts))),
         }
         if writers > 1:
@@ -68,7 +75,7 @@ def ours(batch: Batch, writers: int, puts: int, directory: Path) -> tuple[float,
             channel.put(batch)
 
     put(20)
-    _take(channel, 20 * len(batch), batch)
+    _take(channel, 20 * len(batch))
     threads = [threading.Thread(target=put, args=(puts,)) for _ in range(writers)]
     started = time.perf_counter()
     for thread in threads:
@@ -76,30 +83,42 @@ def ours(batch: Batch, writers: int, puts: int, directory: Path) -> tuple[float,
     for thread in threads:
         thread.join()
     stored = time.perf_counter()
-    _take(channel, writers * puts * len(batch), batch)
+    taken = _take(channel, writers * puts * len(batch))
     finished = time.perf_counter()
     assert not channel.metrics.get("ChannelSize")
     channel.close()
+    _check(taken, batch, writers * puts)
     return stored - started, finished - stored
 
 
-def _take(channel: FileChannel, total: int, batch: Batch) -> None:
+def _take(channel: FileChannel, total: int) -> Batch:
+    """Take and commit so many events, and return them."""
     owner = conformance.AssignmentListener()
     reader = channel.reader(owner, group=None, member="sink")
-    count = 0
-    while count < total:
+    batches: list[Batch] = []
+    while sum(map(len, batches)) < total:
         taken = reader.take(1)
         assert taken is not None, "events are missing"
-        assert taken.batch.bodies[:: len(batch)].unique().to_pylist() == batch.bodies[:1].to_pylist()
-        count += len(taken.batch)
+        batches.append(taken.batch)
         reader.commit([taken.assignment.with_offset(taken.offsets.end)])
     reader.close()
+    return Batch.concat(batches)
 
 
-def by_flume(path: list[Path], batch: Batch, writers: int, puts: int, directory: Path) -> tuple[float, float]:
+def _check(taken: Batch, batch: Batch, puts: int) -> None:
+    """Assert that the events taken are the events of the batch, each as often as it was put."""
+    numbers = pc.binary_slice(taken.bodies, -9).cast(pa.string()).cast(pa.int64())
+    assert (np.bincount(numbers, minlength=len(batch)) == puts).all(), "events are missing, or there are others"
+    assert taken.bodies.equals(batch.bodies.take(numbers)), "contents differ"
+    for name in batch.header_names:
+        actual, expected = (each.header(name).dictionary_decode() for each in (taken, batch))
+        assert actual.equals(expected.take(numbers)), f"headers {name} differ"
+
+
+def by_flume(path: list[Path], events: Path, writers: int, puts: int, directory: Path) -> tuple[float, float]:
     """Return the seconds of all puts, and of all takes."""
     command = java_command(find_java(), path, "FileChannelPuts", heap_mb=1024, options=[])
-    arguments = [directory, writers, puts, len(batch), BODY]
+    arguments = [directory, writers, puts, events]
     run = subprocess.run([*command, *map(str, arguments)], capture_output=True, text=True, check=True)
     match = re.search(r"seconds (\S+) (\S+)", run.stdout)
     assert match is not None, run.stdout

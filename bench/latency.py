@@ -1,7 +1,7 @@
 """Latency from a source to the durable channel, and to Solr.
 
-Syslog lines arrive at a steady rate: few, as most machines write, and 10 % and 50 % of the agent's capacity. The
-lines of each millisecond are sent together and carry their time.
+Syslog lines of many hosts arrive at a steady rate: few, as most machines write, and 10 % and 50 % of the agent's
+capacity. The lines of each millisecond are sent together and carry their time.
 
 - Channel: a consumer of the topic, which sees the records below the high watermark, compares times on receipt.
 - Solr: requests for the newest document, which see uncommitted documents, are repeated until they find it.
@@ -34,12 +34,11 @@ from bench.frame import CPU, RATE, Bench, Figures, Row
 from bench.frame.kafka import Topic
 from bench.frame.peers import RSYSLOG
 from bench.frame.processes import cpu_seconds
+from bench.frame.sender import STAMP, STAMP_BYTES, STAMP_OFFSET
 from bench.frame.syslog import Lines, Receiver, by_rsyslog, ours
 from flafka.agent.services.running import until
 from tests.fixtures.cores import create_core
 
-LINE = b"<134>%s web-1 sshd[4721]: Failed password for invalid user admin from 10.1.2.3 port 4022 ssh2 at=%019d"
-SEND_INTERVAL_SECONDS = 0.001
 LOW_RATES = (100, 1_000)
 """Events per second of most machines."""
 CAPACITY_PERCENTAGES = (10, 50)
@@ -48,16 +47,14 @@ WARM_UP_ROUNDS = 4
 """Number of rounds that do not count: for a minute, compilation for small batches delays the brokers."""
 SOLR_RATE = 500
 """Events per second: a document costs a hundred times as much as an event, and searches load Solr too."""
-TEXT = r"sshd\[4721\]: Failed password for invalid user admin from (\*\*\*|10\.1\.2\.3) port 4022 ssh2 at=\d{19}$"
 
 
-def decode_lines(messages: Sequence[Message]) -> pa.Array:
-    """Return the bodies of records that are lines."""
-    return pa.array([message.value() for message in messages], pa.binary())
-
-
+MAX_LINES = 4_000_000
+"""Largest number of lines of a round, which is shorter at high rates."""
 Ages = np.ndarray[Any, np.dtype[np.float64]]
 """Ages of events on receipt, in milliseconds."""
+Decode = Callable[[Sequence[Message]], pa.Array]
+"""Function from records to the bodies of their events."""
 
 
 def run(bench: Bench) -> None:
@@ -74,11 +71,13 @@ def run(bench: Bench) -> None:
     loads |= {f"{share} %": int(capacity * share / 100) for share in CAPACITY_PERCENTAGES}
     for load, rate in loads.items():
         topics = [Topic(servers, f"latency-{rate}-{contestant}") for contestant in "ab"]
-        peers = {RSYSLOG: steady_rate(topics[1], by_rsyslog(bench, topics[1]), rate, seconds, decode_lines)}
+        lines = Lines(bench, min(int(rate * seconds), MAX_LINES), (STAMP,))
+        own = steady_rate(topics[0], ours(bench, topics[0]), lines, rate, topics[0].decoded, lines.masked)
+        peer = steady_rate(topics[1], by_rsyslog(bench, topics[1]), lines, rate, values_of, lines.lines)
         bench.compare(
             f"source to channel at {load}",
-            steady_rate(topics[0], ours(bench, topics[0]), rate, seconds, topics[0].decoded),
-            peers if load != f"{CAPACITY_PERCENTAGES[-1]} %" else {},
+            own,
+            {RSYSLOG: peer} if load != f"{CAPACITY_PERCENTAGES[-1]} %" else {},
             warm_up_rounds=WARM_UP_ROUNDS,
         )
     core = create_core(bench.solr, bench.directory("latency").name)
@@ -90,35 +89,44 @@ def run(bench: Bench) -> None:
         "a.sinks.solr.documentId = %[body]",
     )
     topic = Topic(servers, "latency-solr")
-    bench.compare(f"source to Solr, {SOLR_RATE} events/s", to_solr(core, ours(bench, topic, *sink), seconds), {})
+    lines = Lines(bench, int(seconds * SOLR_RATE), (STAMP,))
+    bench.compare(f"source to Solr, {SOLR_RATE} events/s", to_solr(core, ours(bench, topic, *sink), lines), {})
 
 
 @contextlib.contextmanager
 def steady_rate(
     topic: Topic,
     receiver: AbstractContextManager[Receiver],
+    lines: Lines,
     rate: int,
-    seconds: float,
-    decode: Callable[[Sequence[Message]], pa.Array],
+    decode: Decode,
+    expected: pa.Array,
 ) -> Iterator[Callable[[], Figures]]:
-    """Yield a contestant that receives lines at this rate for this time."""
+    """Yield a contestant that receives these lines at a rate per second.
+
+    `decode` returns the bodies of records; `expected` has the body of each line by number.
+    """
     with receiver as running:
 
         def once() -> Figures:
-            consumer = _LatencyConsumer(topic, decode)
-            cpu = cpu_seconds(running.pid)
-            gc.disable()  # a collection scans all received records, and delays the consumer
-            try:
-                sent = send(running.port, rate, seconds)
-            finally:
-                gc.enable()
-            used = cpu_seconds(running.pid) - cpu
-            until(lambda: consumer.seen() >= sent, f"{sent:,} events to be there", seconds=120)
-            times = consumer.end()
-            assert len(times) == sent
-            return {**percentiles(times), CPU: used / sent * 1e6}
+            consumer = _LatencyConsumer(topic, decode, expected)
+            with lines.sender(running.port, f"rate={rate}") as send:
+                cpu = cpu_seconds(running.pid)
+                gc.disable()  # a collection scans all received records, and delays the consumer
+                try:
+                    send()
+                finally:
+                    gc.enable()
+                used = cpu_seconds(running.pid) - cpu
+                until(lambda: consumer.seen() >= lines.events, f"{lines.events:,} events to be there", seconds=120)
+            return {**percentiles(consumer.end()), CPU: used / lines.events * 1e6}
 
         yield once
+
+
+def values_of(messages: Sequence[Message]) -> pa.Array:
+    """Return the values of records."""
+    return pa.array([message.value() for message in messages], pa.binary())
 
 
 def percentiles(milliseconds: Ages) -> Figures:
@@ -126,33 +134,18 @@ def percentiles(milliseconds: Ages) -> Figures:
     return {f"ms, p{share}": float(np.percentile(milliseconds, share)) for share in (50, 95, 99)}
 
 
-def send(port: int, rate: int, seconds: float) -> int:
-    """Send lines at this rate for this time, and return their number."""
-    stamp = time.strftime("%b %e %H:%M:%S").encode()
-    sent = 0
-    with socket.create_connection(("127.0.0.1", port)) as client:
-        started = time.monotonic()
-        while (elapsed := time.monotonic() - started) < seconds:
-            count = int(elapsed * rate) - sent
-            if count > 0:
-                line = LINE % (stamp, time.time_ns())
-                client.sendall((line + b"\n") * count)
-                sent += count
-            time.sleep(SEND_INTERVAL_SECONDS)
-    return sent
-
-
 class _LatencyConsumer(threading.Thread):
     """Consumer of a topic from its current end, which records the arrival time of each record.
 
-    Records are decoded later, as decoding would delay the measurement.
+    Records are decoded and verified later, as that would delay the measurement.
     """
 
-    def __init__(self, topic: Topic, decode: Callable[[Sequence[Message]], pa.Array]) -> None:
+    def __init__(self, topic: Topic, decode: Decode, expected: pa.Array) -> None:
         super().__init__(daemon=True)
-        self._decode, self._is_stopped = decode, threading.Event()
+        self._decode, self._expected, self._is_stopped = decode, expected, threading.Event()
         self._received = queue.SimpleQueue[tuple[Sequence[Message], int]]()
         self._ages: list[Ages] = []
+        self._numbers: list[Any] = []
         self._consumer = Consumer(
             {
                 "bootstrap.servers": topic.servers,
@@ -176,44 +169,41 @@ class _LatencyConsumer(threading.Thread):
                 self._received.put((fetched, now))
 
     def seen(self) -> int:
-        """Decode the received records, and return the number of events so far."""
+        """Decode and verify the received records, and return the number of events so far."""
         while not self._received.empty():
             messages, now = self._received.get()
-            self._ages.append(_decode_ages(self._decode(messages), now))
+            bodies = self._decode(messages)
+            numbers = pc.binary_slice(bodies, -9).cast(pa.string()).cast(pa.int64())
+            stamp = slice(-STAMP_OFFSET + 1, -STAMP_OFFSET + 1 + STAMP_BYTES)  # there are no newlines
+            unstamped = pc.binary_replace_slice(bodies, stamp.start, stamp.stop, b"0" * STAMP_BYTES)
+            assert unstamped.equals(self._expected.take(numbers)), "contents differ"
+            sent = pc.binary_slice(bodies, stamp.start, stamp.stop).cast(pa.string()).cast(pa.int64())
+            self._ages.append((now - sent.to_numpy()) / 1e6)
+            self._numbers.append(numbers.to_numpy())
         return sum(map(len, self._ages))
 
     def end(self) -> Ages:
-        """Stop, and return the age of each event on receipt."""
+        """Stop, and return the age of each event on receipt. Each event must have arrived once."""
         self._is_stopped.set()
         self.join()
         self._consumer.close()
+        assert np.array_equal(np.sort(np.concatenate(self._numbers)), np.arange(len(self._expected)))
         return np.concatenate(self._ages)
 
 
-def _decode_ages(bodies: pa.Array, now: int) -> Ages:
-    texts = bodies.cast(pa.string())
-    assert pc.all(pc.match_substring_regex(texts, TEXT)).as_py(), "contents differ"
-    ages: Ages = (now - pc.utf8_slice_codeunits(texts, -19).cast(pa.int64()).to_numpy()) / 1e6
-    return ages
-
-
 @contextlib.contextmanager
-def to_solr(core: str, receiver: AbstractContextManager[Receiver], seconds: float) -> Iterator[Callable[[], Figures]]:
+def to_solr(core: str, receiver: AbstractContextManager[Receiver], lines: Lines) -> Iterator[Callable[[], Figures]]:
     """Yield an agent with a Solr sink. Its documents are requested by ID, which Solr serves before the commit."""
     with receiver as running:
 
         def once() -> Figures:
             times = []
-            stamp = time.strftime("%b %e %H:%M:%S").encode()
             with socket.create_connection(("127.0.0.1", running.port)) as client:
-                for _ in range(int(seconds * 10)):
+                for start in range(0, lines.events, SOLR_RATE // 10):
                     sent_at = time.time_ns()
-                    line = LINE % (stamp, sent_at)
-                    filler = b"".join(
-                        LINE % (stamp, sent_at + offset) + b"\n" for offset in range(1, SOLR_RATE // 10)
-                    )
-                    client.sendall(line + b"\n" + filler)
-                    body = line[line.index(b"sshd") :].replace(b"10.1.2.3", b"***").decode()
+                    stamp = b"at=%019d " % sent_at
+                    client.sendall(bytes(lines.block(start, start + SOLR_RATE // 10)).replace(STAMP, stamp))
+                    body = lines.masked[start].as_py().replace(STAMP, stamp).decode()
                     while not _is_indexed(core, body):
                         pass
                     times.append((time.time_ns() - sent_at) / 1e6)

@@ -17,7 +17,7 @@ from bench.frame.peers import BARE
 from bench.frame.syslog import Lines, ours, syslog_contestant
 from bench.taildir import compare, compare_growing_files, compare_new_files
 
-EVENT_BYTES = (100, 1_000, 10_000, 100_000)
+EVENT_BYTES = (200, 1_000, 10_000, 100_000)
 FILE_COUNTS = (1, 100, 10_000)
 LINES_PER_SECOND = 10_000
 """Rate of all files together."""
@@ -30,8 +30,8 @@ CODECS = {"zstd": (), "lz4": ("a.channels.kafka.kafka.producer.compression.type 
 
 The default of the channel is zstd of level 1, by Arrow. That of librdkafka has level 3, which takes a tenth more.
 """
-MIN_LINE_BYTES = 110
-"""Approximate size of a line without filling; the smallest size has none."""
+MIN_LINE_BYTES = 205
+"""Mean size of a line without filling; the smallest size has none."""
 CPU_PER_KB = "µs CPU/KB"
 Costs = dict[int, Sequence[tuple[float, float | None]]]
 """Number of bytes or masks → CPU time of Flafka and of the peer in each round."""
@@ -46,7 +46,7 @@ def run(bench: Bench) -> None:
 
 
 def compare_sizes(bench: Bench) -> None:
-    """Compare events of 100 B to 100 KB, of words, which LZ4 compresses to half their size."""
+    """Compare events of 200 B to 100 KB, varied lines with words, which LZ4 compresses to half their size."""
     run_bytes = bench.events(200_000, 2_000) * 1_000
     text = _text(run_bytes // 20)
     larger = f"a.sources.syslog.eventSize = {2 * EVENT_BYTES[-1]}"
@@ -95,13 +95,12 @@ def slope(measured: Costs, contestant: int) -> list[float]:
 def compare_files(bench: Bench) -> None:
     """Compare numbers of files that exist at the start, then files that grow, then new files."""
     lines = Lines(bench, bench.events(1_000_000, 10_000))
-    data, size = lines.path.read_bytes(), lines.line_bytes
     for count in FILE_COUNTS[:2] if bench.smoke else FILE_COUNTS:
         directory = bench.directory("files")
         share = lines.events // count
         for number in range(count):
             end = lines.events if number == count - 1 else (number + 1) * share
-            (directory / f"{number}.log").write_bytes(data[number * share * size : end * size])
+            (directory / f"{number}.log").write_bytes(lines.block(number * share, end))
         compare(bench, f"{count:,} file{'s' * (count > 1)}", lines, directory)
     fewer, count = lines.fewer(10), 10 if bench.smoke else 1_000
     compare_growing_files(bench, f"{count:,} files, a line at a time", fewer, count, LINES_PER_SECOND)

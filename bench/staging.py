@@ -1,4 +1,4 @@
-"""Events of 110 bytes into files on the local disk, in every format of the sink `hdfs`.
+"""Events of 165 bytes into files on the local disk, in every format of the sink `hdfs`.
 
 One partition, batches of 10,000 events with four headers, into one file, and into twenty at a time. The figure is the
 CPU time of this process, without the upload.
@@ -6,16 +6,17 @@ CPU time of this process, without the upload.
 
 from __future__ import annotations
 
-import random
 import tempfile
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 from bench.frame import CPU, Bench, Figures, without_setup
-from flafka.plugins import Batch, Event, Origin
+from bench.frame.varied import Events, varied
+from flafka.plugins import Batch, Origin
 from flafka.sinks.hdfs import HdfsConfig
 from flafka.sinks.hdfs.formats import format_of
 from flafka.sinks.hdfs.sink import HdfsSink
@@ -23,19 +24,6 @@ from flafka.sinks.hdfs.staging import Staging
 from flafka.sinks.serializers import fetch_schema
 
 BATCHES, EVENTS, HOSTS = 20, 10_000, 20
-WORDS = [
-    b"GET",
-    b"POST",
-    b"/index.html",
-    b"HTTP/1.1",
-    b"200",
-    b"404",
-    b"Mozilla/5.0",
-    b"timeout",
-    b"session",
-    b"of",
-    b"user",
-]
 STREAM, COMPRESSED = {"hdfs.fileType": "DataStream"}, {"hdfs.fileType": "CompressedStream"}
 FORMATS = {
     "text": STREAM,
@@ -58,23 +46,17 @@ FORMATS = {
 }
 
 
-def batch(number: int) -> Batch:
-    """Return the batch of this number."""
-    first = number * EVENTS
-    events = [
-        Event(
-            b"%d %s" % (first + row, b" ".join(random.choices(WORDS, k=16))),
-            {
-                "host": f"web{row % HOSTS}",
-                "timestamp": str(1_700_000_000_000 + first + row),
-                "severity": "6",
-                "app": "x",
-            },
-        )
-        for row in range(EVENTS)
-    ]
-    offsets = np.arange(first, first + EVENTS)
-    return Batch.of(events, Origin("topic", 0, offsets, np.zeros(EVENTS, np.int32), np.zeros(EVENTS, np.int64)))
+def batches(count: int) -> list[Batch]:
+    """Return batches of `EVENTS` events from `HOSTS` hosts."""
+    content = Events(count * EVENTS, population=replace(varied(), hosts=varied().hosts[:HOSTS]))
+    bodies, headers, result = content.bodies(), content.headers(), []
+    for first in range(0, len(bodies), EVENTS):
+        rows = slice(first, first + EVENTS)
+        offsets = np.arange(first, first + EVENTS)
+        origin = Origin("topic", 0, offsets, np.zeros(EVENTS, np.int32), np.zeros(EVENTS, np.int64))
+        columns = {name: values[rows] for name, values in headers.items()}
+        result.append(Batch.of_columns(bodies[rows], columns).with_origin(origin))
+    return result
 
 
 def measure(batches: list[Batch], path: str, options: dict[str, str]) -> Figures:
@@ -99,9 +81,7 @@ def measure(batches: list[Batch], path: str, options: dict[str, str]) -> Figures
 
 def run(bench: Bench) -> None:
     """Measure all formats."""
-    batches = [batch(number) for number in range(2 if bench.smoke else BATCHES)]
+    events = batches(2 if bench.smoke else BATCHES)
     for name, options in FORMATS.items():
-        bench.compare(f"{name}, one file", without_setup(partial(measure, batches, "/logs", options)), {})
-        bench.compare(
-            f"{name}, {HOSTS} files", without_setup(partial(measure, batches, "/logs/%{host}", options)), {}
-        )
+        bench.compare(f"{name}, one file", without_setup(partial(measure, events, "/logs", options)), {})
+        bench.compare(f"{name}, {HOSTS} files", without_setup(partial(measure, events, "/logs/%{host}", options)), {})

@@ -20,6 +20,8 @@ import click
 
 import flafka
 from bench.frame import results as kept_results
+from bench.frame.costs import predictions as kept_predictions
+from bench.frame.report import short_number
 from flafka.agent import explain
 from flafka.agent.cli import main as cli
 from flafka.agent.config import catalogue
@@ -28,6 +30,7 @@ from flafka.agent.config.sinkgroups import OPTIONS as PROCESSORS
 from flafka.agent.monitoring import definitions
 from flafka.agent.monitoring.definitions import UP
 from flafka.agent.options import AgentOptions, SinkErrors
+from flafka.agent.sizing import read_costs
 from flafka.plugins import CompatibilityNote, Component, Components, Config, Metric, UnknownType
 from flafka.plugins.java.classes import FAMILIES
 from flafka.plugins.kafka.rights import Role
@@ -417,7 +420,24 @@ def decisive_tables() -> dict[str, str]:
         for row in kept_results.table_rows(kept_results.load_results())
         if (row[0].strip("`"), row[1], row[5]) in DECISIVE and row[2] in units
     )
-    return {"decisive": table(columns, chosen)}
+    return {"decisive": table(columns, chosen), "curves": curves(), "predictions": predictions()}
+
+
+def curves() -> str:
+    """Return the picture of the curves, or a sentence until they have been measured."""
+    if not (kept_results.PICTURES / "bench-curves.svg").exists():
+        return "They are not measured yet."
+    return "![Curves of costs by rate, connections, files, header names and partitions](pictures/bench-curves.svg)"
+
+
+def predictions() -> str:
+    """Return the table of measured and predicted cores, or a sentence until they have been measured."""
+    rows = [
+        (load, unit, *map(short_number, (measured, predicted)), f"{predicted / measured - 1:+.0%}")
+        for load, unit, measured, predicted in kept_predictions(kept_results.load_results(), read_costs())
+    ]
+    columns = ("load", "", "measured", "predicted", "error")
+    return table(columns, rows) if rows else "They are not measured yet."
 
 
 def measurement_tables() -> dict[str, str]:

@@ -58,6 +58,11 @@ class Requirement(NamedTuple):
     """Formula with its numbers."""
 
 
+def batch_rate(events: float, linger: float) -> float:
+    """Return the batches per second that a process makes of events per second, with a linger in seconds."""
+    return events / (1 + events * linger)
+
+
 def read_costs(file: Path = COSTS) -> Mapping[str, Any]:
     """Return the tables of a TOML file of costs. Raises FlafkaError if it cannot be read or parsed."""
     try:
@@ -84,18 +89,22 @@ def _requirements(load: Load, cost: Mapping[str, Any]) -> Iterator[Requirement]:
     is_local = load.runner == "local"
     event_micros = source["event"] + source["byte"] * load.bytes + load.masks * mask
     terms = f"{source['event']:g} + {source['byte']:g} × {load.bytes:g} bytes + {load.masks} × {mask:g}"
-    base = process["base"]
+    batch_micros, broker_micros = process["batch"], kafka["batch"]
     if is_local:
         event_micros += sink["event"]
         terms += f" + {sink['event']:g} for the sink"
-        base += process["delivery"]
-    busy_cores = load.events * event_micros / 1e6
-    processes = math.ceil(max(busy_cores / load.busy / process["cores"], load.hosts / process["connections"]))
+        batch_micros += process["delivery"]
+        broker_micros += kafka["delivery"]
+    event_cores = load.events * event_micros / 1e6
+    processes = math.ceil(max(event_cores / load.busy / process["cores"], load.hosts / process["connections"]))
+    # A batch takes what arrives within the linger from its first event on.
+    batches = processes * batch_rate(load.events / processes, process["linger"])
     yield Requirement(
         "cores of agents",
-        (busy_cores + processes * base) / load.busy,
+        (event_cores + batches * batch_micros / 1e6 + processes * process["idle"]) / load.busy,
         "cores",
-        f"({load.events:,.0f}/s × ({terms}) µs + {processes} agents × {base:g}) / {load.busy:.0%}",
+        f"({load.events:,.0f}/s × ({terms}) µs + {batches:,.3g} batches/s × {batch_micros:,.4g} µs + "
+        f"{processes} agents × {process['idle']:g}) / {load.busy:.0%}",
     )
     yield Requirement(
         "agents",
@@ -105,15 +114,16 @@ def _requirements(load: Load, cost: Mapping[str, Any]) -> Iterator[Requirement]:
     )
 
     bytes_per_second = load.events * load.bytes
-    broker_cores = (bytes_per_second * kafka["byte"] / 1e6 + processes * kafka["agent"]) / load.busy
+    broker_cores = (bytes_per_second * kafka["byte"] + batches * broker_micros) / 1e6
+    # An idle broker takes a share of its own cores.
+    brokers = max(load.replication, math.ceil(broker_cores / (load.busy * kafka["cores"] - kafka["idle"])))
     yield Requirement(
         "cores of brokers",
-        broker_cores,
+        (broker_cores + brokers * kafka["idle"]) / load.busy,
         "cores",
-        f"({bytes_per_second:,.0f} bytes/s × {kafka['byte']:g} µs + {processes} agents × {kafka['agent']:g}) "
-        f"/ {load.busy:.0%}",
+        f"({bytes_per_second:,.0f} bytes/s × {kafka['byte']:g} µs + {batches:,.3g} batches/s × "
+        f"{broker_micros:,.4g} µs + {brokers} brokers × {kafka['idle']:g}) / {load.busy:.0%}",
     )
-    brokers = max(load.replication, math.ceil(broker_cores / kafka["cores"]))
     yield Requirement("brokers", brokers, "servers", f"{kafka['cores']} cores each, at least one for each replica")
 
     if is_local:

@@ -17,14 +17,13 @@ from confluent_kafka import Producer
 from bench.frame import CPU, RATE, Figures
 from bench.frame.kafka import CHANNEL, Topic, assert_equal_bodies
 from bench.frame.processes import cpu_seconds, resident_bytes
+from bench.frame.varied import Events
 from flafka.agent.audit.reconciliation import HdfsReader
 from flafka.agent.services.kafka import KafkaCluster
 from flafka.agent.services.running import RunningAgent
-from flafka.plugins import Batch, Event
+from flafka.plugins import Batch
 
 PARTITIONS = 2
-BODY = b"sshd[4721]: Failed password for invalid user admin from 10.1.2.%d port 4022 ssh2 id=%09d"
-MASKED = b"sshd[4721]: Failed password for invalid user admin from *** port 4022 ssh2 id=%09d"
 DELIVERY = """
 a.channels = c
 a.sinks = k
@@ -59,12 +58,9 @@ class StoredEvents:
     def __init__(self, kafka: KafkaCluster, events: int) -> None:
         self.servers, self.events = kafka.bootstrap_servers, events
         self._filled: dict[str, Topic] = {}
-        self._bodies = [BODY % (number % 256, number) for number in range(events)]
-
-    @property
-    def bodies(self) -> pa.Array:
+        self._content = Events(events)
+        self.bodies = self._content.bodies()
         """Bodies of all events, in the order of their numbers."""
-        return pa.array(self._bodies, pa.binary())
 
     def topic(self, kind: str, events: int | None = None) -> Topic:
         """Return the topic of a format, with the first `events` events, or all if None.
@@ -73,29 +69,32 @@ class StoredEvents:
         """
         if kind not in self._filled:
             self._filled[kind] = Topic(self.servers, f"stored-{kind}-{self.events}", PARTITIONS)
-            bodies = self._bodies[:events]
             if kind == PLAIN:
-                self._plain(self._filled[kind].name, bodies)
+                self._plain(self._filled[kind].name)
             else:
-                self._channel(self._filled[kind].name, kind, bodies)
+                self._channel(self._filled[kind].name, kind, events or self.events)
         return self._filled[kind]
 
-    def _channel(self, name: str, kind: str, bodies: list[bytes]) -> None:
+    def _channel(self, name: str, kind: str, events: int) -> None:
         """Fill a topic through the Kafka channel in one of its formats."""
         options = {"kafka.bootstrap.servers": self.servers, "kafka.topic": name, "format": kind}
         config, problems = CHANNEL.config_class.parse(options)
         assert config is not None, problems
         channel: Any = CHANNEL(config, "c")
+        headers = self._content.headers()
         channel.open()
-        for start in range(0, len(bodies), 10_000):
-            channel.put(Batch.of([Event(body, {"host": "web-1"}) for body in bodies[start : start + 10_000]]))
+        for start in range(0, events, 10_000):
+            rows = slice(start, min(events, start + 10_000))
+            columns = {name: values[rows] for name, values in headers.items()}
+            channel.put(Batch.of_columns(self.bodies[rows], columns))
         channel.close()
 
-    def _plain(self, name: str, bodies: list[bytes]) -> None:
+    def _plain(self, name: str) -> None:
         """Fill a topic with one record per body."""
         producer = Producer({"bootstrap.servers": self.servers, "compression.type": "lz4", "linger.ms": 50})
-        for start in range(0, len(bodies), 10_000):
-            producer.produce_batch(name, [{"value": body} for body in bodies[start : start + 10_000]])
+        for start in range(0, self.events, 10_000):
+            bodies = self.bodies[start : start + 10_000].to_pylist()
+            producer.produce_batch(name, [{"value": body} for body in bodies])
             producer.flush()
 
     def check(self, hdfs: HdfsReader, root: str, form: str, *, masked: bool, events: int | None = None) -> None:
@@ -110,8 +109,8 @@ class StoredEvents:
             tables = [pq.read_table(io.BytesIO(data), columns=["body"]) for data in files]
             bodies = pa.concat_arrays([c.cast(pa.binary()) for table in tables for c in table["body"].chunks])
         count = events or self.events
-        expected = [MASKED % number for number in range(count)] if masked else self._bodies[:count]
-        assert_equal_bodies(bodies, pa.array(expected), root)
+        expected = self._content.bodies(masked=True) if masked else self.bodies
+        assert_equal_bodies(bodies, expected[:count], root)
 
 
 @contextlib.contextmanager

@@ -7,7 +7,7 @@ import itertools
 import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -133,13 +133,26 @@ class Topic:
                 assert not taken.undecodable, taken.undecodable
                 yield taken.batch
 
-    def bodies(self, headers: Callable[[Batch], None] = lambda batch: None) -> pa.Array:
-        """Return the bodies of the records that were not read before. `headers` verifies each batch."""
-        chunks = []
-        for batch in self.batches():
-            headers(batch)
-            chunks.append(batch.bodies)
+    def bodies(self) -> pa.Array:
+        """Return the bodies of the records that were not read before."""
+        chunks = [batch.bodies for batch in self.batches()]
         return pa.concat_arrays(chunks) if chunks else pa.array([], pa.binary())
+
+    def check_events(self, bodies: pa.Array, headers: Mapping[str, pa.Array]) -> None:
+        """Assert that the events that were not read before have these bodies, each once, and these headers.
+
+        Bodies end with a number of nine digits, by which all arrays are sorted; the events may come in any order.
+        """
+        batches = list(self.batches())
+        actual = pa.concat_arrays([batch.bodies for batch in batches]) if batches else pa.array([], pa.binary())
+        order = assert_equal_bodies(actual, bodies, self.name)
+        for name, expected in headers.items():
+            values = pa.chunked_array([batch.header(name).dictionary_decode() for batch in batches], pa.string())
+            assert values.combine_chunks().take(order).equals(expected), f"{self.name}: headers {name} differ"
+
+    def check_values(self, expected: pa.Array) -> None:
+        """Assert that the records that were not read before have these values, each once, in any order."""
+        assert_equal_bodies(self.values(), expected, self.name)
 
 
 def _record(message: Message) -> Record:
@@ -148,19 +161,16 @@ def _record(message: Message) -> Record:
     return Record(message.offset() or 0, 0, None, message.value(), headers)
 
 
-def assert_equal_bodies(actual: pa.Array, expected: pa.Array, what: str) -> None:
-    """Assert that both arrays hold the same texts, each as often; `actual` in any order.
+def assert_equal_bodies(actual: pa.Array, expected: pa.Array, what: str) -> pa.Array:
+    """Assert that both arrays hold the same texts, each as often; `actual` in any order. Return its order by number.
 
     Each text ends with a number of nine digits, by which `expected` is sorted. `what` begins the error text.
     """
     assert len(actual) == len(expected), f"{what}: {len(actual):,} events of {len(expected):,}"
     numbers = pc.binary_slice(actual, -9).cast(pa.string()).cast(pa.int64())
-    assert actual.take(pc.sort_indices(numbers)).equals(expected.cast(actual.type)), f"{what}: contents differ"
-
-
-def numbered_texts(pattern: bytes, events: int) -> list[bytes]:
-    """Return `events` texts: the pattern with the numbers from 0 on."""
-    return [pattern % number for number in range(events)]
+    order = pc.sort_indices(numbers)
+    assert actual.take(order).equals(expected.cast(actual.type)), f"{what}: contents differ"
+    return order
 
 
 def bare_producer(topic: Topic, lines: Path, expected: pa.Array, *settings: str) -> Callable[[], Figures]:

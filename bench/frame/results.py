@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -26,11 +27,16 @@ def keep_result(result: Mapping[str, Any]) -> None:
     new = {row["measure"] for row in result["rows"]}
     kept_rows = before["rows"] if before["machine"] == result["machine"] else []
     rows = [*result["rows"], *(row for row in kept_rows if row["measure"] not in new)]
-    result = {**result, "rows": sorted(rows, key=lambda row: row["measure"])}
+    result = {**result, "rows": sorted(rows, key=lambda row: _natural(row["measure"]))}
     head = json.dumps({"name": result["name"], "machine": result["machine"]}, ensure_ascii=False, indent=1)
     lines = ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in result["rows"])
     file.write_text(f'{head[:-2]},\n "rows": [\n  {lines}\n ]\n}}\n')
     (PICTURES / f"bench-{result['name']}.svg").write_text(draw(result))
+
+
+def _natural(measure: str) -> str:
+    """Return a name by which measures are sorted, numbers in it by their size."""
+    return re.sub(r"\d[\d,]*", lambda number: number[0].replace(",", "").zfill(12), measure)
 
 
 def load_results() -> list[dict[str, Any]]:

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import socket
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from bench.frame import BROKERS, CPU, RATE, Bench, Figures
-from bench.frame.kafka import Topic, assert_equal_bodies
+from bench.frame.kafka import Topic
 from bench.frame.peers import flume, rsyslog, syslog_ng
 from bench.frame.processes import cpu_seconds, wait_for_listener
+from bench.frame.varied import RFC3164, Events, Population
 from flafka.agent.services.running import RunningAgent, until
-from flafka.plugins import Batch
 from tests.fixtures.ports import free_port
 
-LINE = b"<134>%s web-1 sshd[4721]: Failed password for invalid user admin from 10.1.2.3 port 4022 ssh2 %sid=%%09d"
-BODY = b"sshd[4721]: Failed password for invalid user admin from %s port 4022 ssh2 %sid=%%09d"
 CONFIGURATION = """
 a.sources = syslog
 a.channels = kafka
@@ -52,72 +53,91 @@ a1.channels.kafka.kafka.producer.acks = all
 
 
 class Lines:
-    """File of numbered lines, written beforehand: formatting them would take a core from the measured program.
+    """File of syslog lines, written beforehand: making them would take a core from the measured program.
 
-    `fillings`, all of one length, alternate in lengthening the lines.
+    Each line ends with `id=` and its number. `fillings`, which alternate, lengthen the lines in front of that.
+    `population` is varied by default; `form` is `RFC3164` or `RFC5424`.
     """
 
-    def __init__(self, bench: Bench, events: int, fillings: Sequence[bytes] = (b"",)) -> None:
-        self._bench, self.events, self._fillings = bench, events, fillings
+    def __init__(
+        self,
+        bench: Bench,
+        events: int,
+        fillings: Sequence[bytes] = (b"",),
+        *,
+        population: Population | None = None,
+        form: str = RFC3164,
+    ) -> None:
+        self._bench, self.events, self._fillings, self.form = bench, events, fillings, form
+        # Times end with the present: omkafka passes them to Kafka as the timestamps of records, which retention uses.
+        self.content = Events(events, fillings, population)
+        """Columns of the events."""
+        self.lines = self.content.lines(form)
+        """Lines without their newlines."""
         self.path = bench.directory("lines") / "lines"
-        # The current time: omkafka passes it to Kafka as the timestamp of the record, which retention uses.
-        lines = self._numbered(LINE, time.strftime("%b %e %H:%M:%S").encode())
-        self.path.write_bytes(b"".join(line + b"\n" for line in lines))
-        self.line_bytes = len(lines[0]) + 1
-        """Size of each line with its newline, in bytes."""
-        self.lines = pa.array(lines)
+        with_newlines = pc.binary_join_element_wise(self.lines, b"\n", b"")
+        self._bounds = np.frombuffer(with_newlines.buffers()[1], np.int32, events + 1)
+        self.path.write_bytes(memoryview(with_newlines.buffers()[2])[: self._bounds[-1]])
 
     def fewer(self, share: int) -> Lines:
         """Return a new file with a `share`-th of the lines, at least one, for slow peers."""
-        return Lines(self._bench, max(1, self.events // share), self._fillings)
+        events = max(1, self.events // share)
+        return Lines(self._bench, events, self._fillings, population=self.content.population, form=self.form)
 
-    def _numbered(self, pattern: bytes, first: bytes) -> list[bytes]:
-        """Return a text for each event from a pattern: with `first`, a filling and the event's number."""
-        patterns = [pattern % (first, filling) for filling in self._fillings]
-        return [patterns[number % len(patterns)] % number for number in range(self.events)]
+    def block(self, start: int, stop: int) -> memoryview:
+        """Return the lines from number `start` to `stop` (exclusive, at most the number of lines), with newlines."""
+        return memoryview(self._data)[self._bounds[start] : self._bounds[min(stop, self.events)]]
+
+    @functools.cached_property
+    def _data(self) -> bytes:
+        return self.path.read_bytes()
 
     @functools.cached_property
     def masked(self) -> pa.Array:
         """Expected bodies, parsed and masked."""
-        return pa.array(self._numbered(BODY, b"***"))
+        return self.content.bodies(self.form, masked=True)
 
     @functools.cached_property
     def bodies(self) -> pa.Array:
         """Expected bodies, parsed."""
-        return pa.array(self._numbered(BODY, b"10.1.2.3"))
+        return self.content.bodies(self.form)
 
-    def send(self, clients: Sequence[socket.socket], at_once: int = 100) -> None:
-        """Send all lines over these connections, each line once.
+    @functools.cached_property
+    def headers(self) -> dict[str, pa.Array]:
+        """Expected headers of parsed lines."""
+        return self.content.headers(self.form)
 
-        Several connections take turns of up to `at_once` lines.
+    @contextlib.contextmanager
+    def sender(self, port: int, *arguments: object) -> Iterator[Callable[[], None]]:
+        """Connect a process of `bench/frame/sender.py` with these arguments; yield a function that sends all lines.
+
+        The connections are closed at the end of the block.
         """
-        if len(clients) == 1:
-            with self.path.open("rb") as file:
-                clients[0].sendfile(file)
-            return
-        data, size = self.path.read_bytes(), self.line_bytes
-        piece = max(1, min(at_once, self.events // len(clients)))
-        for number, start in enumerate(range(0, self.events, piece)):
-            clients[number % len(clients)].sendall(data[start * size : (start + piece) * size])
+        command = [sys.executable, "-m", "bench.frame.sender", str(port), str(self.path), *map(str, arguments)]
+        with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdin is not None
+            assert process.stdout is not None
+            requests, answers = process.stdin, process.stdout
+
+            def send() -> None:
+                requests.write("\n")
+                requests.flush()
+                assert answers.readline() == "sent\n", "the sender failed"
+
+            try:
+                assert answers.readline() == "connected\n", "the sender failed"
+                yield send
+                requests.close()
+                process.wait(60)
+            finally:
+                process.kill()
 
 
-@contextlib.contextmanager
-def connect(port: int, pid: int, connections: int) -> Iterator[list[socket.socket]]:
-    """Open connections to a port of this machine; yield the sockets, and close them at the end.
-
-    With several connections, wait until the process `pid` has accepted them: it uses no CPU time for 0.1 s.
-    """
-    with contextlib.ExitStack() as stack:
-        clients = [stack.enter_context(socket.create_connection(("127.0.0.1", port))) for _ in range(connections)]
-        if connections > 1:
-            until(lambda: cpu_seconds(pid) == _cpu_seconds_later(pid), f"{connections:,} connections to be taken")
-        yield clients
-
-
-def _cpu_seconds_later(pid: int) -> float:
-    """Return the CPU time of a process, in seconds, 0.1 s from now."""
+def _is_idle(pid: int) -> bool:
+    """Return True if a process uses less than a tenth of a core for 0.1 s."""
+    before = cpu_seconds(pid)
     time.sleep(0.1)
-    return cpu_seconds(pid)
+    return cpu_seconds(pid) - before < 0.01
 
 
 @dataclass
@@ -128,25 +148,28 @@ class Receiver:
     port: int
     pid: int
     arrived: Callable[[], int]
-    read: Callable[[], pa.Array]
-    expected: Callable[[Lines], pa.Array]
-    name: str
+    check: Callable[[Lines], None]
+    """Assert that the events stored since the last call are these lines, each once."""
     sent: int = 0
 
     def take(self, lines: Lines, connections: int = 1, at_once: int = 100, *, read: bool = True) -> Figures:
         """Send lines and wait until all are stored; return events/s, and µs of CPU per event of program and brokers.
 
-        With `read`, assert that the stored contents are as expected.
+        Several connections are accepted before the clock starts: the program is idle for 0.1 s. With `read`,
+        assert that the stored contents are as expected.
         """
         self.sent += lines.events
-        with connect(self.port, self.pid, connections) as clients:
+        with lines.sender(self.port, connections, at_once) as send:
+            if connections > 1:
+                taken = f"{connections:,} connections to be taken"
+                until(lambda: _is_idle(self.pid), taken)
             brokers, cpu, started = self.bench.broker_cpu(), cpu_seconds(self.pid), time.perf_counter()
-            lines.send(clients, at_once)
+            send()
             until(lambda: self.arrived() >= self.sent, f"all {lines.events:,} events to arrive")
             seconds, cpu = time.perf_counter() - started, cpu_seconds(self.pid) - cpu
             brokers = self.bench.broker_cpu() - brokers
         if read:
-            assert_equal_bodies(self.read(), self.expected(lines), self.name)
+            self.check(lines)
         used = {CPU: cpu / lines.events * 1e6, BROKERS: brokers / lines.events * 1e6}
         return {RATE: lines.events / seconds, **used}
 
@@ -167,10 +190,6 @@ def ours(bench: Bench, topic: Topic, *options: str) -> Iterator[Receiver]:
     `options`: more lines of its configuration.
     """
 
-    def headers(batch: Batch) -> None:
-        assert batch.header("host").unique().to_pylist() == ["web-1"]
-        assert batch.header("Facility").unique().to_pylist() == ["16"]
-
     text = CONFIGURATION.format(servers=topic.servers, topic=topic.name) + "\n".join(options)
     with RunningAgent(bench.directory("agent"), text) as agent:
         yield Receiver(
@@ -178,9 +197,7 @@ def ours(bench: Bench, topic: Topic, *options: str) -> Iterator[Receiver]:
             agent.port("syslog"),
             agent.process.pid,
             lambda: agent.count("SOURCE.syslog", "EventAcceptedCount"),
-            lambda: topic.bodies(headers),
-            lambda lines: lines.masked,
-            topic.name,
+            lambda lines: topic.check_events(lines.masked, lines.headers),
         )
         agent.stop()
 
@@ -218,9 +235,11 @@ def by_flume(bench: Bench, topic: Topic, extra_lines: str = "") -> Iterator[Rece
     text = FLUME_CONFIGURATION.format(port=port, servers=topic.servers, topic=topic.name)
     with flume(home, text + extra_lines) as pid:
         wait_for_listener(port)
-        yield Receiver(bench, port, pid, topic.total_records, topic.bodies, lambda lines: lines.bodies, topic.name)
+        yield Receiver(
+            bench, port, pid, topic.total_records, lambda lines: topic.check_events(lines.bodies, lines.headers)
+        )
 
 
 def _line_receiver(bench: Bench, port: int, pid: int, topic: Topic) -> Receiver:
     """Return a receiver that stores each complete line as one record."""
-    return Receiver(bench, port, pid, topic.total_records, topic.values, lambda lines: lines.lines, topic.name)
+    return Receiver(bench, port, pid, topic.total_records, lambda lines: topic.check_values(lines.lines))

@@ -1,6 +1,8 @@
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.ArrayList;
 import java.util.Arrays;
-import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Scanner;
@@ -10,34 +12,35 @@ import org.apache.flume.api.RpcClientFactory;
 import org.apache.flume.event.EventBuilder;
 
 /**
- * Sends numbered events with flume-ng-sdk, as Flume's appenders do: each client waits for the answer to its request.
+ * Sends the events of a file with flume-ng-sdk, as Flume's appenders do: each client waits for the answer to its request.
  *
  * Standard input has a line for each run: PORT CLIENTS REQUESTS EVENTS, where EVENTS of each request are 1 for `append`, more
  * for `appendBatch`. The answer is a line of JSON: seconds from the first request to the last answer, and percentiles
- * of the time of a request in milliseconds. Numbers begin with 0 in each run; every client has its part of them.
+ * of the time of a request in milliseconds. Each run begins with the first event; every client has its part of them.
+ *
+ *   AvroClient FILE
+ *
+ * A line of FILE has host, timestamp and body of an event, with tabs between them.
  */
 public class AvroClient {
   public static void main(String[] arguments) throws Exception {
+    List<Event> events = new ArrayList<>();
+    for (String line : Files.readAllLines(Path.of(arguments[0]))) { // before the time that counts
+      String[] fields = line.split("\t", 3);
+      Map<String, String> headers =
+          Map.of("host", fields[0], "timestamp", fields[1], "flume.client.log4j.log.level", "30000");
+      events.add(EventBuilder.withBody(fields[2].getBytes(StandardCharsets.UTF_8), headers));
+    }
     Scanner lines = new Scanner(System.in);
     while (lines.hasNextInt()) {
       int port = lines.nextInt();
       int clients = lines.nextInt();
       int requests = lines.nextInt();
-      int events = lines.nextInt();
-      run(port, clients, requests, events);
+      run(events, port, clients, requests, lines.nextInt());
     }
   }
 
-  private static void run(int port, int clients, int requests, int events) throws Exception {
-    Map<String, String> headers = new HashMap<>();
-    headers.put("host", "web-1");
-    headers.put("flume.client.log4j.log.level", "30000");
-    byte[][] bodies = new byte[clients * requests * events][];
-    for (int number = 0; number < bodies.length; number++) { // before the time that counts: nobody's client formats numbers
-      bodies[number] =
-          String.format("Failed password for invalid user admin from 10.1.2.3 port 4022 ssh2 id=%09d", number)
-              .getBytes("UTF-8");
-    }
+  private static void run(List<Event> all, int port, int clients, int requests, int events) throws Exception {
     long[] taken = new long[clients * requests];
     List<RpcClient> open = new ArrayList<>();
     List<Thread> threads = new ArrayList<>();
@@ -51,10 +54,7 @@ public class AvroClient {
               () -> {
                 try {
                   for (int request = first; request < first + requests; request++) {
-                    List<Event> batch = new ArrayList<>(events);
-                    for (int event = 0; event < events; event++) {
-                      batch.add(EventBuilder.withBody(bodies[request * events + event], headers));
-                    }
+                    List<Event> batch = all.subList(request * events, (request + 1) * events);
                     long started = System.nanoTime();
                     if (events == 1) {
                       client.append(batch.get(0));

@@ -1,5 +1,7 @@
+import java.nio.charset.StandardCharsets;
+import java.nio.file.Files;
+import java.nio.file.Path;
 import java.util.ArrayList;
-import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import org.apache.flume.Context;
@@ -9,17 +11,17 @@ import org.apache.flume.channel.file.FileChannel;
 import org.apache.flume.event.EventBuilder;
 
 /**
- * Puts BATCHES batches of EVENTS events from each of WRITERS threads into Flume's file channel, in DIRECTORY, and takes
- * them out again. Prints the seconds of the puts and those of the takes.
+ * Puts BATCHES batches of the events of FILE from each of WRITERS threads into Flume's file channel, in DIRECTORY, and
+ * takes them out again. Prints the seconds of the puts and those of the takes. A line of FILE has host, timestamp and
+ * body of an event, with tabs between them.
  *
- *   FileChannelPuts DIRECTORY WRITERS BATCHES EVENTS BODY
+ *   FileChannelPuts DIRECTORY WRITERS BATCHES FILE
  */
 public class FileChannelPuts {
   public static void main(String[] arguments) throws Exception {
     String directory = arguments[0];
     int writers = Integer.parseInt(arguments[1]);
     int batches = Integer.parseInt(arguments[2]);
-    int events = Integer.parseInt(arguments[3]);
     Context context = new Context();
     context.put("checkpointDir", directory + "/checkpoint");
     context.put("dataDirs", directory + "/data");
@@ -29,13 +31,13 @@ public class FileChannelPuts {
     channel.setName("measured");
     channel.configure(context);
     channel.start();
-    Map<String, String> headers = new HashMap<>();
-    headers.put("timestamp", "1700000000000");
-    headers.put("host", "web-1");
     List<Event> batch = new ArrayList<>();
-    for (int number = 0; number < events; number++) {
-      batch.add(EventBuilder.withBody(arguments[4].getBytes("UTF-8"), headers));
+    for (String line : Files.readAllLines(Path.of(arguments[3]))) {
+      String[] fields = line.split("\t", 3);
+      Map<String, String> headers = Map.of("host", fields[0], "timestamp", fields[1]);
+      batch.add(EventBuilder.withBody(fields[2].getBytes(StandardCharsets.UTF_8), headers));
     }
+    int events = batch.size();
     put(channel, batch, 20);
     take(channel, 20 * events, events);
     List<Thread> threads = new ArrayList<>();

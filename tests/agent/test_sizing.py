@@ -19,8 +19,8 @@ LOAD = Load(events=1_000_000, bytes=200, hosts=10_000)
 COST = {
     "source": {"syslog": {"event": 1.0, "byte": 0.005}},
     "mask": {"event": 0.5},
-    "process": {"base": 0.1, "delivery": 0.1, "cores": 1.6, "connections": 10_000},
-    "kafka": {"stored": 0.25, "byte": 0.01, "agent": 0.2, "cores": 4},
+    "process": {"idle": 0.1, "batch": 700, "delivery": 300, "linger": 0.01, "cores": 1.6, "connections": 10_000},
+    "kafka": {"stored": 0.25, "byte": 0.01, "batch": 2_000, "delivery": 1_000, "idle": 0.1, "cores": 4},
     "sink": {"hdfs-text": {"event": 2.0, "reader": 500_000}},
     "spark": {
         "hdfs-text": {"core": 400_000},
@@ -40,9 +40,10 @@ def run(*words: str) -> Any:
 
 def test_the_formulas() -> None:
     sizes = amounts(LOAD)
-    assert sizes["cores of agents"] == pytest.approx((4.5 + 6 * 0.2) / 0.5)
+    batches = 6 * 1e6 / (6 + 1e6 * 0.01)  # of six agents, each a batch for the events of 10 ms
+    assert sizes["cores of agents"] == pytest.approx((4.5 + batches * 0.001 + 6 * 0.1) / 0.5)
     assert sizes["agents"] == 6
-    assert sizes["cores of brokers"] == pytest.approx((200 * 0.01 + 6 * 0.2) / 0.5)
+    assert sizes["cores of brokers"] == pytest.approx((200 * 0.01 + batches * 0.003 + 3 * 0.1) / 0.5)
     assert sizes["brokers"] == 3
     assert sizes["partitions"] == 6  # four readers at half of their rate, as many for each broker
     assert sizes["disk of brokers"] == pytest.approx(200e6 * 0.25 * 3 * 168 * 3600 / 0.8 / 1e9)
@@ -51,10 +52,16 @@ def test_the_formulas() -> None:
 
 def test_on_spark_the_executors_deliver() -> None:
     sizes = amounts(replace(LOAD, runner="spark"))
-    assert sizes["cores of agents"] == pytest.approx((2.5 + 4 * 0.1) / 0.5)
+    batches = 4 * 1e6 / (4 + 1e6 * 0.01)
+    assert sizes["cores of agents"] == pytest.approx((2.5 + batches * 0.0007 + 4 * 0.1) / 0.5)
     assert sizes["cores of executors"] == pytest.approx((2.5 + 0.1 + 30 / 300) / 0.5)
     assert sizes["cores of the driver"] == pytest.approx((0.2 + 60 / 300) / 0.5)
     assert sizes["partitions"] == 6
+
+
+def test_few_events_cost_a_batch_each() -> None:
+    few, many = (amounts(replace(LOAD, events=events, hosts=1))["cores of agents"] for events in (1, 10))
+    assert many - few == pytest.approx(9 * (0.0045 + 1) / 1e3 / 0.5, rel=0.1)
 
 
 @given(st.floats(1, 1e8), st.floats(1, 1e5), st.integers(1, 10**6), st.floats(1.01, 100))
