@@ -10,7 +10,7 @@ CONNECTION_CHECK_SECONDS = 2.0
 """Interval at which a source of connections checks their timeouts. A stop wakes the source at once."""
 LINGER_SECONDS = 0.008
 """Minimum time between two batches of many events. Events that arrive within this time share a batch."""
-MANY_EVENTS = 10
+MANY_EVENTS = 4
 """Number of events from which a batch is one of many. After a smaller one, the minimum time is shorter in proportion:
 a longer one would delay events without making their batches much larger."""
 MAX_FILL_SECONDS = 0.02
