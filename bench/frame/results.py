@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import datetime
 import json
 import re
+import subprocess
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,11 +19,13 @@ PICTURES = ROOT / "docs" / "pictures"
 
 
 def keep_result(result: Mapping[str, Any]) -> None:
-    """Write a result to `RESULTS` and its picture to `PICTURES`.
+    """Write a result to `RESULTS` and its picture to `PICTURES`, with today's date and the commit in each row.
 
     Earlier rows of other measures stay if machine and versions are the same.
     """
     RESULTS.mkdir(exist_ok=True)
+    origin = {"date": datetime.date.today().isoformat(), "commit": measured_commit()}
+    result = {**result, "rows": [{**row, **origin} for row in result["rows"]]}
     file = RESULTS / f"{result['name']}.json"
     before: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"machine": None}
     new = {row["measure"] for row in result["rows"]}
@@ -32,6 +36,16 @@ def keep_result(result: Mapping[str, Any]) -> None:
     lines = ",\n  ".join(json.dumps(row, ensure_ascii=False) for row in result["rows"])
     file.write_text(f'{head[:-2]},\n "rows": [\n  {lines}\n ]\n}}\n')
     (PICTURES / f"bench-{result['name']}.svg").write_text(draw(result))
+
+
+def measured_commit() -> str:
+    """Return the abbreviated hash of the checkout's commit; with a `+` if files differ from it, results apart."""
+
+    def git(*arguments: str) -> str:
+        return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+
+    changed = git("status", "--porcelain", "--", ".", ":!bench/results", ":!docs/pictures")
+    return git("rev-parse", "--short=10", "HEAD") + "+" * bool(changed)
 
 
 def _natural(measure: str) -> str:
@@ -61,8 +75,10 @@ def table_rows(results: list[dict[str, Any]]) -> Iterator[tuple[str, ...]]:
 
 
 def machines(results: list[dict[str, Any]]) -> Iterator[tuple[str, str]]:
-    """Yield for each machine the names of its benchmarks, separated by commas, and its description."""
+    """Yield for each machine the names of its benchmarks with dates and commits, and its description."""
     names_by_machine: dict[str, list[str]] = {}
     for result in results:
-        names_by_machine.setdefault(describe_machine(result["machine"]), []).append(f"`{result['name']}`")
+        origins = sorted({f"{row['date']} at {row['commit']}" for row in result["rows"]})
+        name = f"`{result['name']}` ({', '.join(origins)})"
+        names_by_machine.setdefault(describe_machine(result["machine"]), []).append(name)
     yield from ((", ".join(names), machine) for machine, names in names_by_machine.items())

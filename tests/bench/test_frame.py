@@ -117,6 +117,7 @@ def test_other_measures_of_the_same_machine_are_kept(tmp_path: Path, monkeypatch
     (kept_result,) = kept.load_results()
     assert len(kept_result["rows"]) == len(measured["rows"])
     assert [row["measure"] for row in kept_result["rows"] if row["ours"] == 0] == ["alone"]
+    assert {row["commit"] for row in kept_result["rows"]} == {kept.measured_commit()}
     kept.keep_result({**remeasured, "machine": {**MACHINE, "cores": 4}})
     assert [row["measure"] for row in kept.load_results()[0]["rows"]] == ["alone"]
 
@@ -136,8 +137,9 @@ def test_the_picture_and_the_page_have_every_row(monkeypatch: pytest.MonkeyPatch
     texts = {element.text for element in ET.fromstring(draw(measured)).iter() if element.text}
     assert {"Flafka", "one & another", "third", "alone", RATE} <= texts
     assert len(list(table_rows([measured]))) == 3
-    ((names, machine),) = machines([measured, measured])
-    assert names == "`sample`, `sample`"
+    dated = {**measured, "rows": [{**row, "date": "2026-11-20", "commit": "01ab"} for row in measured["rows"]]}
+    ((names, machine),) = machines([dated, dated])
+    assert names == "`sample` (2026-11-20 at 01ab), `sample` (2026-11-20 at 01ab)"
     assert machine.startswith("2 cores of Any CPU")
 
 
