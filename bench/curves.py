@@ -87,6 +87,7 @@ FILE_SINK = """
 {agent}.sinks.files.type = file_roll
 {agent}.sinks.files.channel = kafka
 {agent}.sinks.files.sink.directory = {directory}
+{agent}.channels.kafka.kafka.consumer.group.id = {topic}
 """
 Counting = AbstractContextManager[tuple[int, Callable[[], int]]]
 """Running process: its PID, and a function that returns the number of lines that it has stored."""
