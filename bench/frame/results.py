@@ -42,7 +42,8 @@ def measured_commit() -> str:
     """Return the abbreviated hash of the checkout's commit; with a `+` if files differ from it, results apart."""
 
     def git(*arguments: str) -> str:
-        return subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True).stdout.strip()
+        done = subprocess.run(["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True)
+        return done.stdout.strip()
 
     changed = git("status", "--porcelain", "--", ".", ":!bench/results", ":!docs/pictures")
     return git("rev-parse", "--short=10", "HEAD") + "+" * bool(changed)
