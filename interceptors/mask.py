@@ -157,10 +157,10 @@ class MaskInterceptor(PatternInterceptor[MaskConfig]):
                 after = mask(after)
             if after is before:
                 continue
-            changed = pc.not_equal(*(_dictionary_decoded(column) for column in (before, after))).fill_null(False)
+            changed = pc.not_equal(*(_dictionary_decoded(column) for column in (before, after)))  # null stays null
             if changed.true_count:
                 batch = batch.with_bodies(after) if name == "body" else batch.with_header(name, after)
-                masked = changed if masked is None else pc.or_(masked, changed)
+                masked = changed if masked is None else pc.or_kleene(masked, changed)
         if masked is not None:
             self.metrics.add("EventMaskedCount", masked.true_count)
         return batch
