@@ -402,6 +402,7 @@ DECISIVE = (
     ("taildir", "files to Kafka channel, from the start", "rsyslog → omkafka"),
     ("hdfs", "channel to HDFS, text", "bare consumer and upload"),
     ("hdfs", "channel to HDFS, Parquet", "bare consumer and upload"),
+    ("spark", "channel, mask, text on Spark", "plain Structured Streaming"),
     ("spark", "channel, mask, Parquet on Spark", "plain Structured Streaming"),
     ("stores", "channel to HBase", "bare consumer and happybase"),
     ("stores", "channel to Solr", "bare consumer and pysolr"),
