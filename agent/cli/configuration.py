@@ -55,11 +55,14 @@ def configuration_options(command: Callable[..., Any], *, required: bool = True)
     With `required` False, `chosen` is None without these options.
     """
 
-    @click.option("-c", "--conf", metavar="FILE", help="Configuration file, or Flume's conf directory.")
+    @click.option(
+        "-c", "--conf", metavar="FILE", type=click.Path(), help="Configuration file, or Flume's conf directory."
+    )
     @click.option(
         "-f",
         "--conf-file",
         metavar="FILE",
+        type=click.Path(),
         multiple=True,
         help="Configuration file, as with flume-ng. May be repeated; a later file overrides an earlier one.",
     )

@@ -52,7 +52,13 @@ HEADINGS: dict[Verdict, tuple[str, str]] = {
 )
 @click.option("--force", is_flag=True, help="Replace an existing output file.")
 @click.option("--all", "everything", is_flag=True, help="Show every line with all its notes.")
-@click.option("-c", "--conf", metavar="DIR", help="Flume's conf directory, with Hadoop's files.")
+@click.option(
+    "-c",
+    "--conf",
+    metavar="DIR",
+    type=click.Path(file_okay=False),
+    help="Flume's conf directory, with Hadoop's files.",
+)
 @click.option(
     "-D", "define", metavar="KEY=VALUE", multiple=True, help="System property, for ${sys:KEY} in the configuration."
 )

@@ -77,6 +77,7 @@ class ComponentRow:
 @click.option(
     "--cacert",
     metavar="FILE",
+    type=click.Path(),
     help="Certificates to trust, in PEM. If unset, the one in the agent's keystore; with --url, those of this host.",
 )
 @click.option(
