@@ -6,20 +6,36 @@ import atexit
 import contextlib
 import os
 import sys
+from pathlib import Path
+
+FLUME_NG = "flume-ng"
+"""Name of a link to this program that makes it accept the command line of Flume's launcher."""
 
 
 def main() -> None:
-    """Run the command `agent`."""
+    """Run the command `agent`; as `agent flume-ng`, if this program was started by the name flume-ng."""
     process_exit = ProcessExit()
     atexit.register(process_exit.exit)  # the first registered handler is called last
     from flafka.agent.cli import main as command
 
     try:
-        command()
+        if Path(sys.argv[0]).name == FLUME_NG:
+            _run_as_flume_ng()
+        else:
+            command()
         process_exit.code = 0
     except SystemExit as e:
         process_exit.code = e.code if isinstance(e.code, int) else int(e.code is not None)
         raise
+
+
+def _run_as_flume_ng() -> None:
+    """Run `agent flume-ng` with the words behind the name flume-ng."""
+    from flafka.agent.cli import one_line_errors
+    from flafka.agent.cli.flume_ng import flume_ng
+
+    with one_line_errors():
+        flume_ng(prog_name=FLUME_NG)
 
 
 class ProcessExit:

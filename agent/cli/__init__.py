@@ -7,6 +7,8 @@ import gc
 import importlib
 import importlib.metadata
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import click
@@ -19,6 +21,7 @@ COMMAND_GROUPS = {
         "check": "Check a configuration; start nothing.",
         "test": "Run sample events through a pipeline and compare its outputs.",
         "start": "Run an agent until SIGTERM or Ctrl-C.",
+        "flume-ng": "Accept the command line of Flume's launcher.",
         "reload": "Make a running agent apply its changed configuration.",
         "spark": "Upload Spark's jars to the HDFS of a cluster.",
     },
@@ -49,7 +52,7 @@ COMMAND_GROUPS = {
 }
 """Heading in `agent --help` → command → help text.
 
-A command is the function of its name in the module of its name.
+A command is the function of its name in the module of its name, with _ for -.
 """
 COMMANDS = {name: text for commands in COMMAND_GROUPS.values() for name, text in commands.items()}
 """Command → help text."""
@@ -80,7 +83,8 @@ class Root(click.Group):
             return None
         gc.disable()  # imported objects stay alive: collecting meanwhile costs 5 % of the time of a short command
         try:
-            command: click.Command = getattr(importlib.import_module(f"{__name__}.{cmd_name}"), cmd_name)
+            name = cmd_name.replace("-", "_")
+            command: click.Command = getattr(importlib.import_module(f"{__name__}.{name}"), name)
         finally:
             gc.freeze()
             gc.enable()
@@ -119,13 +123,23 @@ class Root(click.Group):
 
         With `--debug` the error is raised.
         """
-        try:
+        with one_line_errors():
             return super().main(*args, **extra)
-        except Exception as e:
-            if self.debug:
-                raise
-            click.secho(f"error: {_error_text(e)}", fg="red", err=True)
-            sys.exit(1)
+
+
+@contextmanager
+def one_line_errors() -> Iterator[None]:
+    """Print an error of the block as one line without a traceback, and exit with code 1.
+
+    After `--debug` the error is raised.
+    """
+    try:
+        yield
+    except Exception as e:
+        if Root.debug:
+            raise
+        click.secho(f"error: {_error_text(e)}", fg="red", err=True)
+        sys.exit(1)
 
 
 _REMEDIES = {
