@@ -1,4 +1,4 @@
-"""Templates of agents, components and processors, with their tests, for `agent new` and `agent template`."""
+"""Templates of components and processors, with their tests, for `agent new` and `agent template`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from flafka.plugins import Components, FlafkaError, UnknownType
 
 COMPONENTS = ("source", "channel", "sink", "interceptor")
-KINDS = ("agent", *COMPONENTS, "processor")
+KINDS = (*COMPONENTS, "processor")
 NAME = re.compile(r"[a-z][a-z0-9]*([-_][a-z0-9]+)*")
 
 
@@ -34,8 +34,6 @@ def render_files(kind: str, name: str, directory: Path) -> dict[str, str]:
 
     Raises FlafkaError if `name` is not valid, or is that of a type or a Python module already.
     """
-    if kind == "agent":
-        return {"agent.conf": _fill(AGENT, name, directory), "agent.test.toml": AGENT_TEST}
     module = _module_name(kind, name)
     contents = {
         f"{module}.py": _rename(_without_java(kind, read_template(kind), name), kind, name),
@@ -108,49 +106,6 @@ dependencies = ["flafka"]
 
 [tool.setuptools]
 py-modules = ["{MODULE}"]
-"""
-
-AGENT = """\
-# Lines of growing files, with private data masked, into files. agent explain describes the options.
-#
-#   agent check -c agent.conf
-#   agent start -c agent.conf
-#   echo "hello, card 4111 1111 1111 1111" >> in/app.log
-
-a1.sources = files
-a1.channels = c1
-a1.sinks = out
-
-a1.sources.files.type = taildir
-a1.sources.files.filegroups = logs
-a1.sources.files.filegroups.logs = {DIRECTORY}/in/.*\\\\.log
-a1.sources.files.positionFile = {DIRECTORY}/positions.json
-a1.sources.files.channels = c1
-a1.sources.files.interceptors = private
-a1.sources.files.interceptors.private.type = mask
-a1.sources.files.interceptors.private.patterns = card email
-
-# type = kafka stores events on three brokers: agent explain channel kafka
-a1.channels.c1.type = file
-a1.channels.c1.checkpointDir = {DIRECTORY}/channel/checkpoint
-a1.channels.c1.dataDirs = {DIRECTORY}/channel/data
-
-a1.sinks.out.type = file_roll
-a1.sinks.out.sink.directory = {DIRECTORY}/out
-a1.sinks.out.sink.rollInterval = 3600
-a1.sinks.out.channel = c1
-"""
-
-AGENT_TEST = """\
-# Test of agent.conf: agent test agent.test.toml
-
-[[test]]
-name = "card numbers reach neither the channel nor any file"
-lines = ["hello, card 4111 1111 1111 1111", "nothing to hide"]
-
-[[test.expect]]
-at = "out"
-event = [{ body_matches = '^hello, card \\D+$' }, { body = "nothing to hide" }]
 """
 
 _SOURCE = """\

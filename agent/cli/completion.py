@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import click
 
@@ -22,6 +22,9 @@ _ARGUMENTS = {"explain": (None, TYPES, OPTIONS)}
 _NAMES = {"sink": "sinks", "source": "sources", "component": "sources|channels|sinks"}
 """Parameter → kinds of the components whose names are its values."""
 
+_TYPE_OPTIONS = {"new": ("source", "channel", "sink")}
+"""Command → options whose values are types of the component of their name."""
+
 
 @dataclass(frozen=True)
 class Parameter:
@@ -33,6 +36,10 @@ class Parameter:
     value: str
     """Kind of the value; empty for a flag."""
     is_repeatable: bool
+
+
+_HELP = Parameter(("-h", "--help"), "Show this message and exit.", "", is_repeatable=False)
+"""Option of every command. click keeps the names that it has in the first context of a command."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +85,7 @@ def script(shell: str) -> str:
     from flafka.agent.cli import main
 
     components = component_words()
-    commands = [*_commands(main, ("agent",), components.kinds)]
+    commands = [*_commands(main, ("agent",), components)]
     writers: dict[str, Callable[[list[CommandWords], ComponentWords], str]] = {
         "bash": _bash,
         "zsh": _zsh,
@@ -103,23 +110,26 @@ def component_words() -> ComponentWords:
     return ComponentWords(ALL_KINDS, types, options)
 
 
-def _commands(command: click.Command, path: tuple[str, ...], kinds: tuple[str, ...]) -> Iterator[CommandWords]:
+def _commands(command: click.Command, path: tuple[str, ...], components: ComponentWords) -> Iterator[CommandWords]:
     """Yield the words of this command and of all commands below it."""
-    context = click.Context(command, info_name=path[-1], help_option_names=["-h", "--help"])
+    context = click.Context(command, info_name=path[-1])
     below: dict[str, click.Command] = {}
     if isinstance(command, click.Group):
         found = ((name, command.get_command(context, name)) for name in command.list_commands(context))
         below = {name: sub for name, sub in found if sub is not None}
-    params = command.get_params(context)
-    options = tuple(_option(param) for param in params if isinstance(param, click.Option) and not param.hidden)
+    params = command.params
+    options = [_option(param) for param in params if isinstance(param, click.Option) and not param.hidden]
+    options.append(_HELP)
+    types = {f"--{kind}": f"words:{','.join(components.types[kind])}" for kind in _TYPE_OPTIONS.get(path[-1], ())}
+    options = [replace(option, value=types.get(option.names[0], option.value)) for option in options]
     arguments = [_argument(param) for param in params if isinstance(param, click.Argument)]
     for index, value in enumerate(_ARGUMENTS.get(path[-1], ())):
-        known = value or f"words:{','.join(kinds)}"
+        known = value or f"words:{','.join(components.kinds)}"
         arguments[index] = Parameter(arguments[index].names, "", known, is_repeatable=False)
     subcommands = {name: sub.get_short_help_str(limit=200) for name, sub in below.items()}
-    yield CommandWords(path, subcommands, options, tuple(arguments))
+    yield CommandWords(path, subcommands, tuple(options), tuple(arguments))
     for name, sub in below.items():
-        yield from _commands(sub, (*path, name), kinds)
+        yield from _commands(sub, (*path, name), components)
 
 
 def _option(param: click.Option) -> Parameter:

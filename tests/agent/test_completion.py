@@ -41,6 +41,8 @@ LINES = {
     "agent explain processor ": {"failover", "load_balance", "default"},
     "agent explain agent runn": {"runner"},
     "agent new so": {"source"},
+    "agent new agent mine --source syslogt": {"syslogtcp"},
+    "agent new agent mine --channel ": {"kafka", "file", "memory", "SPILLABLEMEMORY"},
     "agent sandbox up k": {"kafka", "kdc"},
     "agent sandbox up kafka hb": {"hbase"},
     "agent tap ": set(),

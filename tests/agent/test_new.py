@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import ast
 import base64
+import contextlib
 import importlib
+import itertools
 import json
 import os
+import pty
+import select
 import socket
 import subprocess
 import sys
@@ -18,12 +22,14 @@ from click.testing import CliRunner
 
 from flafka.agent.cli import main
 from flafka.agent.config import load
+from flafka.agent.pipelinetemplate import SETTINGS, Pipeline, render
 from flafka.agent.runner.agent import Agent
 from flafka.agent.services.running import until
 from flafka.plugins import Components
 from tests.fixtures.plugins import found_by_python, pass_tests_of
 from tests.fixtures.ports import free_port
 
+ROOT = Path(__file__).parents[2]
 NAMES = {"source": "made-up-lines", "channel": "made-up-store", "sink": "made-up-file", "interceptor": "madeup"}
 
 
@@ -115,6 +121,118 @@ def test_a_new_agent_is_complete(tmp_path: Path) -> None:
     assert checked.exit_code == 0, checked.output
     tested = CliRunner().invoke(main, ["test", str(tmp_path / "new/agent.test.toml")])
     assert tested.exit_code == 0, tested.output
+
+
+def test_every_combination_passes_its_check_and_its_test(tmp_path: Path) -> None:
+    components = Components()
+    warnings = set()
+    for types in itertools.product(*(SETTINGS[kind] for kind in ("source", "channel", "sink"))):
+        pipeline, file = Pipeline(*types), tmp_path / "agent.conf"
+        file.write_text(render(components, pipeline, "mine", tmp_path, {}))
+        spec, problems = load(file, None, components=components)
+        assert spec is not None, (types, problems)
+        warnings |= {(types[1:], problem.severity, problem.message.split(" until")[0]) for problem in problems}
+    assert warnings == {(("memory", "hdfs"), "warning", "leaves its events in a channel of type memory")}
+
+
+@pytest.mark.parametrize("source", SETTINGS["source"])
+def test_its_test_passes(source: str, tmp_path: Path) -> None:
+    """Each source with some of the sinks: together all of them, and each channel."""
+    number = [*SETTINGS["source"]].index(source)
+    channel, sink = ([*SETTINGS[kind]][number % len(SETTINGS[kind])] for kind in ("channel", "sink"))
+    result = run(
+        "agent", "mine", "--directory", str(tmp_path), "--source", source, "--channel", channel, "--sink", sink
+    )
+    assert result.exit_code == 0, result.output
+    tested = CliRunner().invoke(main, ["test", str(tmp_path / "agent.test.toml")])
+    assert tested.exit_code == 0, tested.output
+
+
+@pytest.mark.parametrize("kind", SETTINGS)
+def test_every_built_in_type_has_a_template(kind: str) -> None:
+    assert {cls.type_name for cls in Components(entry_points=True).all(kind)} - {"spark"} >= {*SETTINGS[kind]}
+    built_in = {file.stem.split("-")[1] for file in (ROOT / "docs/samples").glob(f"{kind}-*.conf")}
+    assert built_in - {"spark"} == {*SETTINGS[kind]}
+
+
+def test_directories_are_created_only_where_they_are_used(tmp_path: Path) -> None:
+    run("agent", "mine", "--directory", str(tmp_path / "files"))
+    run("agent", "mine", "--directory", str(tmp_path / "servers"), "--source", "HTTP", "--sink", "logger")
+    assert {path.name for path in (tmp_path / "files").iterdir()} == {"agent.conf", "agent.test.toml", "in", "out"}
+    assert {path.name for path in (tmp_path / "servers").iterdir()} == {"agent.conf", "agent.test.toml"}
+
+
+def test_json_asks_nothing_and_names_the_files(tmp_path: Path) -> None:
+    result = run("agent", "mine", "--directory", str(tmp_path / "new"), "--sink", "null", "--json")
+    assert json.loads(result.output)["files"] == ["agent.conf", "agent.test.toml"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--sink", "hdsf"], "--sink: unknown sink type 'hdsf', did you mean 'hdfs'?"),
+        (["--source", "jms"], "; choose one of taildir, syslogtcp,"),
+        (["--sink", "spark"], "--sink spark: `agent new processor NAME` makes one"),
+        (["-c", "agent.conf"], "EVENTS and -c are for a test"),
+    ],
+)
+def test_types_without_a_template_are_refused(words: list[str], message: str, tmp_path: Path) -> None:
+    result = run("agent", "mine", "--directory", str(tmp_path / "new"), *words)
+    assert result.exit_code != 0
+    assert message in " ".join(result.output.split())
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_terminal_is_asked(tmp_path: Path) -> None:
+    process, terminal = pty.fork()
+    if process == 0:
+        os.chdir(tmp_path)
+        os.execv(sys.executable, [sys.executable, "-m", "flafka", "new", "agent", "mine"])
+    answers = {
+        "source [taildir]: ": "sysl0g",
+        "Error: 'sysl0g' is not one of": "",  # what is no type is asked again
+        "source [taildir]:": "SyslogTCP",
+        "channel [file]: ": "",
+        "sink [file_roll]: ": "",
+        "source syslogtcp: port [5140]: ": "1514",
+        f"sink file_roll: sink.directory [{tmp_path}/mine/out]: ": "",
+        "agent start -c mine/agent.conf": "",
+    }
+    shown = ""
+    try:
+        for question, answer in answers.items():
+            while question not in shown:
+                assert select.select([terminal], [], [], 30)[0], (question, shown)
+                shown += os.read(terminal, 4096).decode()
+            shown = shown.partition(question)[2]
+            if answer or question.endswith(": "):
+                os.write(terminal, f"{answer}\n".encode())
+        with contextlib.suppress(OSError):  # the end of the process ends the terminal
+            while os.read(terminal, 4096):
+                pass
+    finally:
+        os.close(terminal)
+        _, status = os.waitpid(process, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    text = (tmp_path / "mine/agent.conf").read_text()
+    assert "\na1.sources.in.port = 1514\n" in text
+    assert f"\na1.sinks.out.sink.directory = {tmp_path}/mine/out\n" in text
+    checked = CliRunner().invoke(main, ["check", "-c", str(tmp_path / "mine/agent.conf"), "--strict"])
+    assert checked.exit_code == 0, checked.output
+
+
+@pytest.mark.parametrize("words", [[], ["--sink", "hdfs"]])
+def test_a_pipe_is_never_asked(words: list[str], tmp_path: Path) -> None:
+    """A pipe that stays open and empty would block a question."""
+    reader, writer = os.pipe()
+    command = [sys.executable, "-m", "flafka", "new", "agent", "mine", *words]
+    try:
+        done = subprocess.run(command, stdin=reader, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    finally:
+        os.close(reader)
+        os.close(writer)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "mine/agent.conf").exists()
 
 
 def test_json_names_the_files(tmp_path: Path) -> None:
