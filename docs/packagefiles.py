@@ -1,12 +1,14 @@
 """Files of packages that are made of the commands: `python docs/packagefiles.py DIRECTORY`.
 
-DIRECTORY becomes a tree like /usr/share: man pages of all commands, and completion for bash, zsh and fish.
-`man -l DIRECTORY/man/man1/agent.1` shows a page.
+DIRECTORY becomes a tree like /usr/share: man pages of all commands, completion for bash, zsh and fish, and the
+grammar of configurations for editors. `man -l DIRECTORY/man/man1/agent.1` shows a
+page.
 """
 
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import sys
 from collections.abc import Iterator
@@ -17,6 +19,8 @@ import click
 
 from flafka.agent.cli import COMMAND_GROUPS, FIRST_STEPS, completion
 from flafka.agent.cli import main as cli
+from flafka.agent.grammar import snippets, textmate_grammar
+from flafka.plugins import Components
 
 COMPLETIONS = {
     "bash": "bash-completion/completions/agent",
@@ -24,6 +28,7 @@ COMPLETIONS = {
     "fish": "fish/vendor_completions.d/agent.fish",
 }
 """Shell → file below /usr/share, as Debian has it."""
+GRAMMAR, SNIPPETS = "flafka/editors/flafka.tmLanguage.json", "flafka/editors/flafka.code-snippets"
 EXIT_STATUS = (
     ("0", "Success."),
     ("1", "The command failed; standard error has the reason."),
@@ -46,7 +51,10 @@ def main(directory: Path) -> None:
 def package_files() -> dict[str, str]:
     """Return file name below /usr/share → content."""
     pages = {f"man/man1/{name}.1": text for name, text in man_pages().items()}
-    return {**pages, **{file: completion.script(shell) for shell, file in COMPLETIONS.items()}}
+    scripts = {file: completion.script(shell) for shell, file in COMPLETIONS.items()}
+    components = Components()
+    editors = {GRAMMAR: textmate_grammar(components), SNIPPETS: snippets(components)}
+    return {**pages, **scripts, **{file: json.dumps(content, indent=1) + "\n" for file, content in editors.items()}}
 
 
 # --- man pages

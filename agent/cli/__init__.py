@@ -46,6 +46,7 @@ COMMAND_GROUPS = {
         "demo": "Run a complete pipeline with all its servers on this machine.",
         "cluster": "Run the project's Kafka cluster: three brokers.",
         "sandbox": "Run Kafka, HDFS, HBase, Solr, Spark and YARN on this machine.",
+        "grammar": "Print a grammar of configurations for editors.",
         "completion": "Print the completion script of a shell.",
         "env": "Show the addresses of the servers of cluster and sandbox.",
     },

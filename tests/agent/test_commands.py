@@ -121,7 +121,7 @@ def test_the_purpose_of_a_verb_is_not_cut_off(group: str) -> None:
 
 VERBS = dict(verb for top in COMMANDS for verb in commands(top_command(top), top))
 SILENT = {
-    *("start", "template", "completion"),  # a log, with --log-format json; programs
+    *("start", "template", "completion", "grammar"),  # a log, with --log-format json; programs
     *("cluster stop", "sandbox down", "topic create", "topic delete"),  # they act without output
     *("sandbox hdfs", "sandbox hbase", "sandbox kinit"),  # another program's own output; lines for a shell
     *(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 import re
 import shutil
 import subprocess
@@ -99,6 +100,12 @@ def test_environment_variables_are_named(directory: Path) -> None:
 def test_completion_is_where_a_shell_looks(shell: str, directory: Path) -> None:
     expected = CliRunner().invoke(main, ["completion", shell]).output
     assert (directory / packagefiles.COMPLETIONS[shell]).read_text() == expected
+
+
+@pytest.mark.parametrize(("file", "words"), [("GRAMMAR", []), ("SNIPPETS", ["--snippets"])])
+def test_the_grammar_is_that_of_the_command(file: str, words: list[str], directory: Path) -> None:
+    expected = json.loads(CliRunner().invoke(main, ["grammar", *words]).output)
+    assert json.loads((directory / getattr(packagefiles, file)).read_text()) == expected
 
 
 @pytest.mark.skipif(not shutil.which("lexgrog"), reason="man-db is not installed")
