@@ -10,6 +10,8 @@ import shlex
 import shutil
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -51,6 +53,10 @@ LINES = {
     "agent completion ": {"bash", "zsh", "fish"},
 }
 """Command line → completions of its last word in a directory with agent.conf and out/."""
+
+
+MAX_SECONDS = 0.15
+"""Time that a key may take."""
 
 
 @pytest.fixture(scope="module")
@@ -98,17 +104,22 @@ def test_bash_completes_the_value_behind_an_equals_sign(directory: Path, scripts
 
 def test_tab_in_bash_is_fast(directory: Path, scripts: dict[str, Path]) -> None:
     """The first line sources the script, so that the others measure a key."""
+    lines = {"agent top -c ag": "agent top -c agent.conf ", "agent explain sink hd": "agent explain sink hdfs "}
+    with terminal_of(["bash", "--norc", "--noprofile", "-i"], directory, {"PS1": "> "}) as terminal:
+        type_and_wait(terminal, f"source {scripts['bash']}; echo rea''dy\n", "ready\r\n")
+        for line, whole in lines.items():  # the best of three, as other tests take the processors too
+            assert min(type_and_wait(terminal, f"\x15{line}\t", whole) for _ in range(3)) < MAX_SECONDS
+
+
+@contextmanager
+def terminal_of(command: list[str], directory: Path, environment: dict[str, str]) -> Iterator[int]:
+    """Run a shell in a terminal of its own, and yield the terminal."""
     process, terminal = pty.fork()
     if process == 0:
         os.chdir(directory)
-        os.environ["PS1"] = "> "
-        os.execvp("bash", ["bash", "--norc", "--noprofile", "-i"])
+        os.execvpe(command[0], command, {**os.environ, "TERM": "dumb", **environment})
     try:
-        type_and_wait(terminal, f"source {scripts['bash']}; echo rea''dy\n", "ready\r\n")
-        seconds = type_and_wait(terminal, "agent top -c ag\t", "agent top -c agent.conf ")
-        assert seconds < 0.15
-        type_and_wait(terminal, "--inte\t", "--interval ")
-        assert type_and_wait(terminal, "\x15agent explain sink hd\t", "agent explain sink hdfs ") < 0.15
+        yield terminal
     finally:
         os.close(terminal)
         os.waitpid(process, 0)
@@ -134,8 +145,29 @@ def test_fish_completes(directory: Path, scripts: dict[str, Path]) -> None:
 
 
 @pytest.mark.skipif(not shutil.which("zsh"), reason="there is no zsh")
-def test_zsh_reads_its_script(directory: Path, scripts: dict[str, Path]) -> None:
-    run(["zsh", "-n", str(scripts["zsh"])], directory)
+def test_tab_in_zsh(directory: Path, scripts: dict[str, Path], tmp_path: Path) -> None:
+    (tmp_path / "_agent").write_text(scripts["zsh"].read_text())
+    (tmp_path / ".zshrc").write_text(
+        f"fpath=({tmp_path} $fpath)\nautoload -Uz compinit; compinit -u -D\nPS1='> '; unsetopt beep\necho rea''dy\n"
+    )
+    with terminal_of(["zsh", "-i"], directory, {"ZDOTDIR": str(tmp_path)}) as terminal:
+        type_and_wait(terminal, "", "ready\r\n")
+        for line, whole in {
+            "agent dlq sh": "agent dlq show ",
+            "agent top --inte": "agent top --interval ",
+            "agent start --log-level W": "agent start --log-level WARNING ",
+            "agent start -c age": "agent start -c agent.conf ",
+            "agent cluster stop --dir o": "agent cluster stop --dir out/",
+            "agent explain sink hd": "agent explain sink hdfs ",
+            "agent explain sink hdfs hdfs.rollI": "agent explain sink hdfs hdfs.rollInterval ",
+            "agent explain agent runn": "agent explain agent runner ",
+            "agent new agent mine --source syslogt": "agent new agent mine --source syslogtcp ",
+            "agent sandbox up kafka hb": "agent sandbox up kafka hbase ",
+            "agent tap -c agent.conf we": "agent tap -c agent.conf web ",
+            "agent replay --conf agent.conf --sink k1 --dry": "agent replay --conf agent.conf --sink k1 --dry-run ",
+        }.items():
+            type_and_wait(terminal, f"{line}\t", whole)
+            os.write(terminal, b"\x15")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
