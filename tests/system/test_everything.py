@@ -57,6 +57,8 @@ NOT_ASKED = {
     "new": "it writes files",
     "template": "it prints a file",
     "env": "it prints the addresses of the project's own servers",
+    "completion": "it prints a script",
+    "grammar": "it writes files for editors",
     "demo": "it has its own agent",
     "process": "it previews a processor without the agent: test_processor_example.py",
     "spark upload": "it copies Python to HDFS: test_proofs_yarn.py",
@@ -64,7 +66,11 @@ NOT_ASKED = {
     "topic create": "it knows no agent: test_cluster_cli.py",
     "topic delete": "it knows no agent: test_cluster_cli.py",
 }
-GROUPS_NOT_ASKED = {"cluster": "it starts and stops servers", "sandbox": "it starts and stops servers"}
+GROUPS_NOT_ASKED = {
+    "cluster": "it starts and stops servers",
+    "sandbox": "it starts and stops servers",
+    "flume-ng": "it has Flume's command line: test_flume_ng.py",
+}
 
 EACH = 3
 """Events for each source of `SOURCES`."""
