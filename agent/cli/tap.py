@@ -13,6 +13,7 @@ from typing import Any
 import click
 
 from flafka.agent.cli.configuration import ChosenConfiguration, configuration_options, load_or_exit
+from flafka.agent.cli.monitoring_client import MONITORING_RESPONSE_SECONDS
 from flafka.agent.cli.output import json_option
 from flafka.agent.monitoring.taps import find_point, receive, socket_address, socket_file, tap_points
 from flafka.agent.topology import AgentSpec
@@ -58,13 +59,14 @@ def tap(
 def _tapped(spec: AgentSpec, component: str, grep: str | None) -> Iterator[socket.socket]:
     """Connect to the agent's tap of a component for the block, and yield the connection.
 
-    Raises ClickException if no agent answers, or if it refuses the component or the pattern.
+    Raises ClickException if no agent answers within 5 s, or if it refuses the component or the pattern.
     """
     point = find_point(tap_points(spec, {}), component)
     if isinstance(point, str):
         raise click.ClickException(point)
     file = socket_file(spec.name, spec.file)
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as agent:
+        agent.settimeout(MONITORING_RESPONSE_SECONDS)
         try:
             with socket_address(file) as address:
                 agent.connect(address)
@@ -77,12 +79,17 @@ def _tapped(spec: AgentSpec, component: str, grep: str | None) -> Iterator[socke
         agent.sendall(json.dumps(request).encode() + b"\n")
         try:
             response, _ = receive(agent)
+        except TimeoutError as e:
+            raise click.ClickException(
+                f"the agent does not answer within {MONITORING_RESPONSE_SECONDS:.0f} s: is its process stopped?"
+            ) from e
         except (EOFError, OSError) as e:
             raise click.ClickException(
                 "the agent refuses the connection: it has its maximum of readers, or runs as another user"
             ) from e
         if "error" in response:
             raise click.ClickException(response["error"])
+        agent.settimeout(None)  # the next event may be hours away
         click.echo(f"waiting for events at {point.path}; Ctrl-C stops", err=True)
         yield agent
 

@@ -163,6 +163,21 @@ def test_the_end_of_the_agent_is_reported(serving: Serving) -> None:
     assert "start it as this user" in result.output
 
 
+def test_an_agent_that_does_not_answer_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setattr("flafka.agent.cli.tap.MONITORING_RESPONSE_SECONDS", 0.2)
+    spec = spec_of(tmp_path)
+    file = socket_file("a1", spec.file)
+    file.parent.mkdir(parents=True)
+    with socket.socket(socket.AF_UNIX) as agent:  # as of a stopped process: the kernel accepts, and nobody answers
+        with socket_address(file) as address:
+            agent.bind(address)
+        agent.listen()
+        result = CliRunner().invoke(main, ["tap", "-c", spec.file, "c1"])
+    assert (result.exit_code, result.stdout) == (1, "")
+    assert "Error: the agent does not answer" in result.stderr
+
+
 def test_a_reader_follows_a_replaced_component_and_gets_a_message_if_there_is_none(serving: Serving) -> None:
     before, after = serving.taps["a1.channels.c1"], Taps()
 
