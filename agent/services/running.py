@@ -8,6 +8,7 @@ import json
 import os
 import random
 import re
+import shutil
 import signal
 import socket
 import subprocess
@@ -170,12 +171,27 @@ class RunningAgent:
         return int(listening.findall(self.log)[-1])
 
     def stacks(self, seconds: float = 5.0) -> str:
-        """Return the stack of each thread, which SIGQUIT logs; perhaps incomplete after `seconds`."""
+        """Return the stack of each thread, which SIGQUIT logs; perhaps incomplete after `seconds`.
+
+        Return the native stacks, by `gdb` where it is installed, if the process does not respond to the signal.
+        """
         before = len(self.log)
         self.process.send_signal(signal.SIGQUIT)
         with contextlib.suppress(ServiceError):
             until(lambda: re.search(r"^\d+ threads$", self.log[before:], re.MULTILINE), "all threads", seconds)
-        return self.log[before:]
+        return self.log[before:] or self._native_stacks()
+
+    def _native_stacks(self) -> str:
+        """Return the state of the process, as stopped or sleeping, and the stacks of its C functions."""
+        status = Path(f"/proc/{self.process.pid}/status")
+        state = next((line for line in status.read_text().splitlines() if line.startswith("State:")), "")
+        if (gdb := shutil.which("gdb")) is None:
+            return f"no response to SIGQUIT; {state}\n"
+        command = [gdb, "-p", str(self.process.pid), "-batch", "-ex", "thread apply all bt"]
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+            return f"no response to SIGQUIT; {state}\n{ended.stdout}"
+        return f"no response to SIGQUIT or gdb; {state}\n"
 
     # --- waiting and stopping
 
