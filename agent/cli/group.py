@@ -4,7 +4,6 @@ import base64
 import time
 import uuid
 from collections.abc import Callable, Iterable, Mapping
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -16,10 +15,11 @@ from flafka.agent.cli.kafka_admin import (
     confirm,
     connect,
     connection_options,
-    partitions_of,
     raise_topic_errors,
+    select_partitions,
 )
 from flafka.agent.cli.output import Verbs, json_option, show
+from flafka.agent.cli.positions import Position, find_offsets, parse_position
 from flafka.plugins import Assignment, Generation, next_epoch, partitions
 from flafka.plugins.kafka.offsets import (
     MEMBERLESS_COMMIT_SECONDS,
@@ -160,14 +160,14 @@ def reset(
     and drops the commit metadata of an agent of another version. Each partition gets a new fencing epoch, so
     that sinks with a commit log accept the reset.
     """
-    target = _parse_target(to)
+    target = parse_position(to, "--to", ("earliest", "latest", "current"))
     with connect(bootstrap_server, command_config, group=name, right="Read") as admin:
         if not topics:
             _refuse_unknown(admin, name, "; to create a group, name a --topic")
         if members := _members(admin, name):
             raise click.ClickException(_has_members_error(name, members))
         committed = _committed(admin, name)
-        ids = _topic_ids(admin, _selected(admin, topics) if topics else committed)
+        ids = _topic_ids(admin, select_partitions(admin, topics, right="Read") if topics else committed)
         if not ids:
             raise click.ClickException(f"group {name} has no offset in an existing partition: name a --topic")
         moves = _plan(admin, name, sorted(ids), target, committed, ids)
@@ -186,41 +186,11 @@ class _PartitionReset(NamedTuple):
     epoch: int
 
 
-def _parse_target(text: str) -> "int | datetime | str":
-    """Return the target of a reset: a word, an offset, or a time. Raises BadParameter."""
-    if text in ("earliest", "latest", "current"):
-        return text
-    if text.isdecimal():
-        return int(text)
-    try:
-        return datetime.fromisoformat(text).astimezone()  # without a zone: local time
-    except ValueError:
-        raise click.BadParameter(
-            f"{text!r} is not earliest, latest, current, an offset or an ISO time", param_hint="--to"
-        ) from None
-
-
-def _selected(admin: Any, topics: tuple[str, ...]) -> "list[TopicPartition]":
-    """Return the partitions that the options `--topic` name, sorted. Raises ClickException for unknown ones."""
-    from kafka import TopicPartition
-
-    keys = []
-    for text in topics:
-        topic, _, numbers = text.partition(":")
-        existing = partitions_of(admin, topic, right="Read")
-        wanted = numbers.split(",") if numbers else map(str, existing)
-        for number in wanted:
-            if not number.isdecimal() or int(number) not in existing:
-                raise click.BadParameter(f"{topic} has no partition {number!r}", param_hint="--topic")
-            keys.append(TopicPartition(topic, int(number)))
-    return sorted(set(keys))
-
-
 def _plan(
     admin: Any,
     name: str,
     keys: "list[TopicPartition]",
-    target: "int | datetime | str",
+    target: Position,
     committed: "Mapping[TopicPartition, OffsetAndMetadata]",
     ids: "Mapping[TopicPartition, str]",
 ) -> list[_PartitionReset]:
@@ -230,35 +200,17 @@ def _plan(
     `committed` has the offsets of the group `name`, and `ids` the topic IDs, by partition. Raises ClickException for
     an offset outside of a partition, and for `current` if the group has no offset in the present topic.
     """
-    from kafka.admin import OffsetSpec
-
-    def offsets(spec: Any) -> dict[Any, int]:
-        result = admin.list_partition_offsets(dict.fromkeys(keys, spec))
-        return {key: partition.offset for key, partition in result.items()}
-
-    first, end = offsets(OffsetSpec.EARLIEST), offsets(OffsetSpec.LATEST)
-    if isinstance(target, datetime):
-        by_time = offsets(int(target.timestamp() * 1000))
-        new_offsets = {
-            key: offset if offset >= 0 else end[key] for key, offset in by_time.items()
-        }  # -1: no later record
-    elif isinstance(target, int):
-        new_offsets = dict.fromkeys(keys, target)
-    elif target == "current":
-        new_offsets = {}
+    wanted: Position | dict[TopicPartition, int] = target
+    if target == "current":
+        wanted = {}
         for key in keys:
             if (offset := _offset(committed.get(key), ids[key])) is None:
                 partition = f"{key.topic}-{key.partition}"
                 raise click.ClickException(f"group {name} has no offset in {partition}: --to needs another value")
-            new_offsets[key] = offset
-    else:
-        new_offsets = first if target == "earliest" else end
+            wanted[key] = offset
+    new_offsets = find_offsets(admin, keys, wanted)
     moves = []
     for key in keys:
-        if not first[key] <= new_offsets[key] <= end[key]:
-            raise click.ClickException(
-                f"{key.topic}-{key.partition} holds offsets {first[key]} to {end[key]}, not {new_offsets[key]}"
-            )
         now = committed.get(key)
         epoch = next_epoch(_metadata(now).generation.epoch)
         moves.append(_PartitionReset(key.topic, key.partition, _offset(now, ids[key]), new_offsets[key], epoch))

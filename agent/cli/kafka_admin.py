@@ -1,16 +1,18 @@
-"""Connection of `agent topic` and `agent group` to Kafka, with the options of Kafka's own tools."""
+"""Connection of `agent topic`, `agent group` and `agent cluster` to Kafka, with the options of Kafka's own tools."""
 
 import contextlib
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 if TYPE_CHECKING:
+    from kafka import TopicPartition
+
     from flafka.agent.topology import AgentSpec
     from flafka.plugins.kafka.rights import Kind
 
@@ -27,6 +29,7 @@ OPTIONS = {
     "sasl.kerberos.service.name": "sasl_kerberos_service_name",
 }
 """Property of librdkafka, or its alias of the Java client → option of kafka-python."""
+TOPIC_OPTION = "--topic"
 MILLISECONDS = {"request.timeout.ms": "request_timeout_ms", "default.api.timeout.ms": "bootstrap_timeout_ms"}
 
 
@@ -44,6 +47,11 @@ def connection_options(command: Command) -> Command:
     )(command)
 
 
+def topics_option(help: str) -> Callable[[Command], Command]:
+    """Return the option `--topic` of topics or partitions, the texts of `select_partitions`."""
+    return click.option(TOPIC_OPTION, "topics", multiple=True, metavar="TOPIC[:PARTITION,…]", help=help)
+
+
 class MissingRight(Exception):
     """Error for a right that the user of a command lacks. `connect` makes it a ClickException."""
 
@@ -56,12 +64,22 @@ class MissingRight(Exception):
 def connect(
     bootstrap_server: str | None, command_config: Path | None, *, topic: str = "", group: str = "", right: str = ""
 ) -> Iterator[Any]:
-    """Yield a `KafkaAdminClient` for the block.
+    """Yield a `KafkaAdminClient` for the block, as `connect_clients` does."""
+    with connect_clients(bootstrap_server, command_config, topic=topic, group=group, right=right) as (admin, _):
+        yield admin
+
+
+@contextlib.contextmanager
+def connect_clients(
+    bootstrap_server: str | None, command_config: Path | None, *, topic: str = "", group: str = "", right: str = ""
+) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Yield a `KafkaAdminClient`, and librdkafka's properties of further clients, for the block.
 
     Errors of Kafka, also in the block, become a ClickException of one line. `topic`, `group` and `right`, the
-    operation that the block needs on them, are for errors of authorization. Without brokers in either argument,
-    connect to the project's cluster, and refuse another cluster on its ports.
+    operation that the block needs on them, or else on the cluster, are for errors of authorization. Without brokers
+    in either argument, connect to the project's cluster, and refuse another cluster on its ports.
     """
+    from confluent_kafka import KafkaException
     from kafka import KafkaAdminClient
     from kafka.errors import KafkaError
 
@@ -69,7 +87,7 @@ def connect(
     from flafka.agent.services.kafka import KafkaCluster
     from flafka.plugins import Retry
     from flafka.plugins.kafka.admin import unreachable_suffix
-    from flafka.plugins.kafka.errors import fetch_metadata
+    from flafka.plugins.kafka.errors import explain_error, fetch_metadata
     from flafka.plugins.kafka.properties import QUIET
     from flafka.plugins.kafka.rights import describe_missing_right
 
@@ -84,8 +102,9 @@ def connect(
             f"{error}\n  start it with `agent cluster start`, or name another with --bootstrap-server"
         ) from None
     options = {"bootstrap_timeout_ms": 10_000, **options, "bootstrap_servers": servers}
+    login = {**QUIET, **properties, "bootstrap.servers": servers}
     try:
-        fetch_metadata({**QUIET, **properties, "bootstrap.servers": servers}, options["bootstrap_timeout_ms"] / 1000)
+        fetch_metadata(login, options["bootstrap_timeout_ms"] / 1000)
         client = KafkaAdminClient(**options)
     except Retry as error:
         raise click.ClickException(str(error)) from None
@@ -94,11 +113,15 @@ def connect(
     try:
         if not requested and (foreign := own.foreign_cluster_error(client.describe_cluster()["cluster_id"])):
             raise click.ClickException(f"{foreign}\n  to use it, name it with --bootstrap-server")
-        yield client
+        yield client, login
+    except KafkaException as error:
+        text = explain_error(error, topic=topic, group=group, right=right, client=login)
+        raise click.ClickException(f"{text}{unreachable_suffix(servers)}") from None
+    except Retry as error:
+        raise click.ClickException(str(error)) from None
     except (KafkaError, TimeoutError, MissingRight) as error:
         resources: dict[Kind, str] = {"topic": topic, "group": group}
         if (missing := _missing_right(error, resources, right)) is not None:
-            login = {**properties, "bootstrap.servers": servers}
             names, operations = [missing.name] * bool(missing.name), [missing.operation] * bool(missing.operation)
             text = describe_missing_right(missing.kind, names, operations, login, str(missing))
             raise click.ClickException(text) from None
@@ -143,6 +166,25 @@ def partitions_of(admin: Any, topic: str, *, right: str = "Describe") -> dict[in
     (described,) = admin.describe_topics([topic])
     raise_topic_errors([described], right=right)
     return dict(sorted((part["partition_index"], part) for part in described["partitions"]))
+
+
+def select_partitions(admin: Any, texts: Iterable[str], *, right: str = "Describe") -> "list[TopicPartition]":
+    """Return the partitions that texts `TOPIC` or `TOPIC:0,2` name, sorted.
+
+    `right` is an operation that includes Describe. Raises ClickException for unknown ones, and MissingRight.
+    """
+    from kafka import TopicPartition
+
+    keys = []
+    for text in texts:
+        topic, _, numbers = text.partition(":")
+        existing = partitions_of(admin, topic, right=right)
+        wanted = numbers.split(",") if numbers else map(str, existing)
+        for number in wanted:
+            if not number.isdecimal() or int(number) not in existing:
+                raise click.BadParameter(f"{topic} has no partition {number!r}", param_hint=TOPIC_OPTION)
+            keys.append(TopicPartition(topic, int(number)))
+    return sorted(set(keys))
 
 
 def raise_topic_errors(

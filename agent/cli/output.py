@@ -7,6 +7,8 @@ from datetime import UTC, datetime
 
 import click
 
+INTERRUPTED = 130
+"""Exit code of a command that Ctrl-C ends before its end, as that of a shell."""
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 
 
@@ -52,6 +54,11 @@ def show(columns: Sequence[str], rows: Iterable[Sequence[object]], *, as_json: b
 def show_json(value: object) -> None:
     """Print a value as JSON on standard output."""
     click.echo(json.dumps(value, indent=2))
+
+
+def printable(text: str) -> str:
+    """Return the text with control characters escaped, as these could change the state of a terminal."""
+    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
 
 
 def utc(millis: int) -> str:

@@ -14,7 +14,7 @@ import click
 
 from flafka.agent.cli.configuration import ChosenConfiguration, configuration_options, load_or_exit
 from flafka.agent.cli.monitoring_client import MONITORING_RESPONSE_SECONDS
-from flafka.agent.cli.output import json_option
+from flafka.agent.cli.output import json_option, printable
 from flafka.agent.monitoring.taps import find_point, receive, socket_address, socket_file, tap_points
 from flafka.agent.topology import AgentSpec
 
@@ -127,12 +127,7 @@ def _json(about: dict[str, Any], event: Any) -> str:
 def _lines(about: dict[str, Any], event: Any, *, headers: bool) -> Iterator[str]:
     """Yield the lines for an event: its body, and with `headers` each header."""
     stage = about["stage"]
-    yield (f"{stage:7}" if stage else "") + _printable(event.body.decode(errors="backslashreplace"))
+    yield (f"{stage:7}" if stage else "") + printable(event.body.decode(errors="backslashreplace"))
     if headers:
         for name, value in event.headers.items():
-            yield _printable(f"    {name} = {value}")
-
-
-def _printable(text: str) -> str:
-    """Return the text with control characters escaped, as these could change the state of a terminal."""
-    return "".join(c if c.isprintable() or c == "\t" else c.encode("unicode_escape").decode() for c in text)
+            yield printable(f"    {name} = {value}")
