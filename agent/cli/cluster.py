@@ -1,4 +1,4 @@
-"""`agent cluster`: the project's Kafka cluster."""
+"""`agent cluster`: the project's Kafka cluster, and what concerns the brokers of any Kafka cluster."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
+from flafka.agent.cli.cluster_brokers import describe, elect_leaders
+from flafka.agent.cli.cluster_quotas import quotas
+from flafka.agent.cli.cluster_reassign import reassign
 from flafka.agent.cli.output import Verbs, json_option, show, show_json
 
 if TYPE_CHECKING:
@@ -23,7 +26,17 @@ directory_option = click.option(
 
 @click.group(cls=Verbs)
 def cluster() -> None:
-    """Run the project's Kafka cluster: three brokers, on one machine or on three, with replication factor 3."""
+    """Run the project's Kafka cluster: three brokers, on one machine or on three, with replication factor 3.
+
+    \b
+    start, stop, status            the project's brokers
+    describe, elect-leaders,       any Kafka cluster, by default the project's:
+    reassign, quotas               --bootstrap-server names another
+    """
+
+
+for command in (describe, elect_leaders, reassign, quotas):
+    cluster.add_command(command)
 
 
 @cluster.command()
@@ -35,21 +48,40 @@ def cluster() -> None:
     metavar="HOST,HOST,HOST",
     help="The three hosts, each as host or host:port; the same list on all of them.",
 )
+@click.option(
+    "--racks",
+    metavar="RACK,RACK,RACK",
+    help="Racks of brokers 1 to 3, such as rooms or zones; stored for later starts. With --nodes, the same list on "
+    "all hosts.",
+)
 @json_option
-def start(directory: Path | None, heap: int | None, node: int | None, nodes: str | None, as_json: bool) -> None:
+def start(
+    directory: Path | None,
+    heap: int | None,
+    node: int | None,
+    nodes: str | None,
+    racks: str | None,
+    as_json: bool,
+) -> None:
     """Start the brokers that are not running, and wait until all of them serve.
 
     With --node and --nodes, one broker runs on each of three hosts, and records survive the loss of a host. The first
     broker waits in the background for a second one. There is neither TLS nor authentication: open the
     ports, by default 19092 and 19095, to a trusted network only.
+
+    With --racks, replicas of new topics are in as many racks as possible, and a consumer with client.rack reads from
+    a replica in its rack. A broker that runs gets its rack at its next start.
     """
     if (node is None) != (nodes is None):
         raise click.UsageError("--node and --nodes belong together")
     hosts = [host.strip() for host in (nodes or "").split(",") if host.strip()]
-    with _cluster(directory, heap, node, hosts) as cluster:
+    in_racks = [rack.strip() for rack in racks.split(",")] if racks else []
+    with _cluster(directory, heap, node, hosts, in_racks) as cluster:
         click.echo(f"starting Kafka in {cluster.directory} …", err=True)
         status = cluster.start().status()
         _show(status, as_json)
+        if outdated := [str(b.node) for b in status.brokers if b.state == "up" and b.rack != cluster.rack(b.node)]:
+            click.echo(f"brokers that get their rack at their next start: {', '.join(outdated)}", err=True)
         if status.controller is None:
             click.echo("no controller yet: start a second host", err=True)
 
@@ -78,18 +110,22 @@ def status(directory: Path | None, as_json: bool) -> None:
 
 @contextlib.contextmanager
 def _cluster(
-    directory: Path | None, heap: int | None = None, node: int | None = None, hosts: Sequence[str] = ()
+    directory: Path | None,
+    heap: int | None = None,
+    node: int | None = None,
+    hosts: Sequence[str] = (),
+    racks: Sequence[str] = (),
 ) -> "Iterator[KafkaCluster]":
     """Yield the cluster in `directory`, by default the user's. A ServiceError becomes a ClickException.
 
-    `node` and `hosts` are for three hosts. `heap` is in MB; None is the default.
+    `node` and `hosts` are for three hosts. `heap` is in MB; None is the default. Without `racks`, the stored ones.
     """
     from flafka.agent.services import ServiceError
     from flafka.agent.services.kafka import HEAP_MB, KafkaCluster
 
     try:
         directory = directory or KafkaCluster.default().directory
-        yield KafkaCluster(directory, heap_mb=heap or HEAP_MB, node=node, hosts=hosts)
+        yield KafkaCluster(directory, heap_mb=heap or HEAP_MB, node=node, hosts=hosts, racks=racks)
     except ServiceError as error:
         raise click.ClickException(str(error)) from None
 
@@ -98,9 +134,9 @@ def _show(status: "KafkaStatus", as_json: bool) -> None:
     if as_json:
         show_json(asdict(status))
         return
-    columns = ("node", "state", "port", "pid", "rss_mb", "controller", "host")
+    columns = ("node", "state", "port", "pid", "rss_mb", "controller", "host", "rack")
     rows = [
-        (b.node, b.state, b.port, b.pid, b.rss_mb, "yes" if b.node == status.controller else None, b.host)
+        (b.node, b.state, b.port, b.pid, b.rss_mb, "yes" if b.node == status.controller else None, b.host, b.rack)
         for b in status.brokers
     ]
     show(columns, rows, as_json=False)

@@ -13,6 +13,8 @@ from flafka.agent.cli.kafka_admin import (
     raise_topic_errors,
 )
 from flafka.agent.cli.output import Verbs, json_option, show, show_json
+from flafka.agent.cli.topic_consume import consume
+from flafka.agent.cli.topic_produce import produce
 from flafka.plugins.kafka.rights import Access, Role
 
 _RESOURCE = "the topics of `agent topic`"
@@ -26,7 +28,11 @@ DELETE = Role("`agent topic delete`", (Access("topic", _RESOURCE, ("Delete",)),)
 
 @click.group(cls=Verbs)
 def topic() -> None:
-    """List, create, describe and delete Kafka topics."""
+    """List, create, describe and delete Kafka topics, produce to them and consume from them."""
+
+
+topic.add_command(consume)
+topic.add_command(produce)
 
 
 @topic.command("list")

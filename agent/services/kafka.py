@@ -63,6 +63,11 @@ num.network.threads=2
 num.io.threads=4
 log.cleaner.dedupe.buffer.size=4194304
 """
+RACK = """\
+broker.rack={rack}
+# A consumer with client.rack reads from a replica in its rack (KIP-392).
+replica.selector.class=org.apache.kafka.common.replica.RackAwareReplicaSelector
+"""
 PLAIN_LISTENERS = """\
 listeners=PLAINTEXT://{host}:{port},CONTROLLER://{host}:{controller_port}
 advertised.listeners=PLAINTEXT://{host}:{port}
@@ -76,7 +81,7 @@ class BrokerStatus:
     """Status of one broker.
 
     `state` is `up` (in the cluster), `starting` (only a process) or `down`. Only brokers on this host have
-    a pid and memory.
+    a pid and memory. `rack` is that of a broker in the cluster, if it has one.
     """
 
     node: int
@@ -85,6 +90,7 @@ class BrokerStatus:
     pid: int | None
     rss_mb: int | None
     host: str
+    rack: str | None
 
 
 @dataclass(frozen=True)
@@ -143,14 +149,20 @@ class KafkaCluster(Cluster):
         fixed_ports: bool = True,
         node: int | None = None,
         hosts: Sequence[str] = (),
+        racks: Sequence[str] = (),
     ) -> None:
         """`heap_mb` is the heap of each broker from its next start on; benchmarks use 512.
+
+        `racks` are the racks of brokers 1 to 3 from their next start on; `start` stores them. Without `racks`, the
+        stored ones are used. Raises ServiceError for another number of racks.
 
         `node` is the number of the broker on this host, and `hosts` are the three hosts as `host` or `host:port`.
         Both are stored, and later calls must agree. Raises ServiceError if they do not.
         """
         super().__init__(directory, fixed_ports=fixed_ports)
-        self._heap_mb = heap_mb
+        self._heap_mb, self._racks = heap_mb, racks
+        if racks and not (len(racks) == len(NODES) and all(racks)):
+            raise ServiceError(f"not the racks of {len(NODES)} brokers: {', '.join(racks)}")
         self._node: int | None = self.state().get("node", node)
         self._hosts = {n: BrokerListeners.parse(text) for n, text in enumerate(self.state().get("hosts", hosts), 1)}
         if self._node is not None:
@@ -190,6 +202,11 @@ class KafkaCluster(Cluster):
         return self._hosts or {
             n: BrokerListeners(HOST, ports[f"broker-{n}"], ports[f"controller-{n}"]) for n in NODES
         }
+
+    def rack(self, node: int) -> str | None:
+        """Return the rack of a broker from its next start on; None if it has none."""
+        racks = self._racks or self.state().get("racks")
+        return str(racks[node - 1]) if racks else None
 
     def _nodes(self) -> Sequence[int]:
         """Return the nodes on this host."""
@@ -271,6 +288,8 @@ class KafkaCluster(Cluster):
 
     def prepare(self, java: Java, lib: Path) -> None:
         """Write the configuration of each broker on this host, and format new storage. Raises ServiceError."""
+        if self._racks:
+            self.save_state(racks=list(self._racks))
         endpoints = self._endpoints()
         voters = ",".join(f"{node}@{host}:{port}" for node, (host, _, port) in endpoints.items())
         for node, name in zip(self._nodes(), self.names(), strict=True):
@@ -279,7 +298,9 @@ class KafkaCluster(Cluster):
                 folder.mkdir(parents=True, exist_ok=True)
             values = {"node": node, "voters": voters, "data": javaproperties.escape(str(data))}
             listeners = self._listener_properties(node, endpoints[node])
-            (conf / "server.properties").write_text(PROPERTIES.format(**values) + listeners)
+            rack = self.rack(node)
+            location = "" if rack is None else RACK.format(rack=javaproperties.escape(rack))
+            (conf / "server.properties").write_text(PROPERTIES.format(**values) + location + listeners)
             (conf / "log4j2.properties").write_text(LOG4J2)
         self._format(java, lib)
 
@@ -349,7 +370,7 @@ class KafkaCluster(Cluster):
             if self._hosts:  # perhaps on another host, whose ports cannot be checked
                 raise PortInUse(f"{foreign} Or were the hosts started with other --nodes?")
             return foreign
-        if not view.unfenced.issuperset(self._nodes()):
+        if not view.unfenced.keys() >= {*self._nodes()}:
             return f"only brokers {sorted(view.unfenced)} are in the cluster"
         return "the controllers have not elected a leader" if view.controller is None else None
 
@@ -366,13 +387,14 @@ class KafkaCluster(Cluster):
         foreign_listener = listeners[0] if listeners else None
         if view is not None and (foreign := self.foreign_cluster_error(view.cluster_id)):
             view, foreign_listener = None, foreign
-        view = view or _ClusterDescription("", set(), None, [])
+        view = view or _ClusterDescription("", {}, None, [])
         brokers = []
         for node, endpoint in self._endpoints().items():
             server = servers[node]
             process_state = "starting" if server.pid else "down"
             state = "up" if node in view.unfenced and node in alive else process_state
-            brokers.append(BrokerStatus(node, state, endpoint.port, server.pid, server.rss_mb, endpoint.host))
+            rack = view.unfenced.get(node)
+            brokers.append(BrokerStatus(node, state, endpoint.port, server.pid, server.rss_mb, endpoint.host, rack))
         return KafkaStatus(
             brokers,
             view.controller,
@@ -412,7 +434,7 @@ class KafkaCluster(Cluster):
                 ) as admin,
             ):
                 cluster = admin.describe_cluster()
-                unfenced = {broker["broker_id"] for broker in cluster["brokers"]}
+                unfenced = {broker["broker_id"]: broker["rack"] for broker in cluster["brokers"]}
                 leader = admin.describe_metadata_quorum()["topics"][0]["partitions"][0]["leader_id"]
                 under_replicated = [
                     f"{topic['name']}-{partition['partition_index']}"
@@ -442,6 +464,7 @@ class _ClusterDescription(NamedTuple):
     """Cluster as described by its brokers."""
 
     cluster_id: str
-    unfenced: set[int]
+    unfenced: dict[int, str | None]
+    """Rack of each broker in the cluster."""
     controller: int | None
     under_replicated: list[str]

@@ -150,6 +150,15 @@ HERE = {
 ELSEWHERE = {
     "audit": "system/test_audit.py",
     "cluster start": "system/test_cluster_cli.py",
+    "cluster describe": "system/test_kafka_commands.py",
+    "cluster elect-leaders": "system/test_kafka_commands.py",
+    "cluster quotas list": "system/test_kafka_commands.py",
+    "cluster quotas remove": "system/test_kafka_commands.py",
+    "cluster quotas set": "system/test_kafka_commands.py",
+    "cluster reassign cancel": "system/test_kafka_commands.py",
+    "cluster reassign list": "system/test_kafka_commands.py",
+    "cluster reassign start": "system/test_kafka_commands.py",
+    "cluster reassign wait": "system/test_kafka_commands.py",
     "demo": "soak/test_release_at_length.py",
     "group describe": "system/test_cluster_cli.py",
     "group list": "system/test_cluster_cli.py",
@@ -162,8 +171,10 @@ ELSEWHERE = {
     "spark upload": "system/test_yarn.py",
     "tap": "agent/test_tap.py",
     "top": "agent/test_top.py",
+    "topic consume": "system/test_kafka_commands.py",
     "topic describe": "system/test_cluster_cli.py",
     "topic list": "system/test_cluster_cli.py",
+    "topic produce": "system/test_kafka_commands.py",
 }
 """Verbs with servers, and the tests that read their JSON."""
 

@@ -139,13 +139,18 @@ def test_cluster_status_without_a_cluster(run: Run, tmp_path: Path) -> None:
 
 def test_cluster_stop_and_start_again(run: Run, kafka_cluster: KafkaCluster) -> None:
     try:
+        assert "not the racks of 3 brokers: a, b" in run("cluster start --racks a,b", code=1).stderr
+        assert "that get their rack at their next start: 1, 2, 3" in run("cluster start --racks a,b,b").stderr
         run("cluster stop")
         assert [row[1] for row in rows(run("cluster status", code=1))] == ["down"] * 3
         assert "Connection refused" in run("topic list", code=1).stderr
     finally:
         kafka_cluster.start()
     await_ready(lambda: ", ".join(kafka_cluster.status().under_replicated) or None, [], 60)
-    run("cluster status")
+    assert [row[7] for row in rows(run("cluster status"))] == ["a", "b", "b"]
+    assert [broker["rack"] for broker in parsed(run("cluster describe --json"))["brokers"]] == ["a", "b", "b"]
+    run("topic create in-racks --partitions 6 --replication-factor 2")
+    assert all("1" in row[2].split(",") for row in rows(run("topic describe in-racks"))), "a replica in each rack"
 
 
 def test_topic_commands(run: Run) -> None:

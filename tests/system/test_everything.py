@@ -64,10 +64,12 @@ NOT_ASKED = {
     "spark upload": "it copies Python to HDFS: test_proofs_yarn.py",
     "group move": "the agents of the group have to be stopped: test_groups.py",
     "topic create": "it knows no agent: test_cluster_cli.py",
+    "topic produce": "it knows no agent: test_kafka_commands.py",
+    "topic consume": "it knows no agent: test_kafka_commands.py",
     "topic delete": "it knows no agent: test_cluster_cli.py",
 }
 GROUPS_NOT_ASKED = {
-    "cluster": "it starts and stops servers",
+    "cluster": "it concerns servers: test_cluster_cli.py, test_kafka_commands.py",
     "sandbox": "it starts and stops servers",
     "flume-ng": "it has Flume's command line: test_flume_ng.py",
 }

@@ -33,6 +33,7 @@ KINDS = {
     "topic": ResourceType.TOPIC,
     "group": ResourceType.GROUP,
     "transactional id": ResourceType.TRANSACTIONAL_ID,
+    "cluster": ResourceType.BROKER,  # as confluent-kafka names it
 }
 CHANNEL = "the topic of a channel `kafka`"
 GROUP = "the consumer groups of a channel `kafka` and of its sinks"
@@ -48,6 +49,9 @@ OUTPUTS = "topics of the outputs of a sink `spark`"
 LISTED_TOPICS = "the topics of `agent topic`"
 LISTED_GROUPS = "the consumer groups of `agent group`"
 TOPICS_OF_GROUPS = "the topics of the groups of `agent group`"
+CONSOLE_GROUP = "the group of `agent topic consume --group`"
+CLUSTER = "the cluster"
+TOPICS_OF_CLUSTER = "the topics of `agent cluster`"
 NAMES = {
     CHANNEL: "{}",
     GROUP: "{}.group",
@@ -63,6 +67,9 @@ NAMES = {
     LISTED_TOPICS: "{}",
     LISTED_GROUPS: "{}.group",
     TOPICS_OF_GROUPS: "{}",
+    CONSOLE_GROUP: "{}.console",
+    CLUSTER: "kafka-cluster",
+    TOPICS_OF_CLUSTER: "{}",
 }
 """Name of each resource, by the topic of the channel."""
 
@@ -117,6 +124,7 @@ class Command(NamedTuple):
 
 DLQ_REPLAY = "dlq replay --yes"
 RESET = "group reset {}.group --topic {} --to latest --yes"
+CONSUME = "topic consume {} --group {}.console --until-end --raw"
 REPLAY = "replay --sink k0 --from {begin} --to {end} --yes --anyway"
 COMMANDS = [
     Command("dlq list", DEAD_LETTERS, "Read"),
@@ -139,9 +147,22 @@ COMMANDS = [
     Command("group describe {}.group", TOPICS_OF_GROUPS, "Describe"),
     Command(RESET, LISTED_GROUPS, "Read"),
     Command(RESET, TOPICS_OF_GROUPS, "Read"),
+    Command("topic produce {}", LISTED_TOPICS, "Write"),
+    Command(CONSUME, LISTED_TOPICS, "Read"),
+    Command(CONSUME, CONSOLE_GROUP, "Read"),
+    Command("cluster elect-leaders --topic {}", CLUSTER, "Alter"),
+    Command("cluster elect-leaders --topic {}", TOPICS_OF_CLUSTER, "Describe"),
+    Command("cluster reassign list", CLUSTER, "Describe"),
+    Command("cluster quotas list", CLUSTER, "DescribeConfigs"),
+    Command("cluster quotas set --client-id {} --producer-byte-rate 1000000", CLUSTER, "AlterConfigs"),
 ]
 """Commands with the user of an agent's configuration, and those with a user of their own."""
-OPTIONAL = {(CHANNEL, "DescribeConfigs"), (WRITTEN, "DescribeConfigs"), (LISTED_TOPICS, "DescribeConfigs")}
+OWN_USER = ("`agent topic", "`agent group", "`agent cluster")
+"""Beginnings of commands that take their user from `--command-config`."""
+OPTIONAL = {
+    *((resource, "DescribeConfigs") for resource in (CHANNEL, WRITTEN, LISTED_TOPICS, CLUSTER, TOPICS_OF_CLUSTER)),
+    *((resource, "AlterConfigs") for resource in (CLUSTER, TOPICS_OF_CLUSTER)),
+}
 """Operations without which everything here works."""
 
 
@@ -171,7 +192,7 @@ def rights(roles: Iterable[Role], topic: str, resource: str = "", operations: st
 
 def of_configuration(roles: Iterable[Role]) -> list[Role]:
     """Return the roles of components, and of commands that use the configuration of an agent."""
-    return [role for role in roles if not role.purpose.startswith(("`agent topic", "`agent group"))]
+    return [role for role in roles if not role.purpose.startswith(OWN_USER)]
 
 
 def names_right(text: str, user: str, topic: str, resource: str, operations: str, roles: Iterable[Role]) -> bool:
@@ -182,6 +203,8 @@ def names_right(text: str, user: str, topic: str, resource: str, operations: str
     resource_pattern = f"(one of the )?{'consumer ' * (kind == 'group')}{kind}s? (\\S+, )*{re.escape(name)}"
     granting = f" --add --allow-principal User:{user} {' '.join(f'--operation {word}' for word in words)} .*"
     granting += f"--{kind.replace(' ', '-')} {re.escape(name)}( |$)"
+    if kind == "cluster":  # which has no name
+        resource_pattern, granting = "the cluster", granting.removesuffix(f" {re.escape(name)}( |$)") + "$"
     return re.search(f"{lacking}{resource_pattern}.* \\(.+\\): kafka-acls .*{granting}", text) is not None
 
 
@@ -349,14 +372,15 @@ def test_all_rights_suffice_for_an_agent_and_for_commands(
 
     def needed(words: list[str], resource: str = "", operation: str = "") -> list[Right]:
         """Return the rights that a command needs, without one."""
-        if words[0] not in ("topic", "group"):
+        if not f"`agent {words[0]}".startswith(OWN_USER):
             return rights(own_roles, topic, resource, operation)
-        used = [role for role in roles if f"`agent {' '.join(words[:2])}`" in role.purpose]
+        called = {f"`agent {' '.join(words[:count])}`" for count in (2, 3)}
+        used = [role for role in roles if called & {*role.purpose.split(", ")}]
         return rights(used, f"{topic}.new" if words[2] == f"{topic}.new" else topic, resource, operation)
 
     def run(words: list[str], user: str) -> subprocess.CompletedProcess[str]:
         """Run a command as a user."""
-        if words[0] in ("topic", "group"):
+        if f"`agent {words[0]}".startswith(OWN_USER):
             file = tmp_path / f"{user}.properties"
             login = kafka.security("login", user).items()
             file.write_text("\n".join(f"{name}={value}" for name, value in login))
