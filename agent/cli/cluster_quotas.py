@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -20,6 +21,8 @@ SET = Role(
     "`agent cluster quotas set`, `agent cluster quotas remove`", (Access("cluster", CLUSTER, ("AlterConfigs",)),)
 )
 QUOTAS = ("producer_byte_rate", "consumer_byte_rate", "request_percentage")
+QUOTA_WAIT_SECONDS = 10.0
+"""Time in which brokers learn of a change from the controller."""
 DEFAULT = "<default>"
 """Name of the default user and of the default client id, as Kafka's own tools show it."""
 USER, CLIENT_ID = "user", "client-id"
@@ -121,7 +124,7 @@ def set_quotas(
         raise click.UsageError("name a quota, such as --producer-byte-rate")
     with connect(bootstrap_server, command_config, right="AlterConfigs") as admin:
         _alter(admin, entity, changes)
-        _show(_exact(admin, entity), as_json)
+        _show(_await_change(admin, entity, changes), as_json)
 
 
 @quotas.command("remove")
@@ -152,8 +155,9 @@ def remove_quotas(
         present = [name for _, name, _ in _exact(admin, entity)]
         if missing := [name for name in names or ("",) if not present or (name and name not in present)]:
             raise click.ClickException(f"{entity} has no quota {missing[0]}".rstrip())
-        _alter(admin, entity, dict.fromkeys(names or present))
-        _show(_exact(admin, entity), as_json)
+        changes: dict[str, float | None] = dict.fromkeys(names or present)
+        _alter(admin, entity, changes)
+        _show(_await_change(admin, entity, changes), as_json)
 
 
 Quota = tuple[Entity, str, float]
@@ -179,6 +183,17 @@ def _required(entity: Entity) -> Entity:
 def _exact(admin: Any, entity: Entity) -> list[Quota]:
     """Return the quotas of exactly this entity, without a further user or client id."""
     return [quota for quota in _described(admin, entity) if quota[0] == entity]
+
+
+def _await_change(admin: Any, entity: Entity, changes: Mapping[str, float | None]) -> list[Quota]:
+    """Return the quotas of an entity once a broker knows these changes, at the latest after `QUOTA_WAIT_SECONDS`."""
+    deadline = time.monotonic() + QUOTA_WAIT_SECONDS
+    while True:
+        found = _exact(admin, entity)
+        values = {name: value for _, name, value in found}
+        if all(values.get(name) == value for name, value in changes.items()) or time.monotonic() > deadline:
+            return found
+        time.sleep(0.05)
 
 
 def _described(admin: Any, entity: Entity) -> list[Quota]:

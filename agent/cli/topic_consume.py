@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import errno
+import io
 import select
+import signal
 import sys
-from collections.abc import Callable, Mapping
-from contextlib import closing
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -114,7 +117,7 @@ def consume(
         starts = _offsets(admin, name, partitions, position, isolation_level)
         ends = _offsets(admin, name, partitions, "latest", isolation_level) if until_end else None
         decoder = RecordDecoder(name, events=not raw)
-        output = sys.stdout.buffer
+        output = _standard_output()
         is_terminal = sys.stdout.isatty()
 
         def write(message: Message) -> None:
@@ -176,8 +179,8 @@ class RecordPrinter:
     def run(self, max_records: int | None) -> None:
         """Print up to `max_records` records, until the ends or Ctrl-C. Raises KafkaException."""
         printed = since_commit = 0
-        try:
-            while not self._is_at_end() and printed != max_records:
+        with _deferred_interrupt() as interrupted:
+            while not (interrupted.is_set() or self._is_at_end() or printed == max_records):
                 message = self._consumer.poll(0 if since_commit else RECORD_WAIT_SECONDS)
                 if message is None or since_commit == COMMIT_RECORDS:
                     self._commit()
@@ -186,9 +189,7 @@ class RecordPrinter:
                     self._write(message)
                     self._advance(message)
                     printed, since_commit = printed + 1, since_commit + 1
-        except KeyboardInterrupt:
-            pass
-        self._commit(is_last=True)
+            self._commit(is_last=True)
 
     def close(self) -> None:
         """Leave the group without a further commit."""
@@ -263,10 +264,37 @@ class RecordPrinter:
                 offsets.pop(one.partition, None)
 
 
+@contextmanager
+def _deferred_interrupt() -> Iterator[threading.Event]:
+    """Yield an event that the first Ctrl-C in the block sets; a second one raises KeyboardInterrupt.
+
+    An exception between the output of a record and the note of its offset would leave that offset uncommitted.
+    """
+    interrupted = threading.Event()
+
+    def handle(_number: int, _frame: object) -> None:
+        interrupted.set()
+        signal.signal(signal.SIGINT, previous)
+
+    previous = signal.signal(signal.SIGINT, handle)
+    try:
+        yield interrupted
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
 def _place(message: Message) -> tuple[int, int]:
     """Return partition and offset of a record, or of the end of a partition; an error without them has -1."""
     partition, offset = message.partition(), message.offset()
     return -1 if partition is None else partition, -1 if offset is None else offset
+
+
+def _standard_output() -> BinaryIO:
+    """Return standard output with a buffer, without which Python (`-u`) may write a part of a line only."""
+    try:
+        return io.BufferedWriter(io.FileIO(sys.stdout.fileno(), "wb", closefd=False))
+    except OSError:  # no file, as in tests
+        return sys.stdout.buffer
 
 
 def _has_lost_reader(output: BinaryIO) -> bool:
