@@ -80,8 +80,9 @@ def apply(admin: Any, settings: Settings) -> None:
     for kind, by_name in results.items():
         for name, result in by_name.items():
             if "AuthorizationFailed" in result:
-                secured = ("topic", name) if kind == "topic" else ("cluster", "")
-                raise MissingRight(*secured, operation="AlterConfigs", reason=result)
+                if kind == "topic":
+                    raise MissingRight("topic", name, "AlterConfigs", result)
+                raise MissingRight("cluster", "", "AlterConfigs", result)
             if result != "OK":
                 raise click.ClickException(f"the throttle of {kind} {name} is not changed: {result}")
 

@@ -5,17 +5,16 @@ from __future__ import annotations
 import errno
 import io
 import select
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Mapping
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import click
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Message, TopicPartition
 
+from flafka.agent.cli.interrupts import DeferredInterrupt
 from flafka.agent.cli.kafka_admin import connect_clients, connection_options, partitions_of
 from flafka.agent.cli.output import json_option
 from flafka.agent.cli.positions import find_offsets, parse_position
@@ -141,7 +140,8 @@ def consume(
                 printer.assign()
             else:
                 printer.subscribe()
-            printer.run(max_records)
+            with suppress(BrokenPipeError):  # the reader, such as `head`, has all that it wants
+                printer.run(max_records)
 
 
 class RecordPrinter:
@@ -179,8 +179,8 @@ class RecordPrinter:
     def run(self, max_records: int | None) -> None:
         """Print up to `max_records` records, until the ends or Ctrl-C. Raises KafkaException."""
         printed = since_commit = 0
-        with _deferred_interrupt() as interrupted:
-            while not (interrupted.is_set() or self._is_at_end() or printed == max_records):
+        with DeferredInterrupt() as interrupt:
+            while not (interrupt.is_set or self._is_at_end() or printed == max_records):
                 message = self._consumer.poll(0 if since_commit else RECORD_WAIT_SECONDS)
                 if message is None or since_commit == COMMIT_RECORDS:
                     self._commit()
@@ -262,25 +262,6 @@ class RecordPrinter:
         for offsets in (self._next_offsets, self._uncommitted):
             for one in partitions:
                 offsets.pop(one.partition, None)
-
-
-@contextmanager
-def _deferred_interrupt() -> Iterator[threading.Event]:
-    """Yield an event that the first Ctrl-C in the block sets; a second one raises KeyboardInterrupt.
-
-    An exception between the output of a record and the note of its offset would leave that offset uncommitted.
-    """
-    interrupted = threading.Event()
-
-    def handle(_number: int, _frame: object) -> None:
-        interrupted.set()
-        signal.signal(signal.SIGINT, previous)
-
-    previous = signal.signal(signal.SIGINT, handle)
-    try:
-        yield interrupted
-    finally:
-        signal.signal(signal.SIGINT, previous)
 
 
 def _place(message: Message) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from typing import Any, BinaryIO
 import click
 from confluent_kafka import KafkaError, KafkaException, Producer
 
+from flafka.agent.cli.interrupts import DeferredInterrupt
 from flafka.agent.cli.kafka_admin import connect_clients, connection_options, partitions_of
 from flafka.agent.cli.output import INTERRUPTED, json_option, utc
 from flafka.agent.cli.topic_records import NewRecord, parse_json
@@ -102,14 +103,14 @@ def produce(
             return f"{text}: the topic has {SIZE_LIMIT}={limit}" if too_large else text
 
         production = _Production(producer, name, explain, as_json)
-        with contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as stack, DeferredInterrupt() as interrupt:
             lines: BinaryIO = stack.enter_context(file.open("rb")) if file else sys.stdin.buffer
-            records = _records(lines, parse, existing, partition)
+            records = _records(partial(interrupt.read_line, lines), parse, existing, partition)
             production.run(records, is_interactive=not file and sys.stdin.isatty())
     click.echo(f"records stored in {name}: {production.stored}", err=as_json)
     if production.problem:
         raise click.ClickException(production.problem)
-    if production.is_interrupted:
+    if interrupt.is_set:
         raise SystemExit(INTERRUPTED)
 
 
@@ -122,12 +123,11 @@ class _Production:
         self._refused = 0
         self.problem = ""
         """Sentence about the first line that is wrong or not acknowledged; empty without one."""
-        self.is_interrupted = False
 
     def run(self, records: Iterator[tuple[int, NewRecord]], *, is_interactive: bool) -> None:
-        """Produce all records up to the first problem or Ctrl-C, and wait for their acknowledgements.
+        """Produce all records up to the first problem, and wait for their acknowledgements; Ctrl-C ends the wait.
 
-        With `is_interactive`, wait for each. A second Ctrl-C ends the wait.
+        With `is_interactive`, wait for each.
         """
         try:
             try:
@@ -140,11 +140,9 @@ class _Production:
                         break
             except ValueError as e:
                 self.problem = self.problem or str(e)
-            except KeyboardInterrupt:
-                self.is_interrupted = True
             self._flush()
         except KeyboardInterrupt:
-            self.is_interrupted = True
+            pass
         except FATAL_EXCEPTIONS as e:
             self.problem = self.problem or self._explain(e)
         if open_records := self._sent - self.stored - self._refused:
@@ -218,13 +216,13 @@ def _line_parser(
 
 
 def _records(
-    lines: BinaryIO, parse: Callable[[bytes], NewRecord], existing: Any, partition: int | None
+    read_line: Callable[[], bytes], parse: Callable[[bytes], NewRecord], existing: Any, partition: int | None
 ) -> Iterator[tuple[int, NewRecord]]:
     """Yield number and record of each line, in this partition if it is not None.
 
     Raises ValueError for a wrong line, and for a partition that is none of `existing`.
     """
-    for number, line in enumerate(iter(lines.readline, b""), 1):
+    for number, line in enumerate(iter(read_line, b""), 1):
         try:
             record = parse(line.removesuffix(b"\n"))
         except ValueError as e:

@@ -283,7 +283,7 @@ def test_a_closed_pipe_and_ctrl_c_end_the_commands_without_a_traceback(
         assert first.stderr is not None
         assert len(first.stdout.readline()) == 101
         first.stdout.close()
-        first.wait(60)
+        assert first.wait(60) == 0
         assert first.stderr.read() == ""
         assert committed(admin, cut) < lines, "what no program has taken is not committed"
 
