@@ -21,7 +21,7 @@ from flafka.sinks.spark.loading import load_processor
 CONF = Path(__file__).parents[2] / "conf"
 
 
-@pytest.mark.parametrize("name", ["flafka.conf", "edge.conf", "quickstart.conf"])
+@pytest.mark.parametrize("name", ["flafka.conf", "edge.conf", "quickstart.conf", "package/agent.conf"])
 def test_check_has_no_messages(name: str) -> None:
     result = CliRunner().invoke(main, ["check", "--strict", "-c", str(CONF / name)])
     assert result.exit_code == 0, result.output

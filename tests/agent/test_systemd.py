@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import pytest
 from flafka.agent.services.running import RunningAgent, until
 from flafka.agent.systemd import Systemd
 from tests.agent.test_monitoring import configuration
+from tests.release.packages import unit
 
 UNIT = Path(__file__).parents[2] / "conf/systemd/agent.service"
 
@@ -77,12 +79,13 @@ def test_without_systemd_nothing_is_sent(monkeypatch: pytest.MonkeyPatch) -> Non
     Systemd().update({}, "ok")
 
 
-def test_systemd_accepts_the_unit(tmp_path: Path) -> None:
+@pytest.mark.parametrize("text", [UNIT.read_text(), unit()], ids=["by hand", "of packages"])
+def test_systemd_accepts_the_unit(tmp_path: Path, text: str) -> None:
     tool = shutil.which("systemd-analyze")
     if tool is None:
         pytest.skip("systemd-analyze is not installed")
-    there = UNIT.read_text().replace("/opt/flafka/bin/agent", "/bin/true").replace("=flafka\n", "=root\n", 2)
-    unit = tmp_path / "flafka.service"
-    unit.write_text(there)
-    done = subprocess.run([tool, "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False)
+    there = re.sub(r"/\S+/bin/agent", "/bin/true", text).replace("=flafka\n", "=root\n", 2)
+    file = tmp_path / "flafka.service"
+    file.write_text(there)
+    done = subprocess.run([tool, "verify", "--man=no", str(file)], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")

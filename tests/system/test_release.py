@@ -11,18 +11,25 @@ import shutil
 import socket
 import subprocess
 import sys
-import tomllib
 import zipfile
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from flafka.agent.services.running import RunningAgent
+from tests.release.building import (
+    PROJECT,
+    ROOT,
+    TRIED_PYTHONS,
+    Distributions,
+    build,
+    contents,
+    copy_tracked_files,
+    interpreters,
+    user_environment,
+    uv_environment,
+)
 
-ROOT = Path(__file__).parents[2]
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-VERSIONS = [name.rpartition(" ")[2] for name in PROJECT["classifiers"] if "Python :: 3." in name]
 PIPELINE = """
 a1.sources = s
 a1.channels = c
@@ -61,49 +68,17 @@ def test_each_extra_is_tried() -> None:
 
 
 @pytest.fixture(scope="module")
-def wheel(servers: None, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Wheel of a copy of the tracked files, so that it has no stray files."""
+def built(servers: None, tmp_path_factory: pytest.TempPathFactory) -> Distributions:
+    """Distributions of a copy of the tracked files."""
     directory = tmp_path_factory.mktemp("release")
-    files = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=True).stdout.decode()
-    for name in files.split("\0"):
-        if (ROOT / name).is_file():
-            (directory / "source" / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy(ROOT / name, directory / "source" / name)
-    build = ["-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(directory), str(directory / "source")]
-    subprocess.run([sys.executable, *build], check=True)
-    return next(directory.glob("*.whl"))
+    copy_tracked_files(directory / "source")
+    return build(directory / "source", directory)
 
 
-def uv(*arguments: str) -> None:
-    result = subprocess.run(
-        [sys.executable, "-m", "uv", "--quiet", *arguments], capture_output=True, text=True, check=False
-    )
-    assert result.returncode == 0, result.stderr
-
-
-def installed(environment: Path, *requirements: str, python: str = sys.executable) -> Path:
-    """Return a new virtual environment with these packages."""
-    uv("venv", "--python", python, str(environment))
-    if requirements:
-        uv("pip", "install", "--python", str(environment / "bin" / "python"), *requirements)
-    return environment
-
-
-def interpreters() -> Iterator[tuple[str, Path]]:
-    """Return each supported version and its interpreter, where the machine has one."""
-    managed = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv", "versions")
-    for version in VERSIONS:
-        name = f"python{version}"
-        for candidate in (*managed.glob(f"{version}.*/bin/{name}"), *filter(None, [shutil.which(name)])):
-            # A version manager also has shims for versions that are not installed.
-            if subprocess.run([str(candidate), "--version"], capture_output=True, check=False).returncode == 0:
-                yield version, Path(candidate)
-                break
-
-
-def user_environment(directory: Path) -> dict[str, str]:
-    """Return the environment of a user who has no checkout and has never run the agent."""
-    return {"HOME": str(directory / "home"), "PATH": os.defpath}
+@pytest.fixture(scope="module")
+def wheel(built: Distributions) -> Path:
+    """Wheel of the tracked files."""
+    return built.wheel
 
 
 def agent(environment: Path, directory: Path, *arguments: str, code: int = 0) -> str:
@@ -115,6 +90,10 @@ def agent(environment: Path, directory: Path, *arguments: str, code: int = 0) ->
     )
     assert result.returncode == code, result.stdout + result.stderr
     return result.stdout + result.stderr
+
+
+def test_the_source_distribution_makes_the_same_wheel(built: Distributions) -> None:
+    assert contents(built.wheel_from_sdist) == contents(built.wheel)
 
 
 def test_the_wheel_holds_what_it_needs_and_nothing_else(wheel: Path) -> None:
@@ -130,12 +109,12 @@ def test_the_wheel_holds_what_it_needs_and_nothing_else(wheel: Path) -> None:
 
 
 @pytest.mark.drawn(1)
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", TRIED_PYTHONS)
 def test_the_quickstart_on_each_python(wheel: Path, tmp_path: Path, version: str) -> None:
-    python = dict(interpreters()).get(version)
+    python = interpreters().get(version)
     if python is None:
         pytest.skip(f"there is no Python {version} on this machine")
-    environment = installed(tmp_path / "venv", str(wheel), python=str(python))
+    environment = uv_environment(tmp_path / "venv", str(wheel), python=python)
     assert agent(environment, tmp_path / "x", "--version") == f"agent, version {PROJECT['version']}\n"
 
     quickstart = next(environment.glob("lib/*/site-packages/flafka/agent/conf/quickstart.conf"))
@@ -156,7 +135,7 @@ def test_the_quickstart_on_each_python(wheel: Path, tmp_path: Path, version: str
 @pytest.fixture(scope="module")
 def bare_environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Environment without extras."""
-    return installed(tmp_path_factory.mktemp("bare") / "venv", str(wheel))
+    return uv_environment(tmp_path_factory.mktemp("bare") / "venv", str(wheel))
 
 
 @pytest.mark.drawn(1)
@@ -164,11 +143,11 @@ def bare_environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 def test_each_extra_alone(bare_environment: Path, wheel: Path, tmp_path: Path, extra: str) -> None:
     requirement = f"flafka[{extra}] @ {wheel.as_uri()}"
     if extra == "spark":  # its hundreds of megabytes are in pip's cache, so this also tries pip
-        environment = installed(tmp_path / "venv")
+        environment = uv_environment(tmp_path / "venv")
         pip = [sys.executable, "-m", "pip", "--python", str(environment / "bin" / "python"), "install", "--quiet"]
         subprocess.run([*pip, "--no-compile", requirement], check=True)
     else:
-        environment = installed(tmp_path / "venv", requirement)
+        environment = uv_environment(tmp_path / "venv", requirement)
     if extra in OTHERS:
         command = [str(environment / "bin" / "python"), "-c", OTHERS[extra]]
         subprocess.run(command, cwd=tmp_path, env=user_environment(tmp_path), check=True)
