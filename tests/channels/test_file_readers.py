@@ -11,6 +11,7 @@ import pytest
 from flafka.channels.file.reader import FileReader
 from flafka.plugins import Assignment, FlafkaError, Retry
 from tests.channels.file_running import Owner, channel, consumer, events, opened
+from tests.formats.samples import sample
 
 
 def test_a_starting_reader_owns_its_partition_alone(tmp_path: Path) -> None:
@@ -136,30 +137,21 @@ def test_a_process_that_was_cloned_with_its_memory_gives_new_ids(tmp_path: Path)
 # --- versions
 
 RUN = "8d8797b62938"
-SEGMENT = (
-    "c-nLGaWxE#(sb-#VgLe01_WT@^if^}6!;GW7l3>LuqYP;4+9$mD+33R1=7I6zyhSU0M&qKkRcU7ECN<90aV4tzz)<Q02G1fX"
-    "JiG*IRLQ&5VJt-0?`@y#U&s%2M~fpKqL>C&jZBlU_QtIkiHW@`#@&G%m>*9HJ=4U%b=N^l%G-wVY9%+LH=3+bt?ndE)l5Dc)"
-    "%tyFtI@W0Ra#nL)--m3kje~7O0F5R2(@BnHg{c4m28BA0rwcSv&*D{U=b|FNW%VW)`6P7{HhTi+gjhxR;d-_X?n?6F>@gcv`"
-    "~ZA6))3KobM`6GXcKQ)<Lkn<<Et3NwLaG^LKF)B#AThFDT609-InuK"
-)
-"""Two entries of one event each, as the channel has written them."""
-CHECKPOINT = (
-    '{"positions": [{"cluster_id": "file", "topic": "files", '
-    '"topic_id": "08cc3c0ef1db40f7a5ce8b5fe4a1a9e4.8d8797b62938", "group": "files", "epoch": 0, "partition": 0, '
-    '"ids": 2, "record": "hdfs:/x/.flafka", "shared_epoch": 0, "position": 1}], "files": {"%s": null}, "next": 0, '
-    '"accepted": {}, "runs": ["8d8797b62938"], "renamed": {}, "epoch": 0, "inode": %d}'
-)
 
 
 def write_killed_channel(directory: Path, version: str = "") -> tuple[Path, Path]:
     """Write files of a killed channel, with one of two events delivered: checkpoint and segment."""
+    files = sample("0.3.0", "channel-file")
     for name in "abc":
         (directory / name).mkdir()
     for name in "ab":
-        (directory / name / "flafka.channel").write_text("08cc3c0ef1db40f7a5ce8b5fe4a1a9e4")
-    segment, checkpoint = directory / "a" / f"flafka-{0:020d}-{RUN}.log", directory / "c" / "flafka.positions"
-    segment.write_bytes(zlib.decompress(base64.b85decode(SEGMENT)) + bytes(100))  # zeros are written ahead
-    text = CHECKPOINT % (segment, (directory / "a" / "flafka.channel").stat().st_ino)
+        (directory / name / "flafka.channel").write_text(files["flafka.channel"])
+    name = f"flafka-{0:020d}-{RUN}.log"
+    segment, checkpoint = directory / "a" / name, directory / "c" / "flafka.positions"
+    segment.write_bytes(base64.b64decode(files[f"{name}.base64"]) + bytes(100))  # zeros are written ahead
+    inode = (directory / "a" / "flafka.channel").stat().st_ino
+    text = files["flafka.positions"].partition(" ")[2].rstrip()
+    text = text.replace('"/data/', f'"{directory}/a/').replace('"inode": 7', f'"inode": {inode}')
     text = text.replace('"next"', f'{version}"next"')
     checkpoint.write_text(f"{zlib.crc32(text.encode()):08x} {text}\n")
     return checkpoint, segment

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import base64
-import zlib
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -197,20 +195,6 @@ def test_a_replayed_record_is_decoded_as_it_was() -> None:
     assert polled.batch.ids() == [(PREFIX, 2, 3, 0), (PREFIX, 2, 3, 1)]
     (polled,) = read([replayed._replace(offset=31, headers=replayed.headers[:2])], group="mine")
     assert "marked as replayed, but without" in polled.undecodable[0].reason
-
-
-RECORD = (
-    "c-oy%I}XAy41H<Sk5GmV73#pi5jX+|;1r0V15yVV;6@yPLv-Xu;W<emjmpBSTsw~a{2XhoeF117Sizt~ftnGaG&J3lHR3bcj"
-    "n=yQj#VWpb~McRepSfbp0=fFc!=+Z%T?l<pJe23+}Y47cNPNa8#zxnCw`e0__g>=!hIZ0cOUCdo)q>Gw8G75!)C@YBGX|H55"
-    "KY3HN8d0N*!(vA+PX7j^C&gANQ%`9OwH;|2WgXp6kyw^}!hy^qv>=7Juk%lDZ~(_X*j;KEL+cB{|ts{2NtXBdq"
-)
-"""Event of body `0` with the header `host`, as the channel has written it, compressed."""
-
-
-def test_a_record_of_version_1_can_be_read() -> None:
-    (polled,) = read([Record(3, 7, None, zlib.decompress(base64.b85decode(RECORD)), [("flafka.format", b"arrow/1")])])
-    assert list(polled.batch) == [Event(b"0", {"host": "h"})]
-    assert [str(id) for id in polled.batch.ids()] == ["topic~36a9e7f1c9-2-3-0"]
 
 
 @pytest.mark.parametrize("form", ["arrow/2", "raw/2"])

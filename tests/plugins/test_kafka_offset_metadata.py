@@ -86,13 +86,6 @@ def test_metadata_of_an_assignment() -> None:
     assert OffsetMetadata.of(owned.with_offset(4, LastRecord(7, 8))) == OffsetMetadata(owned.generation, "id", time=7)
 
 
-def test_the_text_is_of_version_1() -> None:
-    generation = Generation(1_790_000_000_000, 1_780_000_000_000, "hdfs:/logs/.flafka")
-    assert OffsetMetadata(generation, "i", "7?", time=5).text() == (
-        "epoch=1790000000000&topic=i&ids=1780000000000&record=hdfs%3A%2Flogs%2F.flafka&lost=7%3F&time=5"
-    )
-
-
 def test_an_epoch_is_later_than_all_earlier_ones() -> None:
     now = int(time.time() * 1000)
     assert next_epoch(0) >= now
