@@ -45,7 +45,7 @@ from tests.plugins.keytabs import write_keytab
 NO_EFFECT = re.compile("(?!Flume: ).*(unknown option|no effect|ignored)")
 DRAWN = re.compile("[─-╿▲-◿]")
 COMMANDS = {".", "./dev", "agent", "cat", "echo", "eval", "grep", "java", "journalctl", "jq", "logger", "mkdir"}
-COMMANDS |= {"bash", "export", "ln", "pip", "podman", "python", "python3", "sudo", "systemctl"}
+COMMANDS |= {"apt-get", "bash", "export", "ln", "pip", "podman", "python", "python3", "sudo", "systemctl"}
 """Commands that blocks may have; all but two belong to the system."""
 OURS = {"agent", "plugins", "sources", "channels", "interceptors", "sinks"}
 
