@@ -191,7 +191,7 @@ def as_json_values(graph: dict[str, Any], state: dict[str, Any]) -> dict[str, An
 
 
 def headline(state: dict[str, Any]) -> str:
-    """Return `a1 is ok, up 3.5 h on host (process 12, version 0.2.0)` for a state."""
+    """Return `a1 is ok, up 3.5 h on host (process 12, version 0.3.0)` for a state."""
     up = format_seconds(state["time"] - state["started"])
     return (
         f"{state['agent']} is {state['state']}, up {up} on {state['host']} "
