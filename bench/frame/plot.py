@@ -40,10 +40,11 @@ def draw(result: Mapping[str, Any]) -> str:
     """Return an SVG picture with the curves, the bars of each unit, and the machine at the end."""
     body: list[str] = []
     top = 10.0
-    for title, lines in _curves(result["rows"]).items():
+    curves = _curves(result["rows"])
+    for title, lines in curves.items():
         body.append(_curve(top, title, lines))
         top += CURVE_HEIGHT + 86
-    measures = [row for row in result["rows"] if POINT.match(row["measure"]) is None]
+    measures = [row for row in result["rows"] if _curve_title(row) not in curves]
     for unit in dict.fromkeys(row["unit"] for row in measures):
         rows = [row for row in measures if row["unit"] == unit]
         bars = list(_bars(rows))
@@ -100,18 +101,31 @@ def _bar(top: float, name: str, values: Sequence[float], maximum: float) -> str:
     )
 
 
+def _curve_title(row: Mapping[str, Any]) -> str:
+    """Return curve and unit of a row that is a point of a curve; else an empty string."""
+    match = POINT.match(row["measure"])
+    return f"{match['curve']}: {row['unit']}" if match else ""
+
+
 def _curves(rows: Sequence[Mapping[str, Any]]) -> dict[str, dict[str, Line]]:
-    """Return curve and unit → contestant → points, by number. The number of full speed is infinite."""
+    """Return curve and unit → contestant → points, by number. The number of full speed is infinite.
+
+    A single point makes no curve.
+    """
     curves: dict[str, dict[str, dict[float, float]]] = {}
     for row in rows:
         if match := POINT.match(row["measure"]):
             number = math.inf if match["number"] == FULL_SPEED else float(match["number"].replace(",", ""))
-            lines = curves.setdefault(f"{match['curve']}: {row['unit']}", {"Flafka": {}})
+            lines = curves.setdefault(_curve_title(row), {"Flafka": {}})
             lines["Flafka"][number] = statistics.median(own for own, _ in row["runs"])
             if row["peer_name"]:
                 peers = [peer for _, peer in row["runs"]]
                 lines.setdefault(row["peer_name"], {})[number] = statistics.median(peers)
-    return {title: {name: sorted(line.items()) for name, line in lines.items()} for title, lines in curves.items()}
+    return {
+        title: {name: sorted(line.items()) for name, line in lines.items()}
+        for title, lines in curves.items()
+        if len(lines["Flafka"]) > 1
+    }
 
 
 class _Axis:

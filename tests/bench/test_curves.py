@@ -48,6 +48,11 @@ def test_points_of_a_curve_are_one_line_and_other_measures_are_bars() -> None:
     assert len([path for path in root.iter(f"{NAME}path") if path.attrib.get("class") == "straight"]) == 1
 
 
+def test_a_single_point_is_a_bar() -> None:
+    texts, root = picture(*curve({FULL_SPEED: 10}))
+    assert (heights(root), f"files by number: {FULL_SPEED}" in texts) == ([], True)
+
+
 def test_proportional_growth_is_on_the_straight_line_and_a_bend_is_reported() -> None:
     texts, root = picture(*curve({"1": 100.1, "1,000": 200, "2,000": 300}))
     first, middle, last = heights(root)
