@@ -36,6 +36,8 @@ EXIT_STATUS = (
 )
 """Exit codes of every command."""
 _EXIT_SENTENCE = re.compile(r"(?:The exit code|Exit code)\b.*", re.DOTALL)
+_EXAMPLE = re.compile(r"(?:# .*\n)*(?:agent |ln )")
+"""Beginning of a paragraph of examples, perhaps with comments."""
 
 
 def main(directory: Path) -> None:
@@ -134,7 +136,7 @@ def _help(command: click.Command) -> tuple[str, list[str], list[str], list[str]]
     for paragraph in paragraphs:
         if paragraph.startswith("\b"):
             text = paragraph.removeprefix("\b").strip("\n")
-            (examples if re.match(r"agent |ln ", text) else description).append(text)
+            (examples if _EXAMPLE.match(text) else description).append(text)
             continue
         text = " ".join(paragraph.split())
         if match := _EXIT_SENTENCE.search(text):
