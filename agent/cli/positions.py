@@ -43,7 +43,7 @@ def find_offsets(
     keys = list(keys)
 
     def offsets(spec: Any, isolation_level: str = "read_uncommitted") -> dict[Any, int]:
-        result = admin.list_partition_offsets(dict.fromkeys(keys, spec), isolation_level)
+        result = admin.list_partition_offsets(dict.fromkeys(keys, spec), isolation_level=isolation_level)
         return {key: partition.offset for key, partition in result.items()}
 
     if position == "latest":
