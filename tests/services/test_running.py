@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 import socket
 import subprocess
 import sys
@@ -14,6 +13,12 @@ from flafka.agent.services import ServiceError, running
 from flafka.agent.services.running import FIRST_PORT, MIN_PORTS, RunningAgent, free_ports
 from tests.fixtures.ports import free_port
 
+STOPPED = """
+import os, signal
+signal.signal(signal.SIGQUIT, lambda *_: None)
+print("started", flush=True)
+os.kill(os.getpid(), signal.SIGSTOP)
+"""
 OF_ANOTHER_PROCESS = "from flafka.agent.services.running import free_ports; print(*free_ports(20))"
 
 
@@ -53,11 +58,11 @@ def test_the_kernel_chooses_if_its_own_range_leaves_no_ports(outgoing: Path, con
     assert len(set(free_ports(5))) == 5
 
 
+@pytest.mark.usefixtures("servers")
 def test_the_error_of_a_stopped_process_says_so(tmp_path: Path) -> None:
     configuration = "a1.sources = s1\na1.channels = c1\n"  # the program does not read it
-    command = (sys.executable, "-c", "import time; print('started', flush=True); time.sleep(600)")
+    command = (sys.executable, "-c", STOPPED)
     with RunningAgent(tmp_path, configuration, command=command) as agent:
         agent.until(lambda: "started" in agent.log, "the program to start")
-        agent.process.send_signal(signal.SIGSTOP)
         with pytest.raises(ServiceError, match=r"no response to SIGQUIT.*State:\s+T \(stopped"):
             agent.until(lambda: False, "an answer", 0)
