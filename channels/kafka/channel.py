@@ -318,8 +318,9 @@ class TopicAdmin:
         """
         names = sorted(topics, key=lambda name: name != self._config.topic)  # any topic, if the own one is missing
         if names:
+            # Another channel may have created that topic just now: not each broker knows it yet.
             required_topic_id(
-                self._admin.describe_topics(TopicCollection(names[:1]))[names[0]].result(REQUEST_SECONDS)
+                self._request(lambda: self._admin.describe_topics(TopicCollection(names[:1]))[names[0]])
             )
 
     def exists(self) -> bool:
