@@ -97,7 +97,7 @@ build-backend = "setuptools.build_meta"
 [project]
 name = "{NAME}"
 version = "0.1.0"
-description = "A {KIND} for Flafka"
+description = "Flafka {KIND} {NAME}"
 requires-python = ">=3.11"
 dependencies = ["flafka"]
 
@@ -109,7 +109,7 @@ py-modules = ["{MODULE}"]
 """
 
 _SOURCE = """\
-# Trial of the source {NAME}: its events are logged. agent start -c agent.conf
+# Trial of the source {NAME}: its events are logged. agent start -c agent.conf; echo hello >> in
 a1.sources = s1
 a1.channels = c1
 a1.sinks = k1
