@@ -31,7 +31,7 @@ from tests.formats.samples import HERE, releases, sample
 from tests.formats.written import CURSORS, EVENT, FORMATS, STATE, Files, schema
 
 ROOT = Path(__file__).parents[2]
-NEXT_RELEASE = "0.3.0"
+NEXT_RELEASE = "0.4.0"
 """Release whose samples may still change."""
 TIME_MS = 1_790_000_000_000
 
