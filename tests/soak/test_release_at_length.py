@@ -10,18 +10,10 @@ from pathlib import Path
 import pytest
 
 from flafka.agent.jvm.jars import cache_directory
-from tests.system.test_release import (
-    NEEDED,
-    OTHERS,
-    VERSIONS,
-    agent,
-    installed,
-    interpreters,
-    user_environment,
-    wheel,
-)
+from tests.release.building import TRIED_PYTHONS, interpreters, user_environment, uv_environment
+from tests.system.test_release import NEEDED, OTHERS, agent, built, wheel
 
-__all__ = ["wheel"]
+__all__ = ["built", "wheel"]
 
 MORPHLINE = "morphlines : [{ id : m, commands : [{ addValues { a : b } }] }]"
 EXTRAS = "hdfs,hbase,solr,spark,sandbox"
@@ -30,8 +22,8 @@ EXTRAS = "hdfs,hbase,solr,spark,sandbox"
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
 def test_the_demo_outside_a_checkout(wheel: Path, tmp_path: Path, figures: list[str]) -> None:
-    version, python = list(interpreters())[-1]
-    environment = installed(tmp_path / "venv", f"flafka[{EXTRAS}] @ {wheel.as_uri()}", python=str(python))
+    version, python = list(interpreters().items())[-1]
+    environment = uv_environment(tmp_path / "venv", f"flafka[{EXTRAS}] @ {wheel.as_uri()}", python=python)
     home = {name: str(tmp_path / name) for name in ("home", "tmp", "x")}
     for directory in home.values():
         Path(directory).mkdir()
@@ -53,14 +45,14 @@ def test_the_demo_outside_a_checkout(wheel: Path, tmp_path: Path, figures: list[
 
 @pytest.mark.soak
 @pytest.mark.timeout(1200)
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", TRIED_PYTHONS)
 def test_each_extra_alone_on_each_python(wheel: Path, tmp_path: Path, version: str) -> None:
-    python = dict(interpreters()).get(version)
+    python = interpreters().get(version)
     if python is None:
         pytest.skip(f"there is no Python {version} on this machine")
     for extra in (*NEEDED, *OTHERS):
         requirement = f"flafka[{extra}] @ {wheel.as_uri()}"
-        environment = installed(tmp_path / extra / "venv", requirement, python=str(python))
+        environment = uv_environment(tmp_path / extra / "venv", requirement, python=python)
         (tmp_path / extra / "agent.conf").write_text(NEEDED.get(extra, ""))
         (tmp_path / extra / "morphline.conf").write_text(MORPHLINE)
         if extra in NEEDED:
