@@ -224,7 +224,7 @@ class ChannelProducer:
                 if transient and not has_stored:
                     self._replace(delivery.producer)
                     raise self._error_of(transient[0], delivery)
-                if any(error.fatal() for error in transient):
+                if any(map(is_fatal, transient)):
                     self._replace(delivery.producer)
                 limits = self._refresh_limits()
                 if limits.compacted:

@@ -520,11 +520,15 @@ def is_missing_right(error: BaseException) -> bool:
     return isinstance(known, KafkaException) and known.args[0].code() in _RESOURCES
 
 
-def is_fatal(error: Exception) -> bool:
-    """Return True if the producer that raised the error can no longer be used."""
-    if isinstance(error, KafkaException):
-        return bool(error.args[0].fatal() or error.args[0].code() == KafkaError._FATAL)
-    return isinstance(error, SystemError)
+def is_fatal(error: object) -> bool:
+    """Return True if the producer that raised or reported the error can no longer be used.
+
+    The call that meets the reason raises an error marked as fatal, `produce` after it one with the code `_FATAL`.
+    """
+    known = error.args[0] if isinstance(error, KafkaException) else error
+    if isinstance(known, KafkaError):
+        return bool(known.fatal() or known.code() == KafkaError._FATAL)
+    return isinstance(known, SystemError)
 
 
 def wrap_callback(

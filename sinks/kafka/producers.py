@@ -13,7 +13,7 @@ from confluent_kafka import KafkaError, KafkaException, Message, TopicPartition
 
 from flafka.plugins import Assignment, Batch, Conflict, NotCommitted, OutcomeUnknown, Receipt, Retry
 from flafka.plugins.kafka.clients import new_producer
-from flafka.plugins.kafka.errors import PURGED, RECORD_REFUSALS, explain_error, transaction_error
+from flafka.plugins.kafka.errors import PURGED, RECORD_REFUSALS, explain_error, is_fatal, transaction_error
 from flafka.plugins.kafka.offsets import OffsetMetadata
 from flafka.plugins.threads import call_within
 from flafka.sinks.kafka.config import SINK
@@ -110,7 +110,7 @@ class RecordProducer:
     def _check(self) -> None:
         """Raise Retry if a record was not stored, and Conflict if the producer was fenced."""
         if (error := self._error) is not None:
-            failure = Conflict if error.fatal() or error.code() in _FENCED else Retry
+            failure = Conflict if is_fatal(error) or error.code() in _FENCED else Retry
             why = self.explain(error, self._topic)
             raise failure(f"Kafka did not store a record: {why}")
 
@@ -295,7 +295,7 @@ class TransactionalProducer(RecordProducer):
             raise NotCommitted(f"Kafka did not accept the offsets: {why}; a new client tries again") from None
         except KafkaException as e:
             why = explain_error(e, client=self._client, **resources)
-            if e.args[0].code() in _FENCED or e.args[0].fatal():
+            if is_fatal(e) or e.args[0].code() in _FENCED:
                 raise self._conflict(e, why) from e
             raise NotCommitted(f"Kafka did not accept the offsets: {why}") from e
         try:

@@ -11,7 +11,7 @@ from confluent_kafka import KafkaError, KafkaException
 from flafka.plugins import Assignment, Batch, Conflict, EventId, FlafkaError, Metric, Retry, Sink
 from flafka.plugins.kafka.admin import CONNECTIVITY_SECONDS, NO_BROKERS, connectivity_errors, connectivity_problems
 from flafka.plugins.kafka.clients import new_admin
-from flafka.plugins.kafka.errors import explain_error, fetch_metadata
+from flafka.plugins.kafka.errors import explain_error, fetch_metadata, is_fatal
 from flafka.plugins.kafka.logins import SECURITY_PREFIXES
 from flafka.plugins.kafka.metrics import SEND_TIMER
 from flafka.plugins.kafka.properties import client_properties, parse_number
@@ -164,7 +164,7 @@ class KafkaRecordSink(Sink[KafkaSinkConfig]):
                 self._record_failure(producer)
                 raise
             except KafkaException as e:
-                if e.args[0].fatal():
+                if is_fatal(e):
                     raise Conflict(explain_error(e)) from e
                 if e.args[0].code() != KafkaError.MSG_SIZE_TOO_LARGE:
                     raise Retry(f"sink {self.name}: {producer.explain(e)}") from e

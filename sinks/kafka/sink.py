@@ -21,7 +21,7 @@ from flafka.plugins import (
 )
 from flafka.plugins.kafka.admin import group_id_error, memberless_offsets
 from flafka.plugins.kafka.clients import REQUEST_SECONDS, new_consumer
-from flafka.plugins.kafka.errors import explain_error
+from flafka.plugins.kafka.errors import explain_error, is_fatal
 from flafka.plugins.kafka.metrics import ROLLBACKS, SEND_TIMER
 from flafka.plugins.kafka.offsets import OffsetMetadata, metadata_of
 from flafka.sinks.kafka.at_least_once import AtLeastOnceKafkaSink
@@ -258,7 +258,7 @@ class KafkaSink(KafkaRecordSink, CommittingSink[KafkaSinkConfig]):
                 self._record_failure(producer)
                 raise
             except KafkaException as e:
-                if not e.args[0].fatal():
+                if not is_fatal(e):
                     why = explain_error(e, topic=log.name, right="Write", client=self._client())
                     raise Retry(f"topic {log.name} cannot be written to: {why}") from e
                 self._close_producer(assignment.partition)

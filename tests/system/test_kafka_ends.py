@@ -7,12 +7,23 @@ from collections import Counter
 from threading import Timer
 
 import pytest
-from confluent_kafka import Consumer, Producer
+from confluent_kafka import Consumer, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from flafka.agent.services.kafka import KafkaCluster
 from flafka.agent.services.running import RunningAgent, until
-from flafka.plugins import Batch, Conflict, Event, EventId, OffsetRange, Origin, Rejected, Retry, conformance
+from flafka.plugins import (
+    Batch,
+    Conflict,
+    Event,
+    EventId,
+    OffsetRange,
+    Origin,
+    OutcomeUnknown,
+    Rejected,
+    Retry,
+    conformance,
+)
 from flafka.plugins.wire import flumeevent
 from flafka.sinks.kafka import KafkaSink
 from flafka.sinks.kafka.at_least_once import AtLeastOnceKafkaSink
@@ -161,6 +172,44 @@ def test_on_spark_the_sink_ends_the_transaction_of_a_killed_agent(kafka_cluster:
     with pytest.raises(Conflict):
         killed.commit(receipt)
     killed.close()
+
+
+def test_a_sink_that_knows_of_another_owner_drops_events_and_reports_the_conflict(
+    kafka_cluster: KafkaCluster,
+) -> None:
+    """Events that came after its client had learnt of the other owner raised Retry before."""
+    channel, topic = create(kafka_cluster, unique("channel"), 1), create(kafka_cluster, unique("out"), 1)
+    cluster_id = (
+        AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers}).list_topics(timeout=20).cluster_id
+    )
+    committed = assignment(cluster_id, channel, "id", unique("group"), 0, 0)
+    config, problems = KafkaSink.config_class.parse(
+        {"kafka.bootstrap.servers": kafka_cluster.bootstrap_servers, "kafka.topic": topic}
+    )
+    assert config is not None, problems
+    former, present = KafkaSink(config, "k1"), KafkaSink(config, "k1")
+    former.open()
+    owned = former.resume(committed)
+    batch = Batch(Batch.of([Event(b"late")]).records, Origin.of_record(channel, 0, 0, 0, 1))
+    former.write(batch)
+    present.open()
+    present.resume(committed)
+    former.write(batch)
+    producer = former._producers[0]._producer
+
+    def is_fenced() -> bool:
+        try:
+            producer.begin_transaction()  # fails in each transaction, and asks no broker
+        except KafkaException as e:
+            return e.args[0].fatal()
+        return False
+
+    until(is_fenced, "the client to be fenced")
+    former.write(batch)
+    with pytest.raises(OutcomeUnknown):
+        former.stage(owned, OffsetRange(0, 1))
+    former.close()
+    present.close()
 
 
 @pytest.mark.parametrize(("transactions", "known"), [(True, True), (False, False)])
