@@ -27,7 +27,7 @@ class Admin:
             future.set_exception(KafkaException(KafkaError(self.code)))
         else:
             future.set_result(SimpleNamespace(topic_id="JmX2Ab0E9x66_D5K_RAzbQ"))
-        return dict.fromkeys(topics.topic_names, future)  # type: ignore[attr-defined]
+        return dict.fromkeys(topics.topic_names, future)
 
 
 def topic_admin(admin: Admin) -> TopicAdmin:

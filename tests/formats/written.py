@@ -44,8 +44,9 @@ from flafka.plugins.kafka.offsets import OffsetMetadata
 from flafka.plugins.partitions import replay_group
 from flafka.sinks.hdfs.commitlog import File, HdfsCommitLog, Manifest, Successor
 from flafka.sinks.hdfs.layout import final_path, safe_name, stage_directory
+from flafka.sinks.kafka import producers
 from flafka.sinks.kafka.commitlog import KafkaCommitLog
-from flafka.sinks.kafka.producers import RecordProducer, TransactionalProducer
+from flafka.sinks.kafka.producers import TransactionalProducer
 from flafka.sources.spooldir import tracker
 from flafka.sources.spooldir.tracker import FileOffset, FileState, SkippedFile, SkippedFiles, Tracker
 from flafka.sources.taildir.cursors import FileCheckpoint, FileCursor, PositionFile
@@ -414,18 +415,8 @@ def write_names(_: Path) -> Files:
 
 
 def _transactional_id() -> str:
-    named: list[str] = []
-
-    def stop(_: Any, properties: Mapping[str, str], **__: Any) -> None:
-        named.append(properties["transactional.id"])
-        raise NotImplementedError
-
-    with mock.patch.object(RecordProducer, "__init__", stop):
-        try:
-            TransactionalProducer({}, ASSIGNMENT)
-        except NotImplementedError:
-            return named[0]
-    raise AssertionError
+    with mock.patch.object(producers, "new_producer"):
+        return TransactionalProducer({}, ASSIGNMENT).name
 
 
 # --- helpers

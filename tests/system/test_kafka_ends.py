@@ -13,6 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from flafka.agent.services.kafka import KafkaCluster
 from flafka.agent.services.running import RunningAgent, until
 from flafka.plugins import (
+    Assignment,
     Batch,
     Conflict,
     Event,
@@ -27,6 +28,7 @@ from flafka.plugins import (
 from flafka.plugins.wire import flumeevent
 from flafka.sinks.kafka import KafkaSink
 from flafka.sinks.kafka.at_least_once import AtLeastOnceKafkaSink
+from flafka.sinks.kafka.config import KafkaSinkConfig
 from flafka.sinks.kafka.topics import TopicCache
 from flafka.sources.kafka import KafkaSource
 from tests.fixtures.kit import exercises
@@ -148,17 +150,21 @@ def test_conformance_of_the_sink(kafka_cluster: KafkaCluster) -> None:
     )
 
 
-def test_on_spark_the_sink_ends_the_transaction_of_a_killed_agent(kafka_cluster: KafkaCluster) -> None:
-    """Readers of the topic would wait for a minute otherwise."""
-    channel, topic = create(kafka_cluster, unique("channel"), 1), create(kafka_cluster, unique("out"), 1)
-    cluster_id = (
-        AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers}).list_topics(timeout=20).cluster_id
-    )
-    committed = assignment(cluster_id, channel, "id", unique("group"), 0, 0)
+def new_partition(kafka: KafkaCluster) -> tuple[Assignment, KafkaSinkConfig]:
+    """Return the only partition of a new channel, and the configuration of a sink into another new topic."""
+    channel, topic = create(kafka, unique("channel"), 1), create(kafka, unique("out"), 1)
+    cluster_id = AdminClient({"bootstrap.servers": kafka.bootstrap_servers}).list_topics(timeout=20).cluster_id
     config, problems = KafkaSink.config_class.parse(
-        {"kafka.bootstrap.servers": kafka_cluster.bootstrap_servers, "kafka.topic": topic}
+        {"kafka.bootstrap.servers": kafka.bootstrap_servers, "kafka.topic": topic}
     )
     assert config is not None, problems
+    return assignment(cluster_id, channel, "id", unique("group"), 0, 0), config
+
+
+def test_on_spark_the_sink_ends_the_transaction_of_a_killed_agent(kafka_cluster: KafkaCluster) -> None:
+    """Readers of the topic would wait for a minute otherwise."""
+    committed, config = new_partition(kafka_cluster)
+    channel, topic = committed.topic, config.topic
     killed = KafkaSink(config, "k1")
     killed.open()
     owned = killed.resume(committed)
@@ -178,15 +184,8 @@ def test_a_sink_that_knows_of_another_owner_drops_events_and_reports_the_conflic
     kafka_cluster: KafkaCluster,
 ) -> None:
     """Events that came after its client had learnt of the other owner raised Retry before."""
-    channel, topic = create(kafka_cluster, unique("channel"), 1), create(kafka_cluster, unique("out"), 1)
-    cluster_id = (
-        AdminClient({"bootstrap.servers": kafka_cluster.bootstrap_servers}).list_topics(timeout=20).cluster_id
-    )
-    committed = assignment(cluster_id, channel, "id", unique("group"), 0, 0)
-    config, problems = KafkaSink.config_class.parse(
-        {"kafka.bootstrap.servers": kafka_cluster.bootstrap_servers, "kafka.topic": topic}
-    )
-    assert config is not None, problems
+    committed, config = new_partition(kafka_cluster)
+    channel = committed.topic
     former, present = KafkaSink(config, "k1"), KafkaSink(config, "k1")
     former.open()
     owned = former.resume(committed)
