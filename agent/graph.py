@@ -12,7 +12,7 @@ from typing import Literal
 
 from flafka.agent.options import format_option_value
 from flafka.agent.topology import AgentSpec, ComponentSpec, Route, SinkSpec, SourceSpec
-from flafka.plugins import Config, StreamingSink
+from flafka.plugins import Channel, Config, StreamingSink
 from flafka.plugins.kafka.topic import KafkaBackedChannel
 
 NodeKind = Literal["source", "interceptor", "channel", "sink"]
@@ -41,6 +41,8 @@ class Node:
     """Values of the other options."""
     place: str = ""
     """File and line."""
+    is_durable: bool = True
+    """True unless the events of this channel are lost with the process."""
     interceptors: tuple[Node, ...] = ()
     """Interceptors behind a source, or before a sink, in their order."""
 
@@ -80,6 +82,8 @@ class Graph:
     groups: tuple[SinkGroup, ...]
     lines: Mapping[str, str] = field(default_factory=dict)
     """Key → value of each line of the configuration in effect, without secrets."""
+    arguments: str = ""
+    """Arguments of commands for this agent, for any working directory: `-c /etc/flafka/agent.conf -n a1`."""
 
 
 def graph_of(spec: AgentSpec) -> Graph:
@@ -107,7 +111,9 @@ def graph_of(spec: AgentSpec) -> Graph:
         SinkGroup(group.name, group.processor.kind, tuple(paths[name] for name in group.sinks if name in paths))
         for group in spec.groups
     )
-    return Graph(spec.name, str(Path(spec.file).absolute()), tuple(nodes), tuple(edges), groups, spec.shown)
+    return Graph(
+        spec.name, str(Path(spec.file).absolute()), tuple(nodes), tuple(edges), groups, spec.shown, spec.arguments
+    )
 
 
 def route_of(source: SourceSpec, channel: str) -> str:
@@ -154,6 +160,7 @@ def _node(agent: AgentSpec, spec: ComponentSpec, kind: NodeKind, words: tuple[st
     return Node(
         *(spec.path, kind, spec.name, spec.cls.type_name, words, metrics, _lag_unit(agent, spec)),
         *(options, _defaults(spec.config, options), str(spec.place)),
+        is_durable=not issubclass(spec.cls, Channel) or spec.cls.durable,
     )
 
 

@@ -172,10 +172,15 @@ class AgentSpec:
 
         An example for `words` is `dlq list`.
         """
+        return f"agent {words} {self.arguments}"
+
+    @property
+    def arguments(self) -> str:
+        """Arguments of commands that choose this agent, for any working directory: `-c /etc/agent.conf -n a1`."""
         files = [str(Path(file).absolute()) for file in (self.file, *self.more)]
         option = "-c" if len(files) == 1 else "-f"
         arguments = " ".join(f"{option} {shlex.quote(file)}" for file in files)
-        return f"agent {words} {arguments} -n {shlex.quote(self.name)}"
+        return f"{arguments} -n {shlex.quote(self.name)}"
 
     def shown_options(self, path: str) -> dict[str, str]:
         """Return option → value of the component with this path, as written, without secrets."""

@@ -22,12 +22,13 @@ import flafka
 from bench.frame import results as kept_results
 from bench.frame.costs import predictions as kept_predictions
 from bench.frame.report import short_number
+from docs.wrap import wrap
 from flafka.agent import explain
 from flafka.agent.cli import main as cli
 from flafka.agent.config import catalogue
 from flafka.agent.config.runners import CAPABILITIES
 from flafka.agent.config.sinkgroups import OPTIONS as PROCESSORS
-from flafka.agent.monitoring import definitions
+from flafka.agent.monitoring import definitions, problemkinds
 from flafka.agent.monitoring.definitions import UP
 from flafka.agent.options import AgentOptions, SinkErrors
 from flafka.agent.sizing import read_costs
@@ -329,6 +330,11 @@ def fill_tables(text: str, tables: Mapping[str, str]) -> str:
     return text
 
 
+def problem_sections() -> dict[str, str]:
+    """Return the sections of the kinds of problems."""
+    return {"problems": wrap(problemkinds.markdown())}
+
+
 def command_tables() -> dict[str, str]:
     """Return the table of commands."""
     return {"commands": table(("command", ""), commands(cli, "agent"))}
@@ -497,6 +503,7 @@ def roles() -> list[Role]:
 
 FILLED_PAGES = {
     DOCS / "production.md": rights_tables,
+    DOCS / "failures.md": problem_sections,
     DOCS / "performance.md": decisive_tables,
     DOCS.parent / "bench/NOTES.md": measurement_tables,
     DOCS / "migrating-from-flume.md": migration_tables,

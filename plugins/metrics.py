@@ -45,6 +45,8 @@ class Metrics:
         self.last_error = ""
         """Text of the latest failure; empty while the component works."""
         self.last_error_time = 0.0
+        self.failing_since = 0.0
+        """Time of the first failure since the latest success, in seconds since the epoch; 0 without a failure."""
         self.degradation: Callable[[], str] = str
         """Function that returns why the component works below its capability; an empty text if it does not.
 
@@ -110,7 +112,10 @@ class Metrics:
 
     def set_error(self, text: str) -> None:
         """Set the text of the latest failure, which the agent's page shows, and its time; an empty text clears it."""
-        self.last_error, self.last_error_time = text, time.time()
+        now = time.time()
+        if not text or not self.failing_since:
+            self.failing_since = now if text else 0.0
+        self.last_error, self.last_error_time = text, now
 
     def snapshot(self) -> dict[str, float]:
         """Return the values of all counters and gauges by name.

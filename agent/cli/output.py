@@ -1,4 +1,4 @@
-"""Common output of commands: tables, JSON, numbers and times."""
+"""Common output of commands: tables, JSON and times."""
 
 import json
 import sys
@@ -72,35 +72,3 @@ def iso_time(_context: click.Context, _option: click.Parameter, text: str | None
         return datetime.fromisoformat(text).astimezone() if text is not None else None
     except ValueError:
         raise click.BadParameter(f"{text!r} is not an ISO time, such as 2026-03-01T12:00") from None
-
-
-def format_number(number: float | None) -> str:
-    """Return a number in up to seven characters: `9,999`, `12.3 k`, `1.5` below 100; `-` for None."""
-    if number is None:
-        return "-"
-    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if abs(number) >= max(size, 1e4) * 0.99995:
-            return f"{number / size:,.1f} {letter}"
-    return f"{number:,.0f}" if abs(number) >= 100 or number == int(number) else f"{number:.1f}"
-
-
-def format_milliseconds(milliseconds: float) -> str:
-    """Return a duration in up to seven characters: `0.4 ms`, `12 ms`, and as `format_seconds` from 10 s on."""
-    if milliseconds >= 10_000:
-        return format_seconds(milliseconds / 1000)
-    if milliseconds >= 1000:
-        return f"{milliseconds / 1000:.1f} s"
-    return f"{milliseconds:.0f} ms" if milliseconds >= 10 else f"{milliseconds:.1f} ms"
-
-
-def format_seconds(seconds: float | None) -> str:
-    """Return a duration as text: `12 s`, `12 min`, `3.5 h`, and from 48 hours on `2.0 d`; `-` for None.
-
-    Texts below `1,000.0 d` have up to seven characters.
-    """
-    if seconds is None:
-        return "-"
-    for size, minimum, unit in ((86400, 172800, "d"), (3600, 3600, "h"), (60, 60, "min")):
-        if seconds >= minimum:
-            return f"{seconds / size:.0f} {unit}" if unit == "min" else f"{seconds / size:,.1f} {unit}"
-    return f"{seconds:.0f} s"

@@ -15,9 +15,10 @@ import click
 
 from flafka.agent.cli.configuration import ChosenConfiguration, configuration_options
 from flafka.agent.cli.monitoring_client import AgentUnreachable, MonitoringClient, client_of
-from flafka.agent.cli.output import format_milliseconds, format_number, format_seconds, json_option
+from flafka.agent.cli.output import json_option
 from flafka.agent.config import chosen_agent
 from flafka.agent.monitoring.definitions import BATCH
+from flafka.agent.units import format_count, format_milliseconds, format_number, format_seconds, format_time
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
@@ -31,6 +32,8 @@ RATE = {
 """Kind → counter of its events."""
 COLUMNS = ("COMPONENT", "EV/S", "EVENTS", "LAG", "BEHIND", "BATCH", "DEAD", "STATE", "NEXT TRY")
 UNKNOWN = "unknown"
+MAX_PROBLEMS = 3
+"""Number of problems on a terminal; in a pipe all are shown."""
 NUMERIC_COLUMNS = range(1, COLUMNS.index("STATE"))
 """Indexes of the columns that are aligned to the right."""
 
@@ -50,11 +53,13 @@ class ComponentRow:
     """Events per second."""
     events: float | None
     lag: float | None
-    """Undelivered events or records of a sink, or events in a channel outside Kafka; None if unknown."""
+    """Undelivered events or records of a sink; None if unknown, and for other components."""
     lag_unit: str
     """Unit of `lag`: `events`, or `records` of a Kafka channel whose records hold many events each."""
     lag_seconds: float | None
     """Time since the oldest of them was put into the channel; None if unknown."""
+    held: float | None
+    """Events in a channel outside Kafka; None for other components."""
     batch_milliseconds: float | None
     """Duration of the latest batch."""
     dead_letters: float | None
@@ -100,10 +105,10 @@ def top(
 ) -> None:
     """Show the event rate, lag, retries and dead letters of each component of a running agent.
 
-    LAG counts the undelivered events of a sink, or records of a Kafka channel with many events in each. For a channel
-    outside Kafka, it counts the stored events. BEHIND is the age of the oldest of them. BATCH is the duration of the
-    latest batch: of a source, until its channels have stored it; of a sink, until it is durable. With --json and
-    --count, each update is one line.
+    LAG counts the undelivered events of a sink, or records of a Kafka channel with many events in each. BEHIND is the
+    age of the oldest of them. BATCH is the duration of the latest batch: of a source, until its channels have stored
+    it; of a sink, until it is durable. Problems follow, the gravest first. With --json and --count, each update is
+    one line.
     """
     client = client_of(chosen, url, token, cacert)
     graph = client.get("/api/graph")
@@ -150,22 +155,24 @@ def _row(node: dict[str, Any], state: dict[str, Any]) -> ComponentRow:
     """Return the row of one component from its node of the graph and the present state."""
     key, kind = node["metrics"], node["kind"]
     figures = {name: float(text) for name, text in state["figures"].get(key, {}).items() if _is_number(text)}
-    kinds = [word for word in ("failing", "degraded", "standby") if key in state.get(word, {})]
-    reason = state[kinds[0]][key] if kinds else ""
-    lag, unit = figures.get("Lag"), node.get("lag_unit", "")
-    if kind == "channel" and node["type"] != "kafka":
-        lag, unit = figures.get("ChannelSize"), "events"
+    own = [problem for problem in state["problems"] if problem["metrics"] == key]
+    reasons = {problem["severity"]: problem["error"] or problem["title"] for problem in reversed(own)}
+    if key in state["standby"]:
+        reasons["standby"] = state["standby"][key]
+    health = next((word for word in ("failing", "degraded", "standby") if word in reasons), "ok")
+    is_outside_kafka = kind == "channel" and node["type"] != "kafka"
     retry_time = figures.get("RetryTime")
     name = node["name"] if kind != "interceptor" else ".".join(node["id"].split(".")[-3::2])
     return ComponentRow(
         *(node["id"], kind, name, node["type"]),
-        kinds[0] if kinds else "ok",
-        reason,
+        health,
+        reasons.get(health, ""),
         state["rates"].get(key, {}).get(RATE[kind]),
         figures.get(RATE[kind]),
-        lag,
-        unit,
+        figures.get("Lag"),
+        node.get("lag_unit", ""),
         figures.get("LagSeconds"),
+        figures.get("ChannelSize") if is_outside_kafka else None,
         figures.get(BATCH.name),
         figures.get("EventRejectedCount"),
         figures.get("EventFilteredCount") if kind == "interceptor" else None,
@@ -180,13 +187,13 @@ def _is_number(text: str) -> bool:
 
 
 def as_json_values(graph: dict[str, Any], state: dict[str, Any]) -> dict[str, Any]:
-    """Return an update as JSON values: the agent, a row for each component, and the problems."""
+    """Return an update as JSON values: the agent, a row for each component, and the problems as in `/healthz`."""
     about = {name: state[name] for name in ("agent", "state", "host", "pid", "version", "time", "started")}
     return {
         **about,
         "file": graph["file"],
         "components": [asdict(row) for row in rows(graph, state)],
-        "problems": [{"component": component, "reason": reason} for component, reason in problems(state)],
+        "problems": state["problems"],
     }
 
 
@@ -199,22 +206,21 @@ def headline(state: dict[str, Any]) -> str:
     )
 
 
-def problems(state: dict[str, Any]) -> list[tuple[str, str]]:
-    """Return component and reason for failing and degraded components, and for brokers or topics with problems."""
-    entries = [*state["failing"].items(), *state["degraded"].items()]
-    for cluster in state["kafka"]:
-        channel = f"CHANNEL.{cluster['channel']}"
-        if cluster["error"]:
-            entries.append((channel, f"no answer of its brokers: {cluster['error']}"))
-            continue
-        unreachable = [broker["address"] for broker in cluster["brokers"] if not broker["up"]]
-        if unreachable:
-            entries.append((channel, f"brokers that do not answer: {', '.join(unreachable)}"))
-        if cluster["under_replicated"] or cluster["leaderless"]:
-            without = f", {cluster['leaderless']} without a leader" if cluster["leaderless"] else ""
-            lacking = f"{cluster['under_replicated']} of {cluster['partitions']} partitions lack replicas{without}"
-            entries.append((channel, f"topic {cluster['topic']}: {lacking}"))
-    return entries
+def problem_lines(problem: dict[str, Any]) -> tuple[str, list[str]]:
+    """Return component and severity of a problem as a heading, and the lines below it."""
+    since = f"since {format_time(problem['since'])}"
+    if problem["attempts"]:
+        since += f", {format_count(problem['attempts'], 'attempts')}"
+    texts = [f"{problem['title']} {problem['effect']} {problem['trend']}"]
+    texts.append(f"Lost: {problem['loss']}" if problem["loss"] else "")
+    command, error = problem["command"], problem["error"]
+    texts.append(f"Error: {error.removesuffix(command).rstrip(' :;,') if command else error}" if error else "")
+    texts.append(f"Because of {problem['cause']}." if problem["cause"] else "")
+    texts.append(f"Do: {problem['action']}" if not problem["cause"] else "")
+    texts.append(f"Run: {command}" if command and not problem["cause"] else "")
+    texts.append(f"See: {problem['docs']}" if not problem["cause"] else "")
+    below = [" ".join(text.split()) for text in texts if text]
+    return f"{problem['component']}: {problem['severity']}, {since}", below
 
 
 def cells(row: ComponentRow) -> tuple[str, ...]:
@@ -227,15 +233,14 @@ def cells(row: ComponentRow) -> tuple[str, ...]:
     retry = f"#{row.retry_attempt + 1} {format_seconds(row.retry_seconds)}" if row.retry_attempt is not None else ""
     indent = "  " if row.kind == "interceptor" else ""
     dead = format_number(row.dead_letters) if row.dead_letters else ""
+    if row.held and row.state == "ok":
+        state = f"holds {format_number(row.held)}"
     behind = ["", ""]
     if row.kind == "sink":
-        unit = row.lag_unit.removesuffix("s") if row.lag == 1 else row.lag_unit
-        behind = [UNKNOWN if row.lag is None else f"{format_number(row.lag)} {unit}".rstrip()]
+        behind = [UNKNOWN if row.lag is None else format_count(row.lag, row.lag_unit or "events")]
         behind.append(
             format_seconds(row.lag_seconds) if row.lag_seconds is not None else UNKNOWN if row.lag != 0 else "0 s"
         )
-    elif row.lag is not None:
-        behind = [f"{format_number(row.lag)} event{'s' * (row.lag != 1)}", ""]
     batch = format_milliseconds(row.batch_milliseconds) if row.batch_milliseconds is not None else ""
     return (
         f"{indent}{row.name} {row.type}",
@@ -250,7 +255,7 @@ def cells(row: ComponentRow) -> tuple[str, ...]:
 
 
 def lines(graph: dict[str, Any], state: dict[str, Any]) -> list[str]:
-    """Return an update as lines of text of any length: headline, table, problems."""
+    """Return an update as lines of text of any length: headline, table, problems, the gravest first."""
     table = [COLUMNS, *(cells(row) for row in rows(graph, state))]
     widths = [max(len(cells[column]) for cells in table) for column in range(len(COLUMNS))]
     texts = [
@@ -260,7 +265,10 @@ def lines(graph: dict[str, Any], state: dict[str, Any]) -> list[str]:
         ).rstrip()
         for row_cells in table
     ]
-    return [headline(state), *texts, *(f"{component}: {reason}" for component, reason in problems(state))]
+    for problem in state["problems"]:
+        heading, below = problem_lines(problem)
+        texts += [heading, *(f"  {text}" for text in below)]
+    return [headline(state), *texts]
 
 
 # --- on a terminal
@@ -309,18 +317,22 @@ def select_rows(rows: Sequence[ComponentRow], limit: int) -> list[ComponentRow]:
 
 
 def draw(graph: dict[str, Any], state: dict[str, Any], error: str, height: int) -> RenderableType:
-    """Return an update as a table of the terminal's width and about `height` lines; long reasons may exceed it.
+    """Return an update as problems and a table, of the terminal's width and about `height` lines.
+
+    Long texts exceed the height.
 
     `error` is the reason why the agent does not answer any more; empty if it answers.
     """
     from rich.console import Group
+    from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text
 
     colours = {"ok": "green", "standby": "cyan", "degraded": "yellow", "failing": "red"}
-    all_problems = problems(state)
+    colours |= {"warning": "yellow"}
+    all_problems = state["problems"]
     all_rows = list(rows(graph, state))
-    shown = select_rows(all_rows, max(height - 5 - 2 * min(len(all_problems), 5), 5))
+    shown = select_rows(all_rows, max(height - 4 - 6 * min(len(all_problems), MAX_PROBLEMS), 5))
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", expand=True)
     for number, column in enumerate(COLUMNS):
         right = number in NUMERIC_COLUMNS
@@ -339,11 +351,14 @@ def draw(graph: dict[str, Any], state: dict[str, Any], error: str, height: int) 
     hidden = len(all_rows) - len(shown)
     parts: list[RenderableType] = [Text(headline(state), style=f"bold {colours[state['state']]}")]
     if error:
-        parts.append(Text(f"{error} The values are the last that it sent.", style="bold red"))
+        parts.append(Text(f"{error} The values are those of {format_time(state['time'])}.", style="bold red"))
+    for problem in all_problems[:MAX_PROBLEMS]:
+        heading, below = problem_lines(problem)
+        parts.append(Text(heading, style=f"bold {colours[problem['severity']]}"))
+        parts += (Padding(Text(text), (0, 0, 0, 2)) for text in below)
+    if len(all_problems) > MAX_PROBLEMS:
+        parts.append(Text(f"… {len(all_problems) - MAX_PROBLEMS} more problems", style="dim"))
     parts.append(table)
     if hidden:
         parts.append(Text(f"… {hidden} more on a higher terminal", style="dim"))
-    parts += (Text.assemble((f"{component}: ", "bold"), reason) for component, reason in all_problems[:5])
-    if len(all_problems) > 5:
-        parts.append(Text(f"… {len(all_problems) - 5} more problems", style="dim"))
     return Group(*parts)

@@ -37,6 +37,23 @@ BATCH = Metric(
 - On Spark: a micro-batch with its interceptors, from its start to its commit.
 """
 
+LATENCY = (
+    Metric(
+        *("LatencyP50Milliseconds", "gauge", "milliseconds"),
+        "Median latency of recent batches: of a source from receipt until stored, of a sink from arrival until "
+        "delivered.",
+        "known",
+    ),
+    Metric(
+        *("LatencyP99Milliseconds", "gauge", "milliseconds"),
+        "99th percentile of the latency of the batches of the last one to two minutes.",
+        "known",
+    ),
+)
+"""Quantiles of the latency of a source or a sink in the agent's process; unknown without a batch in that time."""
+RECEIVED_BYTES = Metric("ReceivedBytesCount", "counter", "bytes", "Bytes of events that came in.", "known")
+TAKEN_BYTES = Metric("TakenBytesCount", "counter", "bytes", "Bytes of events that the sink was given.", "known")
+
 SOURCE = (
     Metric("AppendAcceptedCount", "counter", "requests", "Requests with one event that were stored."),
     Metric("AppendBatchAcceptedCount", "counter", "batches", "Batches that all required channels have stored."),
@@ -166,14 +183,22 @@ class MetricGroup:
 
 
 GROUPS = (
-    MetricGroup("SOURCE", EVERY, (*SOURCE, REJECTED, replace(FILTERED, shown="known"), *ROUTED, BATCH, *FAILURES)),
+    MetricGroup(
+        "SOURCE",
+        EVERY,
+        (*SOURCE, REJECTED, replace(FILTERED, shown="known"), *ROUTED, BATCH, *LATENCY, RECEIVED_BYTES, *FAILURES),
+    ),
     MetricGroup("SOURCE", "with files", (DISK,)),
     MetricGroup("CHANNEL", EVERY, (*CHANNEL, BATCH, *FAILURES)),
     MetricGroup("CHANNEL", "with files", (DISK,)),
     MetricGroup("CHANNEL", "`kafka`", CLUSTER),
     MetricGroup("CHANNEL", "with `overflow`", OVERFLOW),
     MetricGroup("INTERCEPTOR", EVERY, (RECEIVED, FILTERED, replace(REJECTED, shown="known"), BATCH)),
-    MetricGroup("SINK", EVERY, (*SINK, REJECTED, replace(FILTERED, shown="known"), *LAG, BATCH, *FAILURES)),
+    MetricGroup(
+        "SINK",
+        EVERY,
+        (*SINK, REJECTED, replace(FILTERED, shown="known"), *LAG, BATCH, *LATENCY, TAKEN_BYTES, *FAILURES),
+    ),
     MetricGroup("SINK", "with files", (DISK,)),
     MetricGroup("SINK", "on a channel `kafka`", KAFKA_LAG),
     MetricGroup("SINK", "on Spark", SPARK),

@@ -29,6 +29,11 @@ class MonitoredComponent:
     declared: tuple[Metric, ...] = ()
     """Metrics of the component itself."""
 
+    @property
+    def key(self) -> str:
+        """Name of the component in `/metrics`, `SINK.k1`."""
+        return f"{self.kind}.{self.name}"
+
     def values(self) -> dict[str, float]:
         """Return the present values, with 0 for metrics that `/metrics` always shows."""
         return self._values("always")
@@ -83,12 +88,16 @@ class Registry:
         """Remove all components. A component that is added again with the same `metrics` keeps its start time."""
         self._previous, self.components = self.components, []
 
+    def values(self) -> dict[str, dict[str, float]]:
+        """Return component → metric → present value. Components are named as in `/metrics`, `SINK.k1`."""
+        return {c.key: c.values() for c in list(self.components)}
+
     def flume(self) -> dict[str, dict[str, str]]:
         """Return `{"SOURCE.s1": {"EventAcceptedCount": "12", …}}` for all components.
 
         All values are text, as in Flume.
         """
-        return {f"{c.kind}.{c.name}": self._values(c) for c in self.components}
+        return {c.key: self._values(c) for c in self.components}
 
     def _values(self, component: MonitoredComponent) -> dict[str, str]:
         """Return the values of a component as text, with StartTime, Type, and LastError while it fails."""
@@ -112,18 +121,25 @@ class Registry:
         component's path; otherwise as `THREAD.<name>`.
         """
         failing = {
-            f"{c.kind}.{c.name}": c.metrics.last_error
+            c.key: c.metrics.last_error
             for c in self.components
             if c.metrics.last_error and not c.metrics.is_covered and not c.metrics.standby_reason
         }
-        for thread, reason in self._ended().items():
-            failing[self._component_of(thread)] = reason
-        return failing
+        return failing | self.ended()
+
+    def ended(self) -> dict[str, str]:
+        """Return component → reason for the threads that have ended unexpectedly, as `failing` names components."""
+        return {self._component_of(thread): reason for thread, reason in self._ended().items()}
+
+    def rejecting(self) -> dict[str, str]:
+        """Return component → reason for the components that have rejected events recently."""
+        rejecting = self._rejecting()
+        return {c.key: reason for c in self.components if (reason := rejecting.get(self._path(c)))}
 
     def standby(self) -> dict[str, str]:
         """Return sink → reason for the sinks of failover groups that stand by, with the latest failure, if any."""
         return {
-            f"{c.kind}.{c.name}": "; ".join(filter(None, (c.metrics.standby_reason, c.metrics.last_error)))
+            c.key: "; ".join(filter(None, (c.metrics.standby_reason, c.metrics.last_error)))
             for c in self.components
             if c.metrics.standby_reason
         }
@@ -131,18 +147,21 @@ class Registry:
     def _component_of(self, thread: str) -> str:
         """Return the component of a thread by the thread's name, or else `THREAD.<name>`."""
         for c in self.components:
-            path = f"{self.agent}.{c.kind.lower()}s.{c.name}"
+            path = self._path(c)
             if thread == path or thread.startswith(f"{path}-"):
-                return f"{c.kind}.{c.name}"
+                return c.key
         return f"THREAD.{thread}"
+
+    def _path(self, component: MonitoredComponent) -> str:
+        return f"{self.agent}.{component.kind.lower()}s.{component.name}"
 
     def degraded(self) -> dict[str, str]:
         """Return component → reason for components with a loss of function or with recently rejected events."""
-        rejecting, degraded = self._rejecting(), {}
+        rejecting, degraded = self.rejecting(), {}
         for c in self.components:
-            reasons = (c.metrics.degradation(), rejecting.get(f"{self.agent}.{c.kind.lower()}s.{c.name}", ""))
+            reasons = (c.metrics.degradation(), rejecting.get(c.key, ""))
             if any(reasons):
-                degraded[f"{c.kind}.{c.name}"] = "; ".join(filter(None, reasons))
+                degraded[c.key] = "; ".join(filter(None, reasons))
         return degraded
 
     def collect(self) -> Iterator[MetricFamily]:

@@ -13,13 +13,15 @@ from starlette.responses import JSONResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import BaseRoute, Mount, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from flafka.agent.monitoring import problemkinds
 from flafka.agent.monitoring.view import View
 from flafka.agent.web import is_loopback
 
-_PAGE_FILES = ("page.css", "page.js", "wires.js", "charts.js", "sample.js")
+_PAGE_FILES = ("page.css", "page.js", "wires.js", "charts.js", "sample.js", "problems.js", "texts.js", "detail.js")
 _TYPES = {"css": "text/css", "html": "text/html", "js": "text/javascript"}
 _HEADERS = {
-    "content-security-policy": "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'",
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src 'self' data:; base-uri 'none'; form-action 'self'; frame-ancestors 'none'",
     "cache-control": "no-store",
     "x-content-type-options": "nosniff",
     "referrer-policy": "no-referrer",
@@ -53,6 +55,9 @@ def routes(view: View, token: str, *, secure_cookie: bool = False) -> list[BaseR
         name = request.path_params["name"]
         return _file(name) if name in _PAGE_FILES else PlainTextResponse("not found", 404)
 
+    async def help_page(_: Request) -> Response:
+        return Response(problemkinds.help_page(), media_type="text/html", headers=_HEADERS)
+
     async def graph(_: Request) -> Response:
         return LenientJsonResponse(view.graph())
 
@@ -61,11 +66,14 @@ def routes(view: View, token: str, *, secure_cookie: bool = False) -> list[BaseR
         return LenientJsonResponse(view.state())
 
     def history(request: Request) -> Response:
+        query = request.query_params
         try:
-            since = float(request.query_params.get("since", 0))
+            span, since = float(query.get("span", 3600)), float(query.get("since", 0))
+            if not (math.isfinite(span) and math.isfinite(since)):
+                raise ValueError
         except ValueError:
-            return PlainTextResponse("since: seconds since the epoch\n", 400)
-        return LenientJsonResponse(view.series(since))
+            return PlainTextResponse("span: seconds; since: seconds since the epoch\n", 400)
+        return LenientJsonResponse(view.series(span, since, query.get("component", "")))
 
     def tailed_files(request: Request) -> Response:
         return LenientJsonResponse(view.files(request.query_params.get("match", "")))
@@ -77,7 +85,10 @@ def routes(view: View, token: str, *, secure_cookie: bool = False) -> list[BaseR
         *(Route("/graph", graph), Route("/state", state), Route("/history", history)),
         *(Route("/files", tailed_files), Route("/sample", sample)),
     ]
-    return [Route("/", index), Route("/page/{name}", page_file), Mount("/api", routes=api)]
+    return [
+        *(Route("/", index), Route("/page/{name}", page_file), Route("/help", help_page)),
+        Mount("/api", routes=api),
+    ]
 
 
 class LenientJsonResponse(JSONResponse):

@@ -19,6 +19,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from flafka.agent.monitoring.history import History
+from flafka.agent.monitoring.problems import ProblemMonitor, to_json
 from flafka.agent.monitoring.registry import Registry
 from flafka.agent.monitoring.routes import CLEAR_TEXT, AccessGuard, LenientJsonResponse, routes
 from flafka.agent.monitoring.view import View
@@ -81,6 +83,7 @@ class MetricsServer:
         """
         self.registry, self.host, self.port, self.view, self.token = registry, host, port, view, token
         self.tls = tls
+        self._problems = view.problems if view is not None else ProblemMonitor(registry, History(registry))
         self._expiry: float | None = None
         """Expiry of the loaded certificate."""
         self._is_safe = tls is not None or behind_proxy
@@ -191,15 +194,16 @@ class MetricsServer:
         async def exposition(_: Request) -> Response:
             return Response(generate_latest(prometheus), headers={"content-type": CONTENT_TYPE_LATEST})
 
-        async def health(_: Request) -> Response:
-            failing, degraded = self.registry.failing(), self.registry.degraded()
-            content: dict[str, object] = {"agent": self.registry.agent, "state": self.registry.state()}
-            content |= {"failing": failing, "degraded": degraded}
+        # Not async: figures such as the free space of a disk may block.
+        def health(_: Request) -> Response:
+            problems = self._problems.current()
+            state = self._problems.state(problems)
+            content: dict[str, object] = {"agent": self.registry.agent, "state": state, **to_json(problems)}
             if standby := self.registry.standby():
                 content["standby"] = standby
             if application := self.registry.application():
                 content["spark"] = application
-            return LenientJsonResponse(content, status_code=503 if failing else 200)
+            return LenientJsonResponse(content, status_code=503 if state == "failing" else 200)
 
         async def readiness(_: Request) -> Response:
             waiting = self.registry.waiting()

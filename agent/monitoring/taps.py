@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import json
 import logging
 import os
@@ -26,7 +25,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from flafka.agent.state import state_directory
+from flafka.agent.state import state_file
 from flafka.agent.topology import AgentSpec, SinkSpec, SourceSpec
 from flafka.plugins import Batch
 from flafka.plugins.problems import suggest
@@ -65,14 +64,14 @@ class TapSubscriber:
 
     def __init__(self, interceptor: int | None = None) -> None:
         """`interceptor` is the index of the interceptor to watch, from 0; None is the end of the component."""
-        self._interceptor = interceptor
+        self.interceptor = interceptor
         self._queue: queue.Queue[tuple[TappedBatch, ...]] = queue.Queue(MAX_QUEUED_BATCHES)
         self._lock = threading.Lock()
         self._dropped = 0
 
     def on_intercepted(self, number: int, before: Batch, after: Batch) -> None:
         """Enqueue the batches before and after the interceptor with index `number`, from 0; others are ignored."""
-        if number == self._interceptor:
+        if number == self.interceptor:
             self._enqueue((TappedBatch("before", before), TappedBatch("after", after)))
 
     def on_batch(self, batch: Batch) -> None:
@@ -80,7 +79,7 @@ class TapSubscriber:
 
         Ignored if the subscriber watches an interceptor, and for an empty batch.
         """
-        if self._interceptor is None and len(batch):
+        if self.interceptor is None and len(batch):
             self._enqueue((TappedBatch("", batch),))
 
     def _enqueue(self, seen: tuple[TappedBatch, ...]) -> None:
@@ -194,8 +193,7 @@ def socket_file(agent: str, file: str) -> Path:
 
     It is below the state directory, and need not exist.
     """
-    digest = hashlib.sha256(str(Path(file).resolve()).encode()).hexdigest()[:16]
-    return state_directory() / "taps" / f"{agent}-{digest}.sock"
+    return state_file(agent, file, "taps", "sock")
 
 
 @contextlib.contextmanager

@@ -12,8 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from flafka.agent.graph import Graph
-from flafka.agent.monitoring.history import HISTORY_SECONDS, SAMPLE_SECONDS, History
+from flafka.agent.monitoring.history import History
 from flafka.agent.monitoring.kafkamonitor import KafkaMonitor
+from flafka.agent.monitoring.problems import ProblemMonitor, to_json
 from flafka.agent.monitoring.recent import RecentLog
 from flafka.agent.monitoring.registry import Registry
 from flafka.agent.monitoring.samples import Samples
@@ -34,6 +35,8 @@ class View:
         """Number of calls of `set_agent`."""
         self._reloads: dict[str, Any] = {"number": 0, "ok": True, "told": "", "at": 0.0}
         self.history = History(registry)
+        self.problems = ProblemMonitor(registry, self.history)
+        self.problems.set_agent(graph, self._kafka_monitor.clusters)
         self.recent = RecentLog()
         self.samples = Samples()
         self._started = time.time()
@@ -50,6 +53,7 @@ class View:
         """
         self._graph, self._kafka_monitor, self._tailed_files = graph, kafka_monitor, tailed_files
         self._configured += 1
+        self.problems.set_agent(graph, kafka_monitor.clusters)
 
     def record_reload(self, *, ok: bool, message: str) -> None:
         """Record the end of a reload: `message` is the description of the changes, or the error if `ok` is False."""
@@ -60,8 +64,8 @@ class View:
         return {**asdict(self._graph), "dead_letters": self._dead_letters}
 
     def state(self) -> dict[str, Any]:
-        """Return the current state as JSON values: `/metrics`, rates, health, brokers, and recent warnings."""
-        failing, degraded = self.registry.failing(), self.registry.degraded()
+        """Return the current state as JSON values: `/metrics`, rates, problems, brokers, and recent warnings."""
+        problems = self.problems.current()
         return {
             "agent": self.registry.agent,
             "time": time.time(),
@@ -71,20 +75,31 @@ class View:
             "host": socket.gethostname(),
             "pid": os.getpid(),
             "version": importlib.metadata.version("flafka"),
-            "state": self.registry.state(),
-            "failing": failing,
-            "degraded": degraded,
+            "state": self.problems.state(problems),
+            **to_json(problems),
             "standby": self.registry.standby(),
             "figures": self.registry.flume(),
             "rates": self.history.rates(),
+            "process": self.history.process(),
+            "growth": self._growth(),
             "kafka": self._kafka_monitor.clusters(),
             "spark": dict(self.registry.application()),
             "said": [entry._asdict() for entry in self.recent.entries()],
         }
 
-    def series(self, since: float = 0.0) -> dict[str, Any]:
-        """Return the samples of the last hour after `since`, in seconds since the epoch, with interval and length."""
-        return {"every": SAMPLE_SECONDS, "kept": HISTORY_SECONDS, **self.history.series(since)}
+    def _growth(self) -> dict[str, float]:
+        """Return sink → change of its lag a second, over the last minute, where it is known."""
+        keys = [node.metrics for node in self._graph.nodes if node.kind == "sink"]
+        growths = ((key, self.history.growth(key, "Lag")) for key in keys)
+        return {key: round(growth, 2) for key, growth in growths if growth is not None}
+
+    def series(self, span: float, since: float, component: str) -> dict[str, Any]:
+        """Return the samples of the last `span` seconds after `since`, in seconds since the epoch.
+
+        `component` is a name in `/metrics`, such as `SINK.k1`, or `PROCESS`. Without one, each component has its main
+        series.
+        """
+        return self.history.series(span, since, [component] if component else None)
 
     def files(self, match: str) -> dict[str, Any]:
         """Return `{"all": number, "files": […]}` for the tailed files whose paths contain `match`.

@@ -38,6 +38,7 @@ from flafka.agent.runner.local.sinks import SinkRunner
 from flafka.agent.runner.local.sources import SourceRunner
 from flafka.agent.runner.preload import import_libraries
 from flafka.agent.runner.registration import register_metrics, sink_metrics_by_channel
+from flafka.agent.state import state_file
 from flafka.agent.topology import AgentSpec, SinkSpec
 from flafka.plugins import Channel, FlafkaError, Metrics, OverflowConfig
 from flafka.plugins.threads import ThreadFailures
@@ -190,16 +191,17 @@ class Agent:
         A component that cannot open retries on its thread.
         """
         logging.getLogger().addHandler(self.view.recent)
-        self.view.history.start()
+        self.view.history.start(state_file(self.spec.name, self.spec.file, "history", "npz"))
         self.taps.start()
         _start(self._unstarted)
 
     def tick(self) -> None:
-        """Log due alerts, end samples that no page requests, and report the recovery of sources that wait for events.
+        """Log due alerts and problems, end samples without requests, and report the recovery of waiting sources.
 
         Call it about once a second.
         """
         self.alerts.log_due()
+        self.view.problems.log_due()
         self.view.samples.close_expired()
         for source in self.sources:
             source.retries.check_recovery()

@@ -16,7 +16,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from flafka.agent.audit.publishing import Tallies
-from flafka.agent.monitoring.latency import record_batch_duration
+from flafka.agent.monitoring.definitions import TAKEN_BYTES
+from flafka.agent.monitoring.latency import LatencyWindow, record_batch_duration
 from flafka.agent.monitoring.taps import Taps, TapSubscriber
 from flafka.agent.runner.committer import StagedRange
 from flafka.agent.runner.deadletters.rejections import Rejections
@@ -70,6 +71,8 @@ class Range:
     """Number of events that the sink is to deliver."""
     since: float = 0.0
     """Time of `time.monotonic` at which the first record was taken."""
+    arrival: int | None = None
+    """Time of arrival of the first event in the channel, in milliseconds since the epoch; None if it is not known."""
     last_record: LastRecord = UNKNOWN_RECORD
 
     def extend(self, polled: PolledBatch) -> None:
@@ -78,7 +81,9 @@ class Range:
         The first batch also sets `since`, and the start offset if that is not known. `events` stays as it is.
         """
         if self.end is None:
-            self.since = time.monotonic()
+            self.since, self.arrival = time.monotonic(), None
+        if self.arrival is None and len(polled.batch) and polled.batch.origin is not None:
+            self.arrival = int(polled.batch.origin.timestamps[0])
         if self.assignment.next_offset is None:
             self.assignment = self.assignment.with_offset(polled.offsets.start)
         self.end, self.last_record = polled.offsets.end, polled.last_record
@@ -134,6 +139,7 @@ class Delivery:
         self.sink: Sink = spec.make()
         self.sink.member = self.path
         self.metrics = self.sink.metrics
+        self._latency = LatencyWindow(self.metrics)
         self.committing = self.sink if isinstance(self.sink, CommittingSink) else None
         self.interceptors: list[Interceptor[Any]] = [interceptor.make() for interceptor in spec.interceptors]
         for component in (self.sink, *self.interceptors):
@@ -201,6 +207,7 @@ class Delivery:
         if not len(batch):
             return
         self.metrics.add("EventDrainAttemptCount", len(batch))
+        self.metrics.add(TAKEN_BYTES.name, batch.nbytes)
         pending.events += len(batch)
         trial_events = TRIAL_EVENTS if self.rejections.paused else 0
         for part in filter(len, (batch.slice(0, trial_events), batch.slice(trial_events))):
@@ -316,6 +323,8 @@ class Delivery:
             record_batch_duration(self.metrics, min(begun))
         self.metrics.add("BatchCompleteCount")
         for committed in delivered:
+            if committed.events and committed.arrival is not None:
+                self._latency.add(time.time() - committed.arrival / 1000)
             committed.advance()
         partitions = {committed.assignment.partition for committed in delivered}
         self.rejections.committed(partitions)

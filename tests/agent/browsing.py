@@ -69,3 +69,15 @@ def contrast(page: Page, selector: str) -> float:
     )
     dark, light = sorted(map(luminance, colours))
     return (light + 0.05) / (dark + 0.05)
+
+
+def overlaps(boxes: list[dict[str, float]]) -> list[tuple[dict[str, float], dict[str, float]]]:
+    """Return the pairs of labels that cover each other by more than their margins."""
+    found = []
+    for n, label in enumerate(boxes):
+        for other in boxes[:n]:
+            aside = label["x"] >= other["x"] + other["width"] - 2 or other["x"] >= label["x"] + label["width"] - 2
+            above = label["y"] >= other["y"] + other["height"] - 4 or other["y"] >= label["y"] + label["height"] - 4
+            if not (aside or above):
+                found.append((label, other))
+    return found

@@ -40,6 +40,14 @@ class Scene:
         command = f"agent dlq list -c {spec.file} -n {spec.name}"
         self.view = View(self.graph, self.registry, command)
         self.view.set_agent(self.graph, self.kafka_monitor, {"files": lambda: self.files})
+        self.view.history._monotonic = time.time  # so that samples of the past have rates
+
+    def sample(self, at: float) -> None:
+        """Take a sample of the metrics as at this time, in seconds since the epoch."""
+        history = self.view.history
+        history._now = history._monotonic = lambda: at
+        history.sample()
+        history._now = history._monotonic = time.time
 
     @property
     def url(self) -> str:
@@ -76,7 +84,7 @@ def cluster(topic: str, down: int | None = None) -> ClusterState:
 
 def at_work(scene: Scene) -> None:
     """Set figures of a busy agent of conf/flafka.conf: a broker down, a failing sink, dead letters, an hour."""
-    history, now = scene.view.history, time.time()
+    now = time.time()
     counters: Mapping[str, tuple[str, float]] = {
         "SOURCE": ("EventAcceptedCount", 1),
         "INTERCEPTOR": ("EventReceivedCount", 1),
@@ -84,26 +92,16 @@ def at_work(scene: Scene) -> None:
         "CHANNEL": ("EventPutSuccessCount", 4),
         "SINK": ("EventDrainSuccessCount", 3),
     }
-    samples = 1500
-    for number in range(samples):
-        if 700 < number < 800:  # the agent was down
+    for number in range(361):
+        if 140 < number < 160:  # the agent was down
             continue
-        history._now = lambda moment=now - 2.0 * (samples - number): moment
         for key, metrics in scene.metrics.items():
             counter, factor = counters[key.partition(".")[0]]
-            metrics.add(counter, int(factor * (400 + 300 * (number % 190) / 190) * (1 + len(key) % 3)))
+            metrics.add(counter, int(factor * (2000 + 1500 * (number % 38) / 38) * (1 + len(key) % 3)))
             if key.startswith("SINK."):
-                metrics.set("Lag", 120 + 50 * (number % 40))
-                metrics.set("LagSeconds", 2 + number % 30)
-        history.sample()
-    history._latest.clear()
-    history._now = time.time
-    history.sample()
-    time.sleep(0.05)
-    for key, metrics in scene.metrics.items():
-        counter, factor = counters[key.partition(".")[0]]
-        metrics.add(counter, factor * 21)
-    history.sample()
+                metrics.set("Lag", 120 + 50 * (number % 8))
+                metrics.set("LagSeconds", 2 + number % 6)
+        scene.sample(now - 10 * (360 - number))
     figures: dict[str, dict[str, float]] = {
         "SOURCE.tcp": {"OpenConnectionCount": 37, "OpenConnectionLimit": 4096},
         "SOURCE.udp": {"KernelDropCount": 1234},

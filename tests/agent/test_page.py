@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -164,7 +163,10 @@ def test_the_state_has_the_figures_of_the_metrics_and_the_log_lines() -> None:
     ask = asking(view=view)
     state = ask("/api/state").json()
     assert state["figures"] == registry.flume()
-    assert (state["state"], state["failing"]) == ("failing", {"SINK.k1": "it is away"})
+    assert state["state"] == "failing"
+    assert [(p["component"], p["metrics"], p["error"]) for p in state["problems"]] == [
+        ("a1.sinks.k1", "SINK.k1", "it is away")
+    ]
     assert [(line["component"], line["text"]) for line in state["said"]] == [
         ("a1.sinks.k1", "again"),
         ("a1.sinks.k1", "away!"),
@@ -181,28 +183,31 @@ def test_files_with_most_unread_bytes_come_first(tmp_path: Path) -> None:
     assert asking(view=view_of(Registry("a1"), files))("/api/files?match=/b").json()["all"] == 1
 
 
-def test_rates_and_series_agree_with_the_counters(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rates_and_series_agree_with_the_counters() -> None:
     registry, metrics = Registry("a1"), Metrics()
     registry.add("SINK", "k1", metrics)
     clock = [1000.0]
-    monkeypatch.setattr(time, "monotonic", lambda: clock[0])
-    history = History(registry, lambda: clock[0])
+    history = History(registry, lambda: clock[0], lambda: clock[0])
     assert history.rates() == {}
     for _ in range(3):
         history.sample()
         clock[0] += SAMPLE_SECONDS
         metrics.add("EventDrainSuccessCount", 10)
+        metrics.set("Lag", clock[0])
     late = Metrics()
     registry.add("SOURCE", "s1", late)
     late.add("EventAcceptedCount", 1)
     history.sample()
     assert history.rates()["SINK.k1"]["EventDrainSuccessCount"] == 10 / SAMPLE_SECONDS
     assert history.rates()["SOURCE.s1"]["EventAcceptedCount"] == 0  # it was unknown before
-    series = json.loads(json.dumps(history.series()))
+    series = json.loads(json.dumps(history.series(600, 0, ["SINK.k1", "SOURCE.s1"])))
+    assert (series["every"], series["now"]) == (SAMPLE_SECONDS, clock[0])
     assert series["times"] == [1000.0 + n * SAMPLE_SECONDS for n in range(4)]
-    assert series["series"]["SINK.k1"]["EventDrainSuccessCount"] == [0, 10, 20, 30]
-    assert series["series"]["SINK.k1"]["Lag"] == [None] * 4
-    assert series["series"]["SOURCE.s1"]["EventAcceptedCount"] == [None, None, None, 1]
+    assert series["series"]["SINK.k1"]["EventDrainSuccessCount"] == [None, 5, 5, 5]
+    assert series["series"]["SINK.k1"]["Lag"] == [None, 1002, 1004, 1006]
+    assert "SOURCE.s1" not in series["series"], "a rate is known from the second sample on"
+    assert json.loads(json.dumps(history.series(600, 1002.0)))["times"] == [1004.0, 1006.0]
+    assert history.growth("SINK.k1", "Lag") is None, "of less than ten seconds"
 
 
 def test_readiness_names_components_that_were_never_open() -> None:

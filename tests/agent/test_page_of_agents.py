@@ -151,6 +151,14 @@ def test_events_are_shown_as_they_pass_after_the_last_mask(browser: Browser, two
         text = page.locator("#sample-events").inner_text()
         assert ("<b>***</b>" in text, card in text, "kind = rare" in text) == (True, False, True)
         assert page.locator("#sample-events b").count() == 0
+    page.locator("#sample-place").select_option("a1.sinks.k2.interceptors.m")
+    page.locator("#sample-button").click()
+    await_updates(page)
+    assert deliver(Batch.of([Event(card.encode(), {"kind": "rare"})]))
+    page.locator("#sample-events li").first.wait_for()
+    assert "***" in page.locator("#sample-events").inner_text()
+    assert page.locator("#sample-before li").count() == 0, "events before a mask are not shown"
+    assert "Hidden" in page.locator("#sample-before-about").inner_text()
     page.keyboard.press("Escape")
     for node in ("sinks.k1", "channels.c1", "channels.c2", "sources.s1"):
         ask(page, f"a1.{node}")
@@ -237,7 +245,9 @@ def test_failures_of_a_real_agent_are_shown_with_their_causes(browser: Browser, 
 
         until(agree, "the page to show the positions")
         reason = agent.failing()["SINK.away"]
-        assert f"SINK.away: {reason}" in page.locator("#problems").inner_text()
+        assert "Sink away (avro) does not deliver." in page.locator("#problems li").first.inner_text()
+        assert reason in page.locator("#problems li").first.inner_text()
+        assert "a1.channels.full is 100 % full; sources wait." in page.locator("#problems li").first.inner_text()
         assert f"a1.sinks.away: {reason}" in page.locator("#said").inner_text()
         assert "until attempt" in shown(page, "a1.sinks.away")
         page.close()

@@ -186,3 +186,39 @@ def test_mistakes_and_too_many_samples_are_reported(standalone: StandaloneSample
     assert len(standalone.taps) < MAX_SAMPLES
     standalone.samples._samples |= {str(n): samples_module.Sample() for n in range(MAX_SAMPLES)}
     assert "close another page" in standalone.samples.get("c1")["error"]
+
+
+CHAIN = (
+    BASE
+    + """
+a1.sources.s1.interceptors = a m b
+a1.sources.s1.interceptors.a.type = static
+a1.sources.s1.interceptors.m.type = mask
+a1.sources.s1.interceptors.m.patterns = card
+a1.sources.s1.interceptors.b.type = static
+"""
+)
+
+
+def test_events_are_shown_before_and_after_each_interceptor_behind_the_last_mask(tmp_path: Path) -> None:
+    standalone = StandaloneSamples(spec_of(tmp_path, CHAIN))
+    samples, path = standalone.samples, "a1.sources.s1.interceptors"
+    assert f"{path}.m redacts the events of {path}.a" in samples.get(f"{path}.a")["error"]
+    assert samples.get("s1.m")["before"] is None
+    assert samples.get("s1.b")["before"] == []
+    stages = [batch_of(2), Batch.of([Event(b"masked")]), Batch.of([Event(b"last")])]
+    for listener in standalone.taps["a1.sources.s1"].subscribers:
+        listener.on_intercepted(1, *stages[:2])
+        listener.on_intercepted(2, *stages[1:])
+    mask, last = samples.get("s1.m"), samples.get("s1.b")
+    assert (mask["passed"], mask["before"], [event["body"] for event in mask["events"]]) == (2, None, ["masked"])
+    assert [[event["body"] for event in last[stage]] for stage in ("before", "events")] == [["masked"], ["last"]]
+    assert not any(
+        "xx" in str(sample._latest) or "'x'" in str(sample._latest) for sample in samples._samples.values()
+    )
+
+
+def test_no_stage_of_a_hidden_component_is_shown(tmp_path: Path) -> None:
+    standalone = StandaloneSamples(spec_of(tmp_path, CHAIN + masked("sinks.k1")))
+    for name in "amb":
+        assert "a1.sinks.k1.interceptors.m redacts" in standalone.samples.get(f"s1.{name}")["error"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import shutil
 import ssl
 from collections.abc import Iterator
@@ -15,17 +16,18 @@ from click.testing import CliRunner
 from rich.console import Console
 
 from flafka.agent.cli import main
-from flafka.agent.cli.output import format_milliseconds, format_number, format_seconds
 from flafka.agent.cli.top import draw, rows, select_rows
 from flafka.agent.config import load
 from flafka.agent.graph import graph_of
 from flafka.agent.monitoring.registry import Registry
 from flafka.agent.monitoring.server import MetricsServer
 from flafka.agent.monitoring.view import View
+from flafka.agent.units import format_milliseconds, format_number, format_seconds
 from flafka.plugins import Components, Metrics
 from tests.fixtures.ports import free_port
 from tests.plugins.certificates import certificate
 
+TIME = r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC"
 CONFIGURATION = """\
 a1.sources = s1
 a1.channels = c1
@@ -99,10 +101,20 @@ def test_a_pipe_gets_one_snapshot_as_lines(served: Served) -> None:
     by_name = {line.split()[0]: line.split() for line in lines}
     assert by_name["s1"] == ["s1", "netcat", "-", "123.5", "k", "7", "lost"]
     assert by_name["s1.i1"] == ["s1.i1", "regex_filter", "-", "130.0", "k", "6,544", "dropped"]
-    assert by_name["c1"] == ["c1", "memory", "-", "0", "17", "events", "ok"]
+    assert by_name["c1"] == ["c1", "memory", "-", "0", "holds", "17"]
     assert by_name["k1"] == ["k1", "null", "-", "0", "9", "events", "4", "s", "2.1", "s", "3", "ok"]
     assert by_name["k2"][:8] == ["k2", "logger", "-", "0", "unknown", "unknown", "failing", "#3"]
-    assert lines[-1] == "SINK.k2: [the disk] is full"
+    heading, title, loss, error, action, command, docs = lines[5:12]
+    assert re.fullmatch(rf"a1\.sinks\.k2: failing, since {TIME}, 2 attempts", heading)
+    assert (
+        title == "  Sink k2 (logger) does not deliver. The number of waiting events in a1.channels.c1 is not known."
+    )
+    assert loss == "  Lost: Nothing yet. Events in a1.channels.c1 are in memory, and are lost if the agent ends."
+    assert error == "  Error: [the disk] is full"
+    assert command == f"  Run: agent check --connect -c {served.file} -n a1"
+    assert action == "  Do: Repair the store that the error names."
+    assert docs == "  See: failures.md#a-sink-fails"
+    assert lines[12].startswith("a1.sources.s1: warning, since "), "it lost datagrams"
 
 
 def test_json_has_the_values_that_the_metrics_have(served: Served) -> None:
@@ -122,7 +134,10 @@ def test_json_has_the_values_that_the_metrics_have(served: Served) -> None:
     assert components["a1.sources.s1"]["dropped_datagrams"] == 7
     assert components["a1.sinks.k1"]["batch_milliseconds"] == 2140
     assert components["a1.sinks.k2"]["retry_attempt"] == 2
-    assert snapshot["problems"] == [{"component": "SINK.k2", "reason": "[the disk] is full"}]
+    assert [(p["component"], p["error"]) for p in snapshot["problems"]] == [
+        ("a1.sinks.k2", "[the disk] is full"),
+        ("a1.sources.s1", ""),
+    ]
 
 
 def test_several_snapshots_are_a_line_each(served: Served) -> None:
@@ -138,7 +153,15 @@ def test_a_terminal_shows_all_of_it(served: Served, width: int) -> None:
     console.print(draw(served.view.graph(), served.view.state(), "", 24))
     text = console.export_text()
     assert max(map(len, text.splitlines())) <= width
-    for word in ("s1 netcat", "123.5 k", "6,544", "failing", "#3", "SINK.k2: [the disk] is full"):
+    for word in (
+        "s1 netcat",
+        "123.5 k",
+        "6,544",
+        "failing",
+        "#3",
+        "a1.sinks.k2: failing, since",
+        "[the disk] is full",
+    ):
         assert word in text
 
 

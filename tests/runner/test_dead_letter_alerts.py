@@ -237,12 +237,13 @@ def test_rejections_of_an_agent_are_reported_in_its_log_and_in_its_health(
             health = json.loads(answer.read())
     finally:
         assert agent.stop()
-    assert health["failing"] == {}
     advice = f"agent dlq list -c {file} -n a1 --component a1.sinks.k1"
-    assert health["degraded"].keys() == {"SINK.k1"}
-    assert "100 events were rejected" in health["degraded"]["SINK.k1"]
-    assert "100: … is odd" in health["degraded"]["SINK.k1"]
-    assert health["degraded"]["SINK.k1"].endswith(f": {advice}")
+    (problem,) = (problem for problem in health["problems"] if problem["severity"] != "warning")
+    assert (problem["kind"], problem["component"]) == ("events-rejected", "a1.sinks.k1")
+    assert "100 events were rejected" in problem["error"]
+    assert "100: … is odd" in problem["error"]
+    assert problem["command"] == advice
+    assert problem["effect"] == "100 dead letters since the start of the agent."
     warnings = [text for name, text in logged.take() if name == "a1.sinks.k1"]
     assert warnings == [f"100 events were rejected: … is odd. They are dead letters: {advice}"]
     monkeypatch.setattr("flafka.agent.cli.configuration.Components", lambda: components)

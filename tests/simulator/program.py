@@ -103,7 +103,7 @@ def installed() -> Iterator[None]:
     change(running, "MetricsServer", _NoServer)
     history = sys.modules["flafka.agent.monitoring.history"].History
     for monitoring in (running.KafkaMonitor, history, running.TapServer):
-        change(monitoring, "start", lambda self: None)  # they look at what others do, and would take most of the time
+        change(monitoring, "start", lambda *_: None)  # they look at what others do, and would take most of the time
         change(monitoring, "stop", lambda self: None)
     # Simulated brokers have no sockets: nothing is wrong with the connections to them.
     change(sys.modules["flafka.plugins.kafka.errors"], "trouble", lambda *_: None)

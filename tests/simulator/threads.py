@@ -301,6 +301,7 @@ class SimpleQueue:
 time = SimpleNamespace(
     **{name: getattr(real_time, name) for name in ("strftime", "gmtime", "localtime", "mktime", "timezone")},
     monotonic=monotonic,
+    process_time=lambda: 0.0,
     perf_counter=monotonic,
     monotonic_ns=lambda: int(monotonic() * 1e9),
     time=wall,

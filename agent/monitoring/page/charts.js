@@ -1,107 +1,155 @@
-// Numbers as text, time series of the last hour as lines, and helpers that create elements.
+// Time series: the last hour of all components for the cards, and charts with axes of a chosen span.
 "use strict";
 
-const POINTS = 180; // of a line; more would not be visible
+import { element, moment, show, svgElement, timeOfDay, withUnit } from "./texts.js";
 
-/** Create an HTML element. Children are set as text or nodes, never as HTML: the text may come from an attacker. */
-export function element(tag, attributes = {}, ...children) {
-  return fill(document.createElement(tag), attributes, children);
-}
+const HEIGHT = 150, LEFT = 70, RIGHT = 12, TOP = 10, BOTTOM = 22;
 
-/** Create an SVG element. */
-export function svgElement(tag, attributes = {}, ...children) {
-  return fill(document.createElementNS("http://www.w3.org/2000/svg", tag), attributes, children);
-}
-
-function fill(node, attributes, children) {
-  for (const [name, value] of Object.entries(attributes)) node.setAttribute(name, value);
-  node.append(...children);
-  return node;
-}
-
-export function short(number) {
-  if (number === undefined || number === null || Number.isNaN(number)) return "–";
-  const size = Math.abs(number);
-  if (size >= 1e9) return (number / 1e9).toFixed(1) + " G";
-  if (size >= 1e6) return (number / 1e6).toFixed(1) + " M";
-  if (size >= 1e4) return (number / 1e3).toFixed(1) + " k";
-  return size >= 100 || Number.isInteger(number) ? Math.round(number).toLocaleString("en") : number.toFixed(1);
-}
-
-export function brief(milliseconds) {
-  if (milliseconds === undefined) return "–";
-  if (milliseconds >= 10000) return span(milliseconds / 1000);
-  if (milliseconds >= 1000) return `${(milliseconds / 1000).toFixed(1)} s`;
-  return `${milliseconds.toFixed(milliseconds >= 10 ? 0 : 1)} ms`;
-}
-
-export function span(seconds) {
-  if (seconds < 0) return "over";
-  if (seconds < 60) return `${Math.round(seconds)} s`;
-  if (seconds < 3600) return `${Math.round(seconds / 60)} min`;
-  return seconds < 172800 ? `${(seconds / 3600).toFixed(1)} h` : `${Math.round(seconds / 86400)} d`;
-}
-
-/** Samples of the last hour, from this run of the agent and from earlier ones. */
+/** Main series of all components in the last hour. */
 export const history = {
-  times: [], series: {}, every: 2, kept: 3600, requested: 0,
+  times: [], series: {}, every: 10, span: 3600,
 
   add(update) {
     this.every = update.every;
-    this.kept = update.kept;
+    this.span = update.span;
     const before = this.times.length;
     this.times.push(...update.times);
-    const components = new Set([...Object.keys(this.series), ...Object.keys(update.series)]);
-    for (const component of components) {
+    for (const component of new Set([...Object.keys(this.series), ...Object.keys(update.series)])) {
       const old = (this.series[component] ||= {}), added = update.series[component] || {};
-      for (const counter of new Set([...Object.keys(old), ...Object.keys(added)])) {
-        const values = (old[counter] ||= new Array(before).fill(null));
-        values.push(...(added[counter] || new Array(update.times.length).fill(null)));
+      for (const metric of new Set([...Object.keys(old), ...Object.keys(added)])) {
+        const values = (old[metric] ||= new Array(before).fill(null));
+        values.push(...(added[metric] || new Array(update.times.length).fill(null)));
       }
     }
-    const expired = this.times.findIndex((time) => time >= this.times[this.times.length - 1] - this.kept);
+    const expired = this.times.findIndex((time) => time >= this.times[this.times.length - 1] - this.span);
     if (expired > 0) {
       this.times.splice(0, expired);
       for (const series of Object.values(this.series)) for (const values of Object.values(series)) values.splice(0, expired);
     }
   },
 
-  /** Values of a gauge, or the rate per second of a counter; null if unknown. */
-  values(component, counter, asRate) {
-    const values = this.series[component]?.[counter] || [];
-    if (!asRate) return values;
-    return values.map((value, i) => {
-      const seconds = this.times[i] - this.times[i - 1];
-      const unknown = i === 0 || value === null || values[i - 1] === null || seconds > 3 * this.every;
-      return unknown ? null : Math.max(0, (value - values[i - 1]) / seconds);
-    });
-  },
-
-  /** Path of a line through the values, with gaps for the times when the agent was down. */
-  line(numbers, width, height) {
-    const { points, maximum } = this.points(numbers);
-    let path = "", pen = "M", last = null;
-    for (const point of points) {
-      if (last !== null && point.time - last > Math.max(3 * this.every, (2.5 * this.kept) / POINTS)) pen = "M";
-      const x = width * (1 - (this.times[this.times.length - 1] - point.time) / this.kept);
-      path += `${pen}${x.toFixed(1)},${(height - 1 - (height - 2) * (point.value / maximum)).toFixed(1)}`;
-      pen = "L";
-      last = point.time;
-    }
-    return path;
-  },
-
-  points(numbers) {
-    const bucket = this.kept / POINTS, points = [];
-    let sum = 0, count = 0, time = 0, slot = null;
-    const close = () => { if (count) points.push({ time: time / count, value: sum / count }); sum = count = time = 0; };
-    numbers.forEach((value, i) => {
-      if (value === null) return;
-      const current = Math.floor(this.times[i] / bucket);
-      if (current !== slot) { close(); slot = current; }
-      sum += value; time += this.times[i]; count += 1;
-    });
-    close();
-    return { points, maximum: numbers.reduce((maximum, value) => Math.max(maximum, value), 1e-9) };
+  /** Path of a component's main series, without axes. */
+  line(component, metric, width, height) {
+    const values = this.series[component]?.[metric] || [], maximum = Math.max(1e-9, ...values.map((value) => value ?? 0));
+    const end = this.times[this.times.length - 1];
+    return path(this.times, values, this.every, (time) => width * (1 - (end - time) / this.span), (value) => height - 1 - (height - 2) * (value / maximum));
   },
 };
+
+/** Path of a line through the values, with gaps for the times when the agent was down. */
+function path(times, values, every, x, y) {
+  let text = "", pen = "M", last = null;
+  values.forEach((value, i) => {
+    if (value === null) return;
+    if (last !== null && times[i] - last > 3 * every) pen = "M";
+    text += `${pen}${x(times[i]).toFixed(1)},${y(value).toFixed(1)}`;
+    pen = "L";
+    last = times[i];
+  });
+  return text;
+}
+
+/** Steps of an axis from 0 to at least `maximum`: three or four round numbers. */
+export function steps(maximum, isWhole) {
+  const least = Math.max(maximum, isWhole ? 3 : 1e-3) / 4, size = 10 ** Math.floor(Math.log10(least));
+  const step = [1, 2, 5, 10].map((factor) => factor * size).find((candidate) => candidate >= least);
+  const all = [0];
+  while (all[all.length - 1] < maximum || all.length < 2) all.push(all.length * step);
+  return all;
+}
+
+/** Times for the axis: four to seven, at whole units of the clock. */
+function ticks(start, end) {
+  const units = [60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 14400, 21600];
+  const unit = units.find((candidate) => (end - start) / candidate <= 7) ?? 21600;
+  const all = [];
+  for (let time = Math.ceil(start / unit) * unit; time <= end; time += unit) all.push(time);
+  return all;
+}
+
+/** Chart with axes, units, a legend and the values under the pointer. It is created once, and keeps its pointer. */
+export class Chart {
+  constructor(title, unit, labels) {
+    this.title = title;
+    this.unit = unit;
+    this.labels = labels;
+    this.data = null;
+    this.pointed = null; // time under the pointer
+    this.svg = svgElement("svg", { class: "chart", role: "img", tabindex: "0", height: HEIGHT });
+    this.readout = element("p", { class: "readout", "aria-live": "polite" });
+    const legend = labels.length > 1 ? labels.map((label, i) => element("span", { class: `legend line-${i + 1}` }, label)) : [];
+    this.figure = element("figure", {}, element("figcaption", {}, element("b", {}, title), " ", ...legend), this.svg, this.readout);
+    this.svg.addEventListener("pointermove", (event) => this.pointAt(event.clientX));
+    this.svg.addEventListener("pointerdown", (event) => this.pointAt(event.clientX));
+    this.svg.addEventListener("pointerleave", () => this.point(null));
+    this.svg.addEventListener("blur", () => this.point(null));
+    this.svg.addEventListener("keydown", (event) => this.onKey(event));
+  }
+
+  /** Show `series`, one list of values a label. `times`, `every` and `span` are in seconds. */
+  update(times, series, every, span, end) {
+    this.data = { times, series, every, span, end };
+    this.draw();
+  }
+
+  draw() {
+    const { times, series, every, span, end } = this.data, start = end - span;
+    const width = Math.max(240, this.svg.clientWidth || 600), known = series.flat().filter((value) => value !== null);
+    const rows = steps(Math.max(0, ...known), /event|record|file/.test(this.unit) && !this.unit.includes("/")), top = rows[rows.length - 1];
+    const x = (time) => LEFT + (width - LEFT - RIGHT) * ((time - start) / span);
+    const y = (value) => HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value / top);
+    const parts = [];
+    for (const row of rows) {
+      parts.push(svgElement("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(row), y2: y(row) }));
+      parts.push(svgElement("text", { class: "row", x: LEFT - 6, y: y(row) + 4 }, row || !/^(s|ms)$/.test(this.unit) ? withUnit(row, this.unit) : `0 ${this.unit}`));
+    }
+    for (const time of ticks(start, end).filter((tick) => x(tick) > LEFT + 14 && x(tick) < width - RIGHT - 14)) {
+      parts.push(svgElement("line", { class: "grid", x1: x(time), x2: x(time), y1: TOP, y2: HEIGHT - BOTTOM }));
+      parts.push(svgElement("text", { class: "tick", x: x(time), y: HEIGHT - 6 }, timeOfDay(time, false)));
+    }
+    series.forEach((values, i) => parts.push(svgElement("path", { class: `line line-${i + 1}`, d: path(times, values, every, x, y) })));
+    if (!known.length) parts.push(svgElement("text", { class: "none", x: (LEFT + width) / 2, y: HEIGHT / 2 }, "no values in this time"));
+    this.marker = svgElement("line", { class: "marker", y1: TOP, y2: HEIGHT - BOTTOM });
+    this.x = x;
+    this.svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
+    const latest = series.map((values, i) => `${this.labels[i]} ${withUnit(values[values.length - 1], this.unit)}`);
+    const highest = known.length ? withUnit(Math.max(...known), this.unit) : "–";
+    this.svg.setAttribute("aria-label", `${this.title}: now ${latest.join(", ")}; highest ${highest}. Arrow keys read the values.`);
+    this.svg.replaceChildren(...parts, this.marker);
+    this.point(this.pointed);
+  }
+
+  pointAt(clientX) {
+    if (!this.data) return;
+    const box = this.svg.getBoundingClientRect(), { span, end } = this.data;
+    const share = (clientX - box.left - LEFT) / Math.max(1, box.width - LEFT - RIGHT);
+    this.point(end - span + span * Math.min(1, Math.max(0, share)));
+  }
+
+  onKey(event) {
+    const { times } = this.data ?? { times: [] }, moves = { ArrowLeft: -1, ArrowRight: 1, Home: -Infinity, End: Infinity };
+    if (!(event.key in moves) || !times.length) return;
+    event.preventDefault();
+    const index = this.pointed === null ? times.length - 1 : this.nearest(this.pointed);
+    this.point(times[Math.min(times.length - 1, Math.max(0, index + moves[event.key]))]);
+  }
+
+  nearest(time) {
+    const { times } = this.data;
+    return times.reduce((best, candidate, i) => (Math.abs(candidate - time) < Math.abs(times[best] - time) ? i : best), 0);
+  }
+
+  /** Show the values at a time, or the latest ones for null. */
+  point(time) {
+    if (!this.data) return;
+    this.pointed = time;
+    const { times, series } = this.data;
+    this.marker.setAttribute("visibility", time === null || !times.length ? "hidden" : "visible");
+    if (!times.length) { show(this.readout, ""); return; }
+    const index = time === null ? times.length - 1 : this.nearest(time);
+    for (const side of ["x1", "x2"]) this.marker.setAttribute(side, this.x(times[index]));
+    const values = series.map((list, i) => `${this.labels.length > 1 ? `${this.labels[i]} ` : ""}${withUnit(list[index], this.unit)}`);
+    show(this.readout, `${time === null ? "now" : moment(times[index])}: ${values.join(", ")}`);
+    this.readout.setAttribute("aria-live", time === null ? "off" : "polite");
+  }
+}

@@ -1,37 +1,43 @@
 // The page of one agent: requests `api/state` every two seconds and shows it.
 "use strict";
 
-import { brief, svgElement, element, history, short, span } from "./charts.js";
-import { sample } from "./sample.js";
+import { history } from "./charts.js";
+import { Charts, changeSpan, openDetail, PROCESS_CHARTS, redrawDetail, updateDetail } from "./detail.js";
+import { showProblems, showState } from "./problems.js";
+import { brief, clock, element, moment, setLocal, short, show, span, svgElement, table, timeElement, withUnit } from "./texts.js";
 import { draw } from "./wires.js";
 
-const STATE_INTERVAL_MS = 2000, HISTORY_INTERVAL_MS = 10000, FILES_INTERVAL_MS = 4000;
+const STATE_INTERVAL_MS = 2000, HISTORY_INTERVAL_MS = 10000, FILES_INTERVAL_MS = 4000, ANSWER_TIMEOUT_MS = 15000;
 const DENSE = 30; // number of components of a kind from which on each card is one line
 const KINDS = ["source", "channel", "sink"];
 const MAIN = { source: "EventAcceptedCount", channel: "EventPutSuccessCount", sink: "EventDrainSuccessCount" };
-const CHARTS = {
-  EventAcceptedCount: ["events/s accepted", true], EventReceivedCount: ["events/s", true],
-  EventPutSuccessCount: ["events/s stored", true], EventDrainSuccessCount: ["events/s delivered", true],
-  ChannelSize: ["events in the channel", false], Lag: ["lag", false], LagSeconds: ["lag in seconds", false],
-  BatchMilliseconds: ["milliseconds a batch", false],
+const WORDS = { // of a problem on the card of its component, if it is not simply failing or degraded
+  "sink-behind": "behind", "channel-full": "nearly full", "events-not-stored": "waits", "datagrams-lost": "loses datagrams",
+  "retention-near": "deletion near", "brokers-down": "broker down", "partitions-offline": "no leader", "disk-full": "disk nearly full",
+  "certificate-expires": "certificate expires", overflowing: "overflows", "events-rejected": "rejects events",
 };
 
 const $ = (selector) => document.querySelector(selector);
-const cards = new Map(), nodes = new Map(), contents = new WeakMap();
-let graph = null, state = null, selected = null, filesRequested = 0, updates = 0;
+const cards = new Map(), nodes = new Map();
+let graph = null, state = null, filesRequested = 0, historyRequested = 0, updates = 0, answered = null;
 
 const figure = (node, name) => { const v = state.figures[node.metrics]?.[name]; return v === undefined ? undefined : Number(v); };
 const rate = (node, name) => state.rates[node.metrics]?.[name];
-const reason = (node) => state.failing[node.metrics] || state.degraded[node.metrics] || state.standby?.[node.metrics] || "";
-const health = (node) => ["failing", "degraded", "standby"].find((kind) => node.metrics in (state[kind] ?? {})) || "ok";
+const problemsOf = (node) => state.problems.filter((problem) => problem.metrics === node.metrics);
+const health = (node) => problemsOf(node)[0]?.severity ?? (node.metrics in (state.standby ?? {}) ? "standby" : condition(node) || "ok");
 const onSpark = (node) => node.words.includes("on Spark");
 
-/** Set the children of an element to `render(content)`. Unchanged content is not replaced, to preserve focus and selections. */
-function show(parent, content, render) {
-  const text = JSON.stringify(content);
-  if (contents.get(parent) === text) return;
-  contents.set(parent, text);
-  parent.replaceChildren(...render(content));
+/** `slow` for a sink whose lag grows beyond ten seconds of its rate, or is not delivered at all; else an empty text. */
+function condition(node) {
+  if (node.kind !== "sink") return "";
+  const growth = state.growth[node.metrics], lag = figure(node, "Lag");
+  return growth > 0 && lag > 10 * Math.max(1, rate(node, MAIN.sink) ?? 0) ? "slow" : "";
+}
+
+function word(node) {
+  const problem = problemsOf(node)[0];
+  if (problem) return problem.severity === "failing" ? "failing" : WORDS[problem.kind] ?? problem.severity;
+  return health(node) === "slow" ? "falling behind" : health(node);
 }
 
 // --- cards
@@ -47,28 +53,30 @@ function figures(node) {
     addNonzero(limit ? "connections" : "connection(s)", "OpenConnectionCount", (v) => (limit ? `${short(v)} of ${short(limit)}` : short(v)));
     addNonzero("file(s)", "FollowedFileCount");
     addNonzero("datagram(s) dropped", "KernelDropCount", short, true);
-    if (figure(node, "UnacknowledgedSeconds") > 5) addNonzero("not stored yet", "UnacknowledgedSeconds", span, true);
+    if (figure(node, "UnacknowledgedSeconds") > 5) add("not stored yet", span(figure(node, "UnacknowledgedSeconds")), true);
   } else if (node.kind === "channel") {
-    add("in/s", short(rate(node, MAIN.channel)));
+    add("events/s in", short(rate(node, MAIN.channel)));
     const out = rate(node, "EventTakeSuccessCount");
-    if (out) add("out/s", short(out));
+    if (out) add("events/s out", short(out));
     const size = figure(node, "ChannelSize");
     if (size || figure(node, "ChannelCapacity")) add("events held", short(size));
-    addNonzero("full", "ChannelFillPercentage", (v) => `${v.toFixed(0)} %`);
-    if (figure(node, "Overflowing")) add("in the overflow", short(figure(node, "OverflowSize")), true);
+    addNonzero("full", "ChannelFillPercentage", (v) => `${v.toFixed(0)} %`, figure(node, "ChannelFillPercentage") > 80);
+    if (figure(node, "Overflowing")) add("events in the overflow", short(figure(node, "OverflowSize")), true);
     addNonzero("broker(s) down", "BrokersDown", short, true);
     addNonzero("partition(s) under-replicated", "UnderReplicatedPartitions", short, true);
   } else {
     add("events/s", short(rate(node, MAIN.sink)));
     addNonzero("events", MAIN.sink);
-    const lag = figure(node, "Lag");
-    add("lag", lag === undefined ? "unknown" : `${short(lag)} ${node.lag_unit || "events"}`);
+    const lag = figure(node, "Lag"), growth = state.growth[node.metrics];
+    add("lag", lag === undefined ? "unknown" : withUnit(lag, node.lag_unit || "events"));
+    if (growth > 0.05) add("more lag", `${short(growth)} ${node.lag_unit || "events"}/s`, condition(node) === "slow");
     addNonzero("behind", "LagSeconds", span);
     const left = figure(node, "RetentionSecondsLeft");
     if (left < 86400) add("until Kafka deletes the oldest", span(left), true);
   }
   addNonzero("a batch", "BatchMilliseconds", brief);
-  addNonzero(node.kind === "sink" ? "dead letter(s)" : "rejected", "EventRejectedCount", short, true);
+  addNonzero("latency p99", "LatencyP99Milliseconds", brief);
+  addNonzero(node.kind === "sink" ? "dead letter(s)" : "rejected events", "EventRejectedCount", short, true);
   const next = figure(node, "RetryTime");
   if (next) add(`until attempt ${figure(node, "RetryAttempt") + 1}`, span(Math.max(0, next / 1000 - state.time)));
   return rows;
@@ -79,12 +87,20 @@ function makeCard(node) {
   const words = [node.type, ...node.words.filter((word) => word !== "on Spark")].join(", ");
   const top = element("span", { class: "top" }, element("span", { class: "name" }, node.name), element("span", { class: "type" }, words));
   if (node.kind === "sink") top.append(element("span", { class: onSpark(node) ? "chip spark" : "chip" }, onSpark(node) ? "Spark" : "local"));
-  top.append(element("span", { class: "chip state", hidden: "" }));
-  const parts = ["figures", "steps", "why", "ways"].map((name) => element("span", { class: name }));
+  top.append(element("span", { class: "chip state", id: `state-${node.id}`, hidden: "" }));
+  const parts = ["figures", "steps", "why", "ways"].map((name) => element("span", { class: name, id: `${name}-${node.id}` }));
+  card.setAttribute("aria-label", `${node.kind} ${node.name}, ${words}`);
+  card.setAttribute("aria-describedby", `state-${node.id} why-${node.id} figures-${node.id}`);
   const chart = svgElement("svg", { viewBox: "0 0 100 22", preserveAspectRatio: "none", "aria-hidden": "true" }, svgElement("path", { class: "line" }));
   card.append(top, ...parts, chart);
-  card.addEventListener("click", () => { selected = node; detail(); sample.select(node.id); $("#detail").showModal(); });
+  card.addEventListener("click", () => { openDetail(node); refreshDetail().catch(() => {}); });
   return card;
+}
+
+/** Text on the card: the first error, or the reason of a standby. */
+function reason(node) {
+  const problem = problemsOf(node)[0];
+  return problem ? problem.error || problem.effect : state.standby?.[node.metrics] || "";
 }
 
 function updateCard(node) {
@@ -92,11 +108,11 @@ function updateCard(node) {
   card.className = `card ${now}`;
   const chip = card.querySelector(".state");
   chip.hidden = now === "ok";
-  show(chip, now, (text) => [text]);
+  show(chip, word(node));
   chip.className = `chip state ${now}`;
   show(card.querySelector(".figures"), figures(node), (pairs) => pairs.map(([value, label, bad]) =>
     element("span", bad ? { class: "bad" } : {}, element("b", {}, value), ` ${label}`)));
-  show(card.querySelector(".why"), reason(node), (text) => [text]);
+  show(card.querySelector(".why"), reason(node));
   const ways = graph.edges.filter((edge) => edge.start === node.id).map((edge) => { // for narrow screens, which have no edges
     const events = flow(edge), labels = [edge.label, events > 0 ? `${short(events)}/s` : ""].filter(Boolean).join(", ");
     return `→ ${nodes.get(edge.end).name}${labels ? ` (${labels})` : ""}`;
@@ -110,14 +126,13 @@ function updateCard(node) {
 }
 
 function updateChart(node) {
-  const numbers = history.values(node.metrics, MAIN[node.kind], true);
-  cards.get(node.id).querySelector(".line").setAttribute("d", history.line(numbers, 100, 22));
+  cards.get(node.id).querySelector(".line").setAttribute("d", history.line(node.metrics, MAIN[node.kind], 100, 22));
 }
 
 // --- the graph
 
 function build() {
-  document.title = $("#name").textContent = graph.agent;
+  $("#name").textContent = graph.agent;
   for (const node of graph.nodes) nodes.set(node.id, node);
   for (const kind of KINDS) {
     const column = $(`#${kind}s`), nodesOfKind = graph.nodes.filter((node) => node.kind === kind);
@@ -157,9 +172,18 @@ function flow(edge) {
   return edge.kind === "topic" ? undefined : rate(nodes.get(edge.end), MAIN.sink);
 }
 
+/** `stuck` for an edge to a failing component, or from a source that cannot store; `slow` for one to a slow sink. */
+function edgeCondition(edge) {
+  const start = nodes.get(edge.start), end = nodes.get(edge.end);
+  if (edge.kind === "topic" || edge.kind === "overflow") return "";
+  if (health(end) === "failing" || (start.kind === "source" && problemsOf(start).some((problem) => problem.kind === "source-fails"))) return "stuck";
+  const isSlow = health(end) === "slow" || problemsOf(end).some((problem) => ["sink-behind", "channel-full", "overflowing", "retention-near"].includes(problem.kind));
+  return isSlow || problemsOf(start).some((problem) => problem.kind === "events-not-stored") ? "slow" : "";
+}
+
 function wires() {
   const boxOf = (id) => { const card = cards.get(id); return card.offsetParent === null ? null : card.getBoundingClientRect(); };
-  draw($("#edges"), graph.edges, boxOf, flow);
+  draw($("#edges"), graph.edges, boxOf, flow, edgeCondition);
 }
 
 // --- the other sections
@@ -172,30 +196,19 @@ function withCommand(text) {
   return match ? [text.slice(0, match.index), element("code", {}, match[0])] : [text];
 }
 
-function problems() {
-  const rows = ["failing", "degraded"].flatMap((kind) => Object.entries(state[kind]).map(([name, reason]) => [kind, name, reason]));
-  show($("#problems ul"), rows.map(([kind, name, reason]) => [kind, name, reason.replace(/, the latest \d+ s ago/, "")]), (rows) =>
-    rows.map(([kind, name, reason]) => element("li", { class: kind }, element("span", { class: `chip ${kind}` }, kind), " ",
-      element("span", { class: "component" }, `${name}: `), ...withCommand(reason))));
-  $("#problems").hidden = !rows.length;
-  const badge = $("#state");
-  if (badge.textContent !== state.state) badge.textContent = state.state; // screen readers announce each assignment
-  badge.className = `badge ${state.state}`;
-}
-
 function log() {
-  show($("#said"), state.said, (entries) => entries.map((entry) => element("li", { class: entry.level },
-    element("time", { datetime: new Date(entry.at * 1000).toISOString() }, new Date(entry.at * 1000).toLocaleTimeString()), " ",
+  show($("#said"), [state.said, clock.isLocal], ([entries]) => entries.map((entry) => element("li", { class: entry.level },
+    timeElement(entry.at), ` ${entry.level} `,
     element("span", { class: "component" }, `${entry.component}: `), ...withCommand(entry.text))));
   $("#quiet").hidden = state.said.length > 0;
 }
 
-/** Create a table. A head that ends in `#` is of a column of numbers. */
-function table(heads, rows) {
-  const kind = (head) => (head.endsWith("#") ? { class: "number" } : {});
-  const head = element("tr", {}, ...heads.map((name) => element("th", { scope: "col", ...kind(name) }, name.replace("#", ""))));
-  const body = rows.map((row) => element("tr", {}, ...row.map((cell, i) => element("td", kind(heads[i]), cell))));
-  return element("table", {}, element("thead", {}, head), element("tbody", {}, ...body));
+function processFigures() {
+  const own = state.process ?? {}, limit = own.OpenFileLimit ? ` of ${short(own.OpenFileLimit)}` : "", rates = state.rates.PROCESS ?? {};
+  const rows = [["CpuPercent", (v) => [short(v), "% of a core"]], ["MemoryBytes", (v) => [withUnit(v, "B"), "of memory"]],
+    ["OpenFileCount", (v) => [`${short(v)}${limit}`, "file descriptors"]]].filter(([name]) => own[name] !== undefined).map(([name, form]) => form(own[name]));
+  if (rates.ReceivedBytesCount !== undefined) rows.push([withUnit(rates.ReceivedBytesCount, "B/s"), "received"], [withUnit(rates.TakenBytesCount, "B/s"), "given to sinks"]);
+  show($("#process-figures"), rows, (all) => all.map(([value, label]) => element("span", {}, element("b", {}, value), ` ${label}`)));
 }
 
 function deadLetters() {
@@ -223,11 +236,11 @@ function kafka() {
 }
 
 function spark() {
-  const rows = graph.nodes.filter(onSpark).map((node) => [node.name, brief(figure(node, "BatchMilliseconds")), ...["RecordsPerSecond", "Lag", "StateRows", "StateBytes"].map((name) => short(figure(node, name))), short(figure(node, "DriverRestartCount") || 0)]);
+  const rows = graph.nodes.filter(onSpark).map((node) => [node.name, brief(figure(node, "BatchMilliseconds")), short(figure(node, "RecordsPerSecond")), withUnit(figure(node, "Lag"), node.lag_unit || "events"), ...["StateRows", "StateBytes"].map((name) => short(figure(node, name))), short(figure(node, "DriverRestartCount") || 0)]);
   $("#spark").hidden = !rows.length;
   show($("#spark .application"), state.spark, (spark) => !spark.application ? [] : ["Application ",
     /^https?:/.test(spark.tracking) ? element("a", { href: spark.tracking, rel: "noreferrer" }, spark.application) : spark.application]);
-  show($("#spark .tables"), rows, () => [table(["Sink", "Took#", "Records/s#", "Lag, records#", "State, rows#", "State, bytes#", "Restarts of the driver#"], rows)]);
+  show($("#spark .tables"), rows, () => [table(["Sink", "Took#", "Records/s#", "Lag#", "State, rows#", "State, bytes#", "Restarts of the driver#"], rows)]);
 }
 
 async function files() {
@@ -238,38 +251,18 @@ async function files() {
   $("#files").hidden = !answer.all && !match;
   $("#files-about").textContent = answer.all > answer.files.length
     ? `${answer.files.length} of ${answer.all.toLocaleString("en")} files, most unread bytes first` : `${answer.all} files`;
-  show($("#files .tables"), answer.files, (files) => [table(["Source", "File", "Read#", "Left#", "Progress"], files.map((file) => [
+  show($("#files .tables"), answer.files, (files) => [table(["Source", "File", "Read, bytes#", "Unread, bytes#", "Progress"], files.map((file) => [
     file.source, file.path, short(file.position), short(Math.max(0, file.size - file.position)),
     element("progress", { max: Math.max(1, file.size), value: file.size ? file.position : 1, "aria-label": "read" })]))]);
 }
 
-function detail() {
-  const node = selected, parts = [element("p", { class: "type" }, `${node.id}, ${node.place}`)];
-  $("#detail-title").textContent = `${node.name} (${[node.type, ...node.words].join(", ")})`;
-  if (reason(node)) parts.push(element("p", { class: health(node) }, ...withCommand(reason(node))));
-  for (const counter of Object.keys(history.series[node.metrics] || {})) {
-    const [name, asRate] = CHARTS[counter], label = counter === "Lag" ? `${name} in ${node.lag_unit || "events"}` : name;
-    const numbers = history.values(node.metrics, counter, asRate), known = numbers.filter((value) => value !== null);
-    if (!known.length) continue;
-    const { maximum } = history.points(numbers);
-    parts.push(element("div", { class: "chart-head" }, element("b", {}, `${label}: ${short(known[known.length - 1])}`), element("span", {}, `last hour, up to ${short(maximum > 1e-8 ? maximum : 0)}`)));
-    parts.push(svgElement("svg", { class: "chart", viewBox: "0 0 1000 110", preserveAspectRatio: "none", role: "img", "aria-label": label }, svgElement("path", { class: "line", d: history.line(numbers, 1000, 110) })));
-  }
-  for (const component of [node, ...node.interceptors]) {
-    parts.push(element("h3", {}, component === node ? "Figures" : `Interceptor ${component.name} (${component.type})`));
-    parts.push(table(["Figure", "Value#"], Object.entries(state.figures[component.metrics] || {})));
-    const set = Object.entries(component.options).map(([name, value]) => [name, value, "set"]);
-    const defaults = Object.entries(component.defaults).map(([name, value]) => [name, value, "default"]);
-    if (component === node) parts.push(element("h3", {}, "Options"));
-    parts.push(table(["Option", "Value", ""], [...set, ...defaults]));
-  }
-  $("#detail-body").replaceChildren(...parts);
-}
-
 // --- the loop
 
+const processCharts = new Charts($("#process-charts"), PROCESS_CHARTS);
+const chosenSpan = () => Number($("#span").value);
+
 async function fetchJson(path) {
-  const answer = await fetch(path, { headers: { accept: "application/json" } });
+  const answer = await fetch(path, { headers: { accept: "application/json" }, signal: AbortSignal.timeout(ANSWER_TIMEOUT_MS) });
   if (!answer.ok) throw new Error(`${answer.status} ${await answer.text()}`);
   return answer.json();
 }
@@ -281,31 +274,67 @@ async function loadGraph(answer) {
   if (!graph) { graph = latest; build(); }
 }
 
+/** Show the latest known state with the present form of times. */
+function render() {
+  const own = `up ${span(state.time - state.started)} on ${state.host} (process ${state.pid}), version ${state.version}, ${graph.file}`;
+  $("#about").textContent = `${own}; ${moment(state.time)}`;
+  showState(graph.agent, state.state, state.problems);
+  showProblems(state.problems, state.time);
+  graph.nodes.forEach(updateCard);
+  deadLetters(); log(); kafka(); spark(); processFigures(); filter(); wires();
+}
+
+const refreshDetail = () => updateDetail(fetchJson, state, Number($("#detail-span").value));
+
 async function update() {
   try {
     const answer = await fetchJson("api/state");
     if (!graph || answer.started !== state.started || answer.configured !== state.configured) await loadGraph(answer);
     state = answer;
-    $("#about").textContent = `up ${span(state.time - state.started)} on ${state.host}, version ${state.version}, ${graph.file}`;
-    if (Date.now() - history.requested > HISTORY_INTERVAL_MS) {
-      history.add(await fetchJson(`api/history?since=${history.times[history.times.length - 1] || 0}`));
-      history.requested = Date.now();
+    if (Date.now() - historyRequested > HISTORY_INTERVAL_MS) {
+      history.add(await fetchJson(`api/history?span=3600&since=${history.times[history.times.length - 1] || 0}`));
+      historyRequested = Date.now();
       if (!$("#graph").classList.contains("dense")) graph.nodes.forEach(updateChart);
     }
-    graph.nodes.forEach(updateCard);
-    problems(); deadLetters(); log(); kafka(); spark(); filter(); wires();
-    if ($("#detail").open && !String(getSelection())) detail();
-    if ($("#detail").open) await sample.update(fetchJson);
+    if ($("#process").open) await processCharts.update(fetchJson, "PROCESS", chosenSpan());
+    await refreshDetail();
     if (Date.now() - filesRequested > FILES_INTERVAL_MS) await files();
+    answered = Date.now() / 1000;
+    document.body.classList.remove("gone");
     $("#stale").hidden = true;
+    render();
     document.body.dataset.updates = ++updates;
   } catch (error) {
-    $("#stale").textContent = `The agent does not answer (${error.message}). The page shows its last known state.`;
-    $("#stale").hidden = false;
+    showGone(error);
   }
   setTimeout(update, STATE_INTERVAL_MS);
 }
 
-$("#detail").addEventListener("close", () => sample.end());
+/** Show that the agent does not answer, and since when. What the page has shown stays, in grey. */
+function showGone(error) {
+  const since = answered === null ? "" : ` since ${moment(answered)} (${span(Date.now() / 1000 - answered)})`;
+  const rest = state === null ? "" : ` What is below was its state at ${moment(state.time)}, and may be wrong now.`;
+  $("#stale").textContent = `The agent does not answer${since}: ${error.message}. Look at its service, and at the end of its log.${rest}`;
+  $("#stale").hidden = false;
+  document.body.classList.add("gone");
+  showState(graph?.agent ?? "agent", "gone", []);
+}
+
+function showClock() {
+  $("#clock").textContent = clock.isLocal ? "Times: local" : "Times: UTC";
+  $("#clock").setAttribute("aria-pressed", String(clock.isLocal));
+}
+
+$("#clock").addEventListener("click", () => {
+  setLocal(!clock.isLocal);
+  showClock();
+  if (state !== null && graph !== null && !document.body.classList.contains("gone")) render();
+  for (const chart of processCharts.charts.values()) chart.draw();
+  redrawDetail();
+});
+$("#span").addEventListener("change", () => { processCharts.clear(); processCharts.update(fetchJson, "PROCESS", chosenSpan()).catch(() => {}); });
+$("#detail-span").addEventListener("change", () => { changeSpan(); refreshDetail().catch(() => {}); });
+$("#process").addEventListener("toggle", () => { if ($("#process").open) processCharts.update(fetchJson, "PROCESS", chosenSpan()).catch(() => {}); });
 $("#file-filter").addEventListener("input", () => { files().catch(() => {}); });
+showClock();
 update();

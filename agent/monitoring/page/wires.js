@@ -1,28 +1,43 @@
 // Edges between the cards of the graph, as SVG curves.
 "use strict";
 
-import { svgElement, short } from "./charts.js";
+import { svgElement, short } from "./texts.js";
 
 const MAX_LABELS = 60; // with more edges, labels would overlap; the cards show the same text
-const LABEL_POSITIONS = [0.5, 0.35, 0.65, 0.22, 0.78, 0.12, 0.88];
+const LABEL_POSITIONS = [0.5, 0.38, 0.62, 0.28, 0.72, 0.18, 0.82, 0.1, 0.9];
+const CARD_MARGIN = 10; // of a card that a label may cover
 
-/** Draw the edges. `boxOf` returns the rectangle of a node's card, or null if it is hidden; `flow` the events per second of an edge. */
-export function draw(svg, edges, boxOf, flow) {
+/**
+ * Draw the edges. `boxOf` returns the rectangle of a node's card, or null if it is hidden; `flow` the events per second
+ * of an edge; `condition` one of `stuck` and `slow`, or an empty text.
+ */
+export function draw(svg, edges, boxOf, flow, condition) {
   const frame = svg.parentElement.getBoundingClientRect();
-  const lines = [], labels = [], taken = [];
+  const ends = new Set(edges.flatMap((edge) => [edge.start, edge.end]));
+  const taken = [...ends].map(boxOf).filter(Boolean).map((box) => ({ left: box.left - frame.left + CARD_MARGIN, right: box.right - frame.left - CARD_MARGIN,
+    top: box.top - frame.top, bottom: box.bottom - frame.top }));
+  const lines = [], labels = [];
   const labelled = edges.length <= MAX_LABELS;
   for (const edge of edges) {
     const from = boxOf(edge.start), to = boxOf(edge.end);
     if (!from || !to) continue;
     const curve = bezier(edge, from, to, frame), events = flow(edge);
-    const kind = ["wire", events > 0 ? "flowing" : "", edge.kind === "events" ? "" : "dashed"].join(" ").trim();
-    const marker = events > 0 ? "head-flowing" : "head";
+    const state = condition(edge) || (events > 0 ? "flowing" : "");
+    const kind = ["wire", state, edge.kind === "events" ? "" : "dashed"].join(" ").trim();
+    const marker = state ? `head-${state}` : "head";
     lines.push(svgElement("path", { d: path(curve), class: kind, "marker-end": `url(#${marker})` }));
     const rows = [edge.label, events === undefined ? "" : `${short(events)}/s`].filter(Boolean);
-    if (labelled && rows.length) label(rows, curve, taken, labels);
+    if (labelled && rows.length) label(rows, curve, taken, labels, positions(edge, edges));
   }
-  const markers = [arrowHead("head", "wire-head"), arrowHead("head-flowing", "wire-head flowing")];
+  const markers = ["", "flowing", "slow", "stuck"].map((state) => arrowHead(state ? `head-${state}` : "head", `wire-head ${state}`));
   svg.replaceChildren(svgElement("defs", {}, ...markers), ...lines, ...labels);
+}
+
+/** Positions for a label, best first: of several edges at one card, near the other card, where they are apart. */
+function positions(edge, edges) {
+  const from = edges.filter((other) => other.start === edge.start).length, to = edges.filter((other) => other.end === edge.end).length;
+  if (from === to) return LABEL_POSITIONS;
+  return [...LABEL_POSITIONS].sort((a, b) => (to > from ? a - b : b - a)).filter((position) => position >= 0.18 && position <= 0.82).concat([0.1, 0.9]);
 }
 
 function arrowHead(id, kind) {
@@ -60,11 +75,11 @@ function wrap(text, length) {
   return lines.map((line) => (line.length > length ? `${line.slice(0, length - 1)}…` : line));
 }
 
-function label(rows, curve, taken, labels) {
+function label(rows, curve, taken, labels, places) {
   const room = Math.max(90, Math.abs(curve[3][0] - curve[0][0]));
   const fit = rows.flatMap((row) => wrap(row, Math.floor(room / 6))), height = 13 * fit.length;
   const width = 6 * Math.max(...fit.map((row) => row.length)) + 4;
-  for (const position of LABEL_POSITIONS) {
+  for (const position of places) {
     const [along, y] = pointOn(curve, position), loop = curve[1][0] < curve[0][0] && curve[2][0] < curve[3][0];
     const x = loop ? Math.min(along, curve[0][0] - width / 2 - 6) : along; // beside the cards, which would cover the label
     const box = { left: x - width / 2, right: x + width / 2, top: y - height / 2, bottom: y + height / 2 };

@@ -9,7 +9,8 @@ import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from types import FrameType
 
-from flafka.agent.monitoring.latency import record_batch_duration
+from flafka.agent.monitoring.definitions import RECEIVED_BYTES
+from flafka.agent.monitoring.latency import LatencyWindow, record_batch_duration
 from flafka.agent.monitoring.taps import Taps
 from flafka.agent.runner.deadletters.store import DeadLetter, DeadLetterStore
 from flafka.agent.runner.delivery import intercept
@@ -55,6 +56,7 @@ class SourceRunner(Worker):
         """Time of `time.monotonic` at which each batch in flight was yielded, by number of the batch."""
         self._restart_numbers()
         self.metrics.set_function("UnacknowledgedSeconds", self._oldest_seconds)
+        self._latency = LatencyWindow(self.metrics)
         self.refusing: set[str] = set()
         """Optional channels whose latest put failed."""
         self.interceptors: list[Interceptor] = [interceptor.make() for interceptor in spec.interceptors]
@@ -162,6 +164,7 @@ class SourceRunner(Worker):
             stored = self._deliver(batch, number)
             if stored:
                 record_batch_duration(self.metrics, since)
+                self._latency.add(time.monotonic() - since)
             return stored
         finally:
             self._release(number)
@@ -202,6 +205,7 @@ class SourceRunner(Worker):
         """
         metrics = self.metrics
         metrics.add("EventReceivedCount", len(batch))
+        metrics.add(RECEIVED_BYTES.name, batch.nbytes)
         metrics.add("AppendBatchReceivedCount")
         backoff = Backoff()
         accepted: Batch | None = None
