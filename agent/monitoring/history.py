@@ -286,7 +286,7 @@ class History:
         try:
             target.parent.mkdir(parents=True, exist_ok=True)
             with temporary.open("wb") as file:
-                np.savez(file, **self._stored())
+                np.savez_compressed(file, **self._stored())
             temporary.replace(target)
         except OSError as e:
             log.info(

@@ -7,6 +7,7 @@ the directory of the next release: `FLAFKA_ACCEPT=1 ./dev test tests/formats` wr
 from __future__ import annotations
 
 import base64
+import io
 import json
 import os
 import re
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 from flafka.agent.audit.sums import Report, Sum
@@ -117,6 +119,9 @@ CONTENT: dict[str, Any] = {
         Manifest("two", "t", 3, 0, 2, 2, (FILE,), 3, LAST, None, "/logs/.flafka/tmp/x/done"),
         Manifest("end", "t", 3, 2, 2, 0, (), 3, LAST, END),
     ],
+    "history": [
+        {"SINK.k1": {"Lag": [7] * slots, "EventDrainSuccessCount": [None, *[5] * (slots - 1)]}} for slots in (12, 3)
+    ],
     "kafka-commit-log": CommitLogEntry(TIME_MS, 7),
     "overflow": [([Event(b"a", {}), Event(b"b", {})], ["a1.sources.s1"] * 2, "run-1")],
     "processor": {
@@ -154,7 +159,7 @@ def test_a_written_format_has_a_sample(name: str, tmp_path: Path) -> None:
 
 
 def comparable(files: Files) -> dict[str, Any]:
-    """Return the files with the schema of an Arrow stream instead of its bytes."""
+    """Return the files with the schema of an Arrow stream and the arrays of NumPy instead of their bytes."""
     compared: dict[str, Any] = dict(files)
     for name, text in files.items():
         if name == "records.jsonl":
@@ -167,6 +172,9 @@ def comparable(files: Files) -> dict[str, Any]:
             # Magic, and of each entry: partition, events, number, arrival; checksum and size follow from the stream.
             entries = re.split(rb"(?=FLE1)", base64.b64decode(text))[1:]
             compared[name] = [(entry[:4], entry[12:34], schema(entry[34:])) for entry in entries]
+        elif name.endswith(".npz.base64"):
+            with np.load(io.BytesIO(base64.b64decode(text))) as arrays:
+                compared[name] = {key: arrays[key].dtype.str + repr(arrays[key].tolist()) for key in arrays}
     return compared
 
 
@@ -180,6 +188,7 @@ ELSEWHERE = re.compile(r"agent/(?:services|jvm|cli|templates)/|plugins/templates
 """Configurations of the sandbox's servers, downloads, and files that a user asks for."""
 WRITERS = {
     "agent/audit/publishing.py": "audit",
+    "agent/monitoring/history.py": "history",
     "agent/runner/agent.py": "the file of `monitoring.file`, which no agent reads",
     "agent/runner/deadletterreplay.py": "channel-kafka, dead-letters",
     "agent/runner/deadletters/store.py": "dead-letters",

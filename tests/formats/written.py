@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import io
+import itertools
 import json
 import logging
 import secrets
@@ -23,6 +24,8 @@ import msgspec
 import pyarrow as pa
 
 from flafka.agent.audit.sums import Report, Sum, decode_report
+from flafka.agent.monitoring.history import PROCESS, History
+from flafka.agent.monitoring.registry import Registry
 from flafka.agent.runner.deadletters import reading, store
 from flafka.agent.runner.deadletters.reading import read_dead_letters
 from flafka.agent.runner.deadletters.store import (
@@ -39,7 +42,7 @@ from flafka.channels.file.bulkload import MARKER, BulkLoad
 from flafka.channels.file.checkpoint import FILE_NAME, Checkpoint, read_checkpoint, write_checkpoint
 from flafka.channels.file.log import Log
 from flafka.channels.kafka import records
-from flafka.plugins import Batch, Event, EventId, KafkaStream, LastRecord, OffsetRange, Record
+from flafka.plugins import Batch, Event, EventId, KafkaStream, LastRecord, Metrics, OffsetRange, Record
 from flafka.plugins.kafka.offsets import OffsetMetadata
 from flafka.plugins.partitions import replay_group
 from flafka.sinks.hdfs.commitlog import File, HdfsCommitLog, Manifest, Successor
@@ -340,7 +343,7 @@ def _kafka_commit_log() -> KafkaCommitLog:
     return log
 
 
-# --- Spark, clusters, names
+# --- Spark, clusters, history of metrics, names
 
 
 def write_processor(directory: Path) -> Files:
@@ -396,6 +399,32 @@ def write_cluster(directory: Path) -> Files:
 def read_cluster(files: Files, directory: Path) -> Any:
     unpack(files, directory)
     return KafkaCluster(directory).ports
+
+
+def write_history(directory: Path) -> Files:
+    """Write the history of two minutes of a sink, without figures of the process."""
+    registry, metrics = Registry("a1"), Metrics()
+    registry.add("SINK", "k1", metrics)
+    seconds = itertools.count(TIME_MS // 1000, 10)
+    clock = SimpleNamespace(now=0)
+    history = History(registry, lambda: clock.now, lambda: clock.now)
+    for _ in range(12):
+        clock.now = next(seconds)
+        metrics.add("EventDrainSuccessCount", 50)
+        metrics.set("Lag", 7)
+        history.sample()
+    for ring in history._rings:
+        ring.series = {key: values for key, values in ring.series.items() if key[0] != PROCESS}
+    history._write(directory / "history.npz")
+    return {"history.npz.base64": _base64((directory / "history.npz").read_bytes()) + "\n"}
+
+
+def read_history(files: Files, directory: Path) -> Any:
+    unpack(files, directory)
+    end = TIME_MS / 1000 + 110
+    history = History(Registry("a1"), lambda: end, lambda: end)
+    history._load(directory / "history.npz")
+    return [history.series(span, 0, ["SINK.k1"])["series"] for span in (3600, 86400)]
 
 
 def write_names(_: Path) -> Files:
@@ -456,6 +485,7 @@ FORMATS = {
     "committed-offset": Format(write_offsets, read_offsets),
     "dead-letters": Format(write_dead_letters, read_stored_dead_letters),
     "hdfs-commit-log": Format(write_hdfs_commit_log, read_hdfs_commit_log),
+    "history": Format(write_history, read_history),
     "kafka-commit-log": Format(write_kafka_commit_log, read_kafka_commit_log),
     "names": Format(write_names, None),
     "overflow": Format(write_overflow, read_overflow),
