@@ -390,13 +390,18 @@ class _Scan:
 
     def _fill(self, channel: Node, growth: float | None) -> str:
         """Return the sentence about the time until a channel with a capacity is full; empty for one without."""
-        capacity, size = self.figure(channel.metrics, "ChannelCapacity"), self.figure(channel.metrics, "ChannelSize")
-        if not capacity or size is None or 100 * size < capacity:
+        capacity = self.figure(channel.metrics, "ChannelCapacity")
+        # Not ChannelSize, which also counts events that a sink holds: they take no room in the channel.
+        percent = self.figure(channel.metrics, "ChannelFillPercentage")
+        if not capacity or percent is None or percent < 1:
             return ""
-        fill = f"{channel.id} is {100 * size / capacity:.0f} % full"
-        if growth is None or growth <= 0 or size >= capacity:
-            return f"{fill}{'; sources wait' if size >= capacity else ''}."
-        return f"{fill}; at the present rate, sources wait in {format_seconds((capacity - size) / growth)}."
+        # Events that a failed sink gives back have lost their room to others, so the metric may exceed 100.
+        fill = f"{channel.id} is {min(percent, 100):.0f} % full"
+        if growth is None or growth <= 0 or percent >= 100:
+            return f"{fill}{'; sources wait' if percent >= 100 else ''}."
+        return (
+            f"{fill}; at the present rate, sources wait in {format_seconds((1 - percent / 100) * capacity / growth)}."
+        )
 
     def _overflowing(self, key: str, text: str) -> AgentProblem:
         name, node = key.partition(".")[2], self.by_key.get(key)
@@ -512,7 +517,7 @@ class _Scan:
             growth = self.history.growth(key, "ChannelSize")
             yield self.problem(
                 *("channel-full", "warning", key),
-                f"{name} is {fill:.0f} % full.",
+                f"{name} is {min(fill, 100):.0f} % full.",
                 effect=self._fill(node, growth) if node is not None else "",
                 loss="Nothing. At 100 % sources wait, and datagrams are lost.",
                 trend=_trend(growth, figures.get("ChannelSize"), "events"),
