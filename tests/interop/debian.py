@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
@@ -50,8 +51,15 @@ def _fetch(root: Path, packages: tuple[str, ...]) -> str:
     """Fetch and unpack; return the reason of a failure."""
     if shutil.which("apt-get") is None or shutil.which("dpkg") is None:
         return "no apt-get here"
+    root.parent.mkdir(parents=True, exist_ok=True)
+    with (root.parent / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # another worker of this run fetches the same, and apt-get has locks itself
+        return "" if root.exists() else _fetch_alone(root, packages)
+
+
+def _fetch_alone(root: Path, packages: tuple[str, ...]) -> str:
     downloads = root.with_name(f"{root.name}.{os.getpid()}")
-    downloads.mkdir(parents=True)
+    downloads.mkdir()
     try:
         download = ["apt-get", "download", "-qq", *packages]
         if _run(download, downloads) and (os.geteuid() or _run(["apt-get", "update", "-qq"], downloads)):

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from flafka.agent.services.running import RunningAgent
-from tests.agent.alerting import firing, series
 from tests.fixtures.ports import free_port
 from tests.plugins.certificates import certificate
 from tests.system.running import agent_command, connected
@@ -64,9 +63,8 @@ def status(port: int, token: str) -> int:
         connection.close()
 
 
-def alerting(agent: RunningAgent) -> set[str]:
-    scraped = series(agent.get("/metrics/prometheus")[1].decode())
-    return firing(scraped, scraped).get("FlafkaCertificateExpires", set())
+def days_left(agent: RunningAgent) -> float:
+    return float(agent.metrics()["SOURCE.tls"]["CertificateSecondsLeft"]) / 86400
 
 
 def test_certificates_and_secrets_take_effect_without_a_restart(tmp_path: Path) -> None:
@@ -82,7 +80,7 @@ def test_certificates_and_secrets_take_effect_without_a_restart(tmp_path: Path) 
     with RunningAgent(tmp_path / "a", configuration(tmp_path, port)) as agent:
         agent.until(lambda: agent.get("/readyz")[0] == 200, "the agent to be ready")
         tls = agent.port("tls")
-        assert alerting(agent) == {"tls"}
+        assert 0 < days_left(agent) <= 1
         with (
             connected(agent.port("plain")) as plain,
             plain.makefile("rb") as answers,
@@ -110,7 +108,7 @@ def test_certificates_and_secrets_take_effect_without_a_restart(tmp_path: Path) 
                 connect(tls, old / "server.crt")
             plain.sendall(b"4\n")  # by the connection that was open before
             assert answers.readline() == b"OK\n"
-            assert alerting(agent) == set()
+            assert 29 < days_left(agent) <= 30
         agent.until(lambda: agent.count("SINK.k1", "EventDrainSuccessCount") == 4, "the events")
         assert agent.stop() == 0
     assert arrived(tmp_path / "k1") == Counter(range(1, 5))

@@ -15,8 +15,8 @@ from flafka.agent.services.kafka import KafkaCluster
 from flafka.agent.services.running import RunningAgent
 from flafka.plugins.kafka.backlog import TopicMonitor
 from flafka.plugins.kafka.clients import CONSUMER, QUERY
-from tests.agent.alerting import firing, series
 from tests.fixtures.ports import free_port
+from tests.system.prometheus import prometheus
 from tests.system.running import kafka_channel, send, unique
 
 WEEK = 168 * 3600
@@ -32,12 +32,6 @@ def figure(agent: RunningAgent, sink: str, name: str) -> float | None:
     """Return a figure of a sink; None while it has none."""
     value = agent.metrics().get(f"SINK.{sink}", {}).get(name)
     return None if value is None else float(value)
-
-
-def alerting(agent: RunningAgent) -> dict[str, set[str]]:
-    """Return the affected components by firing alert of conf/monitoring."""
-    scraped = series(agent.get("/metrics/prometheus")[1].decode())
-    return firing(scraped, scraped)
 
 
 def an_old_backlog(kafka: KafkaCluster) -> str:
@@ -59,9 +53,10 @@ def brokers_up(agent: RunningAgent) -> list[bool]:
 
 
 def test_brokers_and_backlogs_as_they_are(tmp_path: Path, kafka_cluster: KafkaCluster, figures: list[str]) -> None:
-    topic = unique("watched")
+    topic, port = unique("watched"), free_port()
     old_topic = an_old_backlog(kafka_cluster)
     text = f"""
+a1.monitoring.port = {port}
 a1.sources = s1
 a1.channels = c1 old
 a1.sinks = well down late
@@ -82,12 +77,14 @@ a1.sinks.down.channel = c1
 a1.sinks.down.group = {topic}-down
 a1.sinks.down.hdfs.path = webhdfs://127.0.0.1:{free_port()}/nowhere
 """
-    with RunningAgent(tmp_path, text) as agent:
+    scraping = prometheus(tmp_path / "prometheus", f"127.0.0.1:{port}")
+    with RunningAgent(tmp_path, text) as agent, scraping as monitoring:
         agent.until(lambda: brokers_up(agent) == [True] * 3, "the brokers")
         agent.until(lambda: figure(agent, "late", "Backlog") == 3, "the old backlog")
-        alerts = alerting(agent)
-        assert (alerts["FlafkaSinkBehind"], alerts["FlafkaRetentionNear"]) == ({"late"}, {"late"})
-        assert not alerts.keys() & {"FlafkaBrokersDown", "FlafkaUnderReplicated", "FlafkaPartitionsOffline"}
+        late = {"FlafkaSinkBehind": {"late"}, "FlafkaRetentionNear": {"late"}}
+        agent.until(lambda: late.items() <= monitoring.alerts().items(), "the alerts on the old backlog")
+        of_brokers = {"FlafkaBrokersDown", "FlafkaUnderReplicated", "FlafkaPartitionsOffline"}
+        assert not monitoring.alerts().keys() & of_brokers
         agent.until(lambda: cluster(agent)["partitions"] == 3, "the topic")
         began = time.time()
         send(agent.port("s1"), b"".join(b"%d\n" % n for n in range(100)))
@@ -112,12 +109,10 @@ a1.sinks.down.hdfs.path = webhdfs://127.0.0.1:{free_port()}/nowhere
             agent.until(lambda: cluster(agent)["under_replicated"] == 3, "under-replicated partitions")
             agent.until(lambda: cluster(agent)["brokers"][1]["leads"] == 0, "other leaders")
             assert cluster(agent)["leaderless"] == 0
-            agent.until(lambda: "FlafkaPartitionsOffline" in alerting(agent), "the partition without a leader")
-            alerts = alerting(agent)
-            assert alerts["FlafkaBrokersDown"] == {"c1", "old"}
-            assert alerts["FlafkaUnderReplicated"] >= {"c1"}
-            assert alerts["FlafkaPartitionsOffline"] == {"old"}
-            assert "down" in alerts["FlafkaComponentFailing"]
+            down = {"FlafkaBrokersDown": {"c1", "old"}, "FlafkaPartitionsOffline": {"old"}}
+            agent.until(lambda: down.items() <= monitoring.alerts().items(), "the alerts on brokers")
+            agent.until(lambda: "c1" in monitoring.alerts().get("FlafkaUnderReplicated", ()), "lacking replicas")
+            assert "down" in monitoring.alerts()["FlafkaComponentFailing"]
         finally:
             kafka_cluster.start()
         agent.until(lambda: brokers_up(agent) == [True] * 3, "the broker to be back")
