@@ -27,6 +27,7 @@ COMMAND_GROUPS = {
     },
     "Look into it": {
         "top": "Show a running agent: rates, lag, retries, failures.",
+        "dashboard": "Show all agents of a fleet on one page, in a browser.",
         "tap": "Show events as they pass a component of a running agent.",
         "trace": "Show where an event came from and where it was delivered.",
         "audit": "Compare the events put into channels with those taken out.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import http.client
 import json
 import ssl
@@ -17,7 +18,7 @@ from flafka.plugins import FlafkaError
 from flafka.plugins.net.tls import connection_error_reason
 
 MONITORING_RESPONSE_SECONDS = 5.0
-"""Timeout of each request."""
+"""Timeout of each request, unless a client has another."""
 _EXPIRED = 10
 """OpenSSL's X509_V_ERR_CERT_HAS_EXPIRED (x509_vfy.h)."""
 _MISMATCHES = (62, 64)
@@ -40,6 +41,7 @@ class MonitoringClient:
     port: int
     token: str = ""
     tls: ssl.SSLContext | None = None
+    timeout_seconds: float = MONITORING_RESPONSE_SECONDS
 
     def __str__(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
@@ -48,10 +50,10 @@ class MonitoringClient:
     def get(self, path: str) -> dict[str, Any]:
         """Return the JSON object at a path such as `/api/state`, without any proxy.
 
-        Raises AgentUnreachable if there is no answer within 5 s, no permission, or no such page. Raises
+        Raises AgentUnreachable if there is no answer within the timeout, no permission, or no such page. Raises
         CertificateRefused if the certificate is not trusted.
         """
-        timeout = MONITORING_RESPONSE_SECONDS
+        timeout = self.timeout_seconds
         connection: http.client.HTTPConnection = (
             http.client.HTTPConnection(self.host, self.port, timeout=timeout)
             if self.tls is None
@@ -113,7 +115,10 @@ def client_of(
     if (chosen is None) == (url is None):
         raise click.UsageError("which agent? Name its configuration with -c FILE, or its address with --url")
     if url is not None:
-        client = _client_of_url(url if "://" in url else f"http://{url}", token or "", authority)
+        try:
+            client = client_of_url(url, token or "", authority)
+        except ValueError as e:
+            raise click.UsageError(f"--url {e}") from None
     else:
         assert chosen is not None
         own_client = client_of_options(load_or_exit(chosen).options, authority)
@@ -159,6 +164,7 @@ def _context_of_own_certificate(options: AgentOptions) -> ssl.SSLContext:
     return context
 
 
+@functools.cache
 def _context_trusting(authority: str | None) -> ssl.SSLContext:
     """Return a context that trusts the certificates of a PEM file, or else the authorities of this host.
 
@@ -171,14 +177,17 @@ def _context_trusting(authority: str | None) -> ssl.SSLContext:
         raise click.ClickException(f"--cacert {authority}: {reason}") from e
 
 
-def _client_of_url(url: str, token: str, authority: str | None) -> MonitoringClient:
-    """Return the client for `http[s]://host[:port]`, by default with port 14141. Raises UsageError."""
+def client_of_url(address: str, token: str, authority: str | None) -> MonitoringClient:
+    """Return the client for `[http[s]://]host[:port]`, by default without TLS and with port 14141.
+
+    Raises ValueError if the address is none, and ClickException if `authority` cannot be read.
+    """
     try:
-        parts = urlsplit(url)
+        parts = urlsplit(address if "://" in address else f"http://{address}")
         if parts.scheme not in ("http", "https") or not parts.hostname:
             raise ValueError
         port = parts.port or 14141
     except ValueError:
-        raise click.UsageError(f"--url {url} is no address such as http://127.0.0.1:14141") from None
+        raise ValueError(f"{address} is no address such as http://127.0.0.1:14141") from None
     tls = _context_trusting(authority) if parts.scheme == "https" else None
     return MonitoringClient(parts.hostname, port, token, tls)

@@ -17,6 +17,8 @@ from flafka.agent.monitoring import problemkinds
 from flafka.agent.monitoring.view import View
 from flafka.agent.web import is_loopback
 
+PAGE = "flafka.agent.monitoring.page"
+"""Package with the files of the page."""
 _PAGE_FILES = ("page.css", "page.js", "wires.js", "charts.js", "sample.js", "problems.js", "texts.js", "detail.js")
 _TYPES = {"css": "text/css", "html": "text/html", "js": "text/javascript"}
 _HEADERS = {
@@ -41,19 +43,13 @@ def routes(view: View, token: str, *, secure_cookie: bool = False) -> list[BaseR
     """
 
     async def index(request: Request) -> Response:
-        # In a cookie, the token stays out of the address bar and the history of the browser.
         if token and request.query_params.get("token"):
-            response = RedirectResponse(request.url.path)
-            secure = secure_cookie or request.url.scheme == "https"
-            response.set_cookie(
-                COOKIE, request.query_params["token"], httponly=True, samesite="strict", secure=secure
-            )
-            return response
-        return _file("index.html")
+            return token_in_cookie(request, COOKIE, secure=secure_cookie or request.url.scheme == "https")
+        return file_response(PAGE, "index.html")
 
     async def page_file(request: Request) -> Response:
         name = request.path_params["name"]
-        return _file(name) if name in _PAGE_FILES else PlainTextResponse("not found", 404)
+        return file_response(PAGE, name) if name in _PAGE_FILES else PlainTextResponse("not found", 404)
 
     async def help_page(_: Request) -> Response:
         return Response(problemkinds.help_page(), media_type="text/html", headers=_HEADERS)
@@ -127,8 +123,8 @@ class AccessGuard:
     access also needs a connection that `is_safe`: with TLS, or behind a proxy that encrypts.
     """
 
-    def __init__(self, app: ASGIApp, host: str, token: str, *, is_safe: bool) -> None:
-        self.app, self.host, self.token, self.is_safe = app, host, token, is_safe
+    def __init__(self, app: ASGIApp, host: str, token: str, *, is_safe: bool, cookie: str = COOKIE) -> None:
+        self.app, self.host, self.token, self.is_safe, self.cookie = app, host, token, is_safe, cookie
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request for the page or its API with 403 if access is refused; pass any other request on."""
@@ -144,7 +140,7 @@ class AccessGuard:
             return CLEAR_TEXT.format(self.host)
         if self.token:
             given = request.headers.get("authorization", "").removeprefix("Bearer ") or request.cookies.get(
-                COOKIE, ""
+                self.cookie, ""
             )
             given = request.query_params.get("token", given)
             is_valid = hmac.compare_digest(given.encode(), self.token.encode())
@@ -162,7 +158,19 @@ class AccessGuard:
         return "" if is_loopback(host) else f"this page is for this host only: open localhost, not {host}"
 
 
-def _file(name: str) -> Response:
-    """Return the response with a file of the page, which browsers must not cache."""
-    content = files("flafka.agent.monitoring.page").joinpath(name).read_bytes()
+def token_in_cookie(request: Request, cookie: str, *, secure: bool) -> Response:
+    """Return the redirect to the same page that keeps the token of the request's address in a cookie.
+
+    So the token stays out of the address bar and the history of the browser.
+    """
+    response = RedirectResponse(request.url.path)
+    token = request.query_params["token"]
+    # With "strict", a browser that comes from the page of a fleet on another host would not send the cookie.
+    response.set_cookie(cookie, token, httponly=True, samesite="lax", secure=secure)
+    return response
+
+
+def file_response(package: str, name: str) -> Response:
+    """Return the response with a file of a page, which browsers must not cache."""
+    content = files(package).joinpath(name).read_bytes()
     return Response(content, media_type=_TYPES[name.rpartition(".")[2]], headers=_HEADERS)

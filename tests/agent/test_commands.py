@@ -159,6 +159,7 @@ ELSEWHERE = {
     "cluster reassign list": "system/test_kafka_commands.py",
     "cluster reassign start": "system/test_kafka_commands.py",
     "cluster reassign wait": "system/test_kafka_commands.py",
+    "dashboard": "agent/test_fleet.py",
     "demo": "soak/test_release_at_length.py",
     "group describe": "system/test_cluster_cli.py",
     "group list": "system/test_cluster_cli.py",

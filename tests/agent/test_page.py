@@ -141,7 +141,7 @@ def test_a_token_moves_from_the_address_into_a_cookie(host: str, ssl: bool | Non
     assert answer.headers["location"] == "/"
     cookie = answer.headers["set-cookie"]
     assert cookie.startswith("flafka-token=word; HttpOnly")
-    assert cookie.endswith(f"SameSite=strict{attributes}")
+    assert cookie.endswith(f"SameSite=lax{attributes}")
 
 
 def test_files_of_the_page_are_served_and_nothing_else_of_the_package() -> None:
