@@ -212,9 +212,10 @@ def problem_lines(problem: dict[str, Any]) -> tuple[str, list[str]]:
     if problem["attempts"]:
         since += f", {format_count(problem['attempts'], 'attempts')}"
     texts = [f"{problem['title']} {problem['effect']} {problem['trend']}"]
-    texts.append(f"Lost: {problem['loss']}" if problem["loss"] else "")
     command, error = problem["command"], problem["error"]
     texts.append(f"Error: {error.removesuffix(command).rstrip(' :;,') if command else error}" if error else "")
+    texts.append(f"Lost: {problem['loss']}" if problem["loss"] else "")
+    texts.append(f"Deadline: {problem['deadline']}" if problem["deadline"] else "")
     texts.append(f"Because of {problem['cause']}." if problem["cause"] else "")
     texts.append(f"Do: {problem['action']}" if not problem["cause"] else "")
     texts.append(f"Run: {command}" if command and not problem["cause"] else "")

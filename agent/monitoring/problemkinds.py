@@ -37,7 +37,7 @@ class ProblemKind:
         return f"{DOCUMENT}#{self.anchor}"
 
 
-_TEST = "Run the command that the problem names: `agent check --connect` tries each server and each directory."
+_TEST = "Run `agent check --connect`, which tries each server and each directory."
 KINDS: Mapping[str, ProblemKind] = {
     "thread-ended": ProblemKind(
         "A thread has ended",
@@ -69,7 +69,7 @@ KINDS: Mapping[str, ProblemKind] = {
         "A source cannot receive or read events, or cannot store them. Nothing that it has acknowledged is lost. "
         "Senders over TCP wait or get an error, files are read later. Datagrams are lost meanwhile.",
         (
-            "Repair what the error names: a port, a file, a right or a server.",
+            "Repair what the error names.",
             "If its channel or a sink of that channel fails as well, repair that one first.",
             "A port that is in use: end the other program, or choose another port.",
             "A file that cannot be read: give the agent's user the right.",
@@ -92,7 +92,7 @@ KINDS: Mapping[str, ProblemKind] = {
         "A sink cannot deliver, and retries at most 25 seconds apart. Its events stay in the channel, other sinks go "
         "on. They are lost only if Kafka's retention deletes them first, or if a memory channel's agent ends.",
         (
-            "Repair the store that the error names.",
+            "Repair what the error names.",
             _TEST,
             "If Kafka is about to delete the oldest events, raise the topic's `retention.ms` at once.",
         ),
@@ -121,7 +121,7 @@ KINDS: Mapping[str, ProblemKind] = {
         "A component has refused events for good, such as a store with another schema. They are not lost: the agent "
         "keeps them as dead letters, with their bytes and the reason. They are not in the store.",
         (
-            "List them by the command that the problem names; it shows the reasons.",
+            "List them with `agent dlq list`, which shows the reasons.",
             "Correct the schema or the configuration, then `agent reload`.",
             "Deliver them again with `agent dlq replay`.",
         ),

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from flafka.agent.graph import Graph, Node
+from flafka.agent.monitoring.advice import Advice, advice, source_loss
 from flafka.agent.monitoring.history import History
 from flafka.agent.monitoring.problemkinds import KINDS
 from flafka.agent.monitoring.registry import Registry
@@ -39,6 +40,8 @@ FIRST_REPORT_SECONDS = 300.0
 REPORT_INTERVAL_SECONDS = 3600.0
 """Interval at which a problem is logged again."""
 SCAN_INTERVAL_SECONDS = 10.0
+BY_ERROR = frozenset({"channel-fails", "source-fails", "sink-fails", "interceptor-fails"})
+"""Kinds whose error says what to do first."""
 
 _COMMAND = re.compile(
     r"\b(?:agent (?:audit|check|cluster|demo|dlq|explain|group|hdfs|migrate|reload|replay|sandbox|start|tap|test"
@@ -64,7 +67,12 @@ class AgentProblem:
     loss: str = ""
     """Events that are lost, or that nothing is lost."""
     trend: str = ""
-    """Sentence that says if it gets worse; empty if that is not known."""
+    """Sentence that begins with `Getting worse`, `Not getting worse`, `Not getting better` or `Getting better`.
+
+    Empty for a limitation or a limit that does not change.
+    """
+    deadline: str = ""
+    """Time in UTC, time left, and what happens then; empty if nothing does."""
     since: float = 0.0
     """Beginning in seconds since the epoch; of other problems than failures, when the agent has first seen it."""
     attempts: int = 0
@@ -74,7 +82,7 @@ class AgentProblem:
     error: str = ""
     """Latest error, as in the log."""
     action: str = ""
-    """First step of the section in `docs`."""
+    """First thing to do."""
     command: str = ""
     """Shell command that helps, for any working directory; empty if there is none."""
     docs: str = ""
@@ -85,8 +93,9 @@ class AgentProblem:
     """Number that orders problems of one kind, the highest first."""
 
     def sentence(self) -> str:
-        """Return title, consequence and trend as one text."""
-        return " ".join(filter(None, (self.title, self.effect, self.trend)))
+        """Return title, consequence, deadline and trend as one text."""
+        deadline = f"Act before {self.deadline}" if self.deadline else ""
+        return " ".join(filter(None, (self.title, self.effect, deadline, self.trend)))
 
 
 class ProblemMonitor:
@@ -223,14 +232,18 @@ class _Scan:
     def problem(self, kind: str, severity: Severity, key: str, title: str, **more: Any) -> AgentProblem:
         """Return a problem with its attempts, its error, its command and its section."""
         error = more.pop("error", "")
+        advised = (advice(error) if kind in BY_ERROR else None) or Advice(KINDS[kind].first_step)
         match = _COMMAND.search(error)
-        command = match[0] if match is not None else more.pop("command", f"agent check --connect {self.arguments}")
-        more.pop("command", None)
+        own = more.pop("command", f"agent check --connect {self.arguments}")
+        command = match[0] if match is not None else advised.command or own
         metrics, attempt = self.metrics.get(key), self.figure(key, "RetryAttempt")
         since = metrics.failing_since if metrics is not None and severity == "failing" else 0.0
         retry = self.figure(key, "RetryTime")
         if severity == "failing" and attempt and retry:
             more |= {"attempts": int(attempt), "retry_time": retry / 1000}
+        if severity == "failing" and not more.get("trend"):
+            every = f": all {int(attempt)} attempts have failed" if attempt and attempt > 1 else ""
+            more["trend"] = f"Not getting better{every}."
         return AgentProblem(
             *(kind, severity, self.path(key), "" if key.startswith("THREAD.") else key, title),
             **{
@@ -238,7 +251,7 @@ class _Scan:
                 "error": error,
                 "command": command,
                 "docs": KINDS[kind].section,
-                "action": KINDS[kind].first_step,
+                "action": advised.action,
                 **more,
             },
         )
@@ -285,33 +298,36 @@ class _Scan:
                 *("thread-ended", "failing", key, title), effect=effect, loss=loss, error=error, command=""
             )
         if kind == "SINK":
-            title = f"Sink {name}{type_name} does not deliver."
+            title = f'Sink "{name}"{type_name} does not deliver.'
             return self.problem("sink-fails", "failing", key, title, error=error, **self._backlog(key))
         if kind == "SOURCE":
             waited = self.figure(key, "UnacknowledgedSeconds") or 0.0
             return self.problem(
                 *("source-fails", "failing", key),
-                f"Source {name}{type_name} does not {'store its events' if waited else 'work'}.",
+                f'Source "{name}"{type_name} does not {"store its events" if waited else "work"}.',
                 effect=self._waiting(key),
                 loss=self._source_loss([key]),
-                trend="It stores nothing at present." if waited else "",
                 error=error,
                 weight=waited,
             )
         if kind == "CHANNEL":
             away = "no Kafka broker answers" in error
-            title = f"No broker of channel {name} answers." if away else f"Channel {name}{type_name} does not work."
+            title = (
+                f'No broker of channel "{name}" answers.' if away else f'Channel "{name}"{type_name} does not work.'
+            )
             return self.problem("brokers-away" if away else "channel-fails", "failing", key, title, error=error,
                                 **self._blocked(key))  # fmt: skip
-        return self.problem("interceptor-fails", "failing", key, f"Interceptor {name}{type_name} fails.", error=error)
+        return self.problem(
+            "interceptor-fails", "failing", key, f'Interceptor "{name}"{type_name} fails.', error=error
+        )
 
     def _away(self, key: str) -> AgentProblem:
         name, cluster = key.partition(".")[2], self.clusters[key]
         brokers = ", ".join(broker["address"] for broker in cluster["brokers"])
         number = len(cluster["brokers"])
-        title = f"All {number} brokers of channel {name} are away."
+        title = f'All {number} brokers of channel "{name}" are away.'
         if number == 1:
-            title = f"The broker of channel {name} is away."
+            title = f'The broker of channel "{name}" is away.'
         error = self.failing.get(key) or f"connections are refused: {brokers}"
         return self.problem("brokers-away", "failing", key, title, error=error, **self._blocked(key))
 
@@ -322,7 +338,7 @@ class _Scan:
             return {}
         sources, sinks = self.before(node.id), [one for one in self.after(node.id) if one.kind == "sink"]
         waits = [self.figure(source.metrics, "UnacknowledgedSeconds") or 0.0 for source in sources]
-        longest = f", events of one for {format_seconds(max(waits))} already" if max(waits, default=0) > 1 else ""
+        longest = f", the longest for {format_seconds(max(waits))}" if max(waits, default=0) > 1 else ""
         effect = (
             f"{_number(len(sources), 'source')} cannot store events{longest}. "
             f"{_number(len(sinks), 'sink')} get{'s' * (len(sinks) == 1)} no events."
@@ -330,9 +346,16 @@ class _Scan:
         return {
             "effect": effect,
             "loss": self._source_loss([source.metrics for source in sources]),
-            "trend": "Nothing gets through at present." if max(waits, default=0) > 1 else "",
+            "trend": self._blocked_trend(sources),
             "weight": max(waits, default=0.0),
         }
+
+    def _blocked_trend(self, sources: Iterable[Node]) -> str:
+        rates = self.history.rates()
+        lost = sum(rates.get(source.metrics, {}).get("KernelDropCount", 0.0) for source in sources)
+        if lost:
+            return f"Getting worse: {format_number(lost)} datagrams are lost every second."
+        return "Not getting better: nothing gets through."
 
     def _waiting(self, key: str) -> str:
         waited = self.figure(key, "UnacknowledgedSeconds") or 0.0
@@ -341,17 +364,20 @@ class _Scan:
         return "It brings no new events in."
 
     def _source_loss(self, keys: Iterable[str]) -> str:
-        """Return the sentence about the events of sources that store nothing."""
+        """Return the sentences about the events of sources that store nothing."""
         sources = [node for key in keys if (node := self.by_key.get(key)) is not None]
-        udp = [node for node in sources if "udp" in node.type]
-        if not udp:
-            return "Nothing that was acknowledged. Senders wait, and files are read later."
-        lost = sum(self.figure(node.metrics, "KernelDropCount") or 0.0 for node in udp)
-        names = ", ".join(node.name for node in udp)
-        return (
-            f"Datagrams of {names}: {format_count(lost, 'datagrams')} since the start of the agent. "
-            "Nothing else that was acknowledged."
-        )
+        dropped = {
+            node.metrics: format_count(self.figure(node.metrics, "KernelDropCount") or 0.0, "datagrams")
+            for node in sources
+        }
+        return source_loss(sources, dropped)
+
+    def _deadline(self, seconds: float, then: str) -> str:
+        """Return the deadline in `seconds`, both rounded down to what a person reads."""
+        unit = 360 if seconds >= 3600 else 60 if seconds >= 60 else 1
+        left = format_seconds(max(seconds, 0) // unit * unit)
+        clock = format_time(self.now + max(seconds, 0))
+        return f"{clock[:16]} UTC ({left} left): then {then}."
 
     def _backlog(self, key: str) -> dict[str, Any]:
         """Return consequence, loss and trend of a sink that delivers too little."""
@@ -369,15 +395,16 @@ class _Scan:
         else:
             oldest = f", the oldest for {format_seconds(age)}" if age is not None and age >= 1 else ""
             effects = [f"{format_count(lag, unit)} wait{'s' * (lag == 1)}{where}{oldest}."]
-        left = self.figure(key, "RetentionSecondsLeft")
+        left, deadline = self.figure(key, "RetentionSecondsLeft"), ""
         if left is not None:
-            effects.append(f"Kafka deletes the oldest in {format_seconds(max(left, 0))}.")
+            deadline = self._deadline(left, "Kafka deletes the oldest events")
         elif channel is not None and lag:
-            effects.append(self._fill(channel, growth))
+            effects.append(self._fill(channel))
+            deadline = self._full_deadline(channel, growth)
         if channel is not None and not channel.is_durable:
             loss = f"Nothing yet. Events in {channel.id} are in memory, and are lost if the agent ends."
         elif left is not None:
-            loss = "Nothing, if it delivers again before Kafka deletes the oldest event."
+            loss = "Nothing yet."
         else:
             loss = f"Nothing. The events stay{where}."
         urgent = 1e12 if left is not None and left < RETENTION_NEAR_SECONDS else 0.0
@@ -385,42 +412,54 @@ class _Scan:
             "effect": " ".join(filter(None, effects)),
             "loss": loss,
             "trend": _trend(growth, lag, unit),
+            "deadline": deadline,
             "weight": urgent + (lag or 0.0),
         }
 
-    def _fill(self, channel: Node, growth: float | None) -> str:
-        """Return the sentence about the time until a channel with a capacity is full; empty for one without."""
-        capacity = self.figure(channel.metrics, "ChannelCapacity")
+    def _fill(self, channel: Node) -> str:
+        """Return the sentence about how full a channel is; empty for one without a capacity."""
         # Not ChannelSize, which also counts events that a sink holds: they take no room in the channel.
         percent = self.figure(channel.metrics, "ChannelFillPercentage")
-        if not capacity or percent is None or percent < 1:
+        if not self.figure(channel.metrics, "ChannelCapacity") or percent is None or percent < 1:
             return ""
         # Events that a failed sink gives back have lost their room to others, so the metric may exceed 100.
-        fill = f"{channel.id} is {min(percent, 100):.0f} % full"
-        if growth is None or growth <= 0 or percent >= 100:
-            return f"{fill}{'; sources wait' if percent >= 100 else ''}."
-        return (
-            f"{fill}; at the present rate, sources wait in {format_seconds((1 - percent / 100) * capacity / growth)}."
-        )
+        return f"{channel.id} is {min(percent, 100):.0f} % full{'; sources wait' if percent >= 100 else ''}."
+
+    def _full_deadline(self, channel: Node, growth: float | None) -> str:
+        """Return when a channel with a capacity is full at the present growth; empty if it is not known or never."""
+        capacity = self.figure(channel.metrics, "ChannelCapacity")
+        percent = self.figure(channel.metrics, "ChannelFillPercentage")
+        if not capacity or percent is None or not 1 <= percent < 100 or growth is None or growth <= 0:
+            return ""
+        waiting = self.before(channel.id)
+        for owner in [edge.start for edge in self.graph.edges if edge.kind == "overflow" and edge.end == channel.id]:
+            waiting += self.before(owner)
+        lost = ", ".join(source.name for source in waiting if "udp" in source.type)
+        then = f"sources wait{f', and datagrams of {lost} are lost' if lost else ''}"
+        return self._deadline((1 - percent / 100) * capacity / growth, then)
 
     def _overflowing(self, key: str, text: str) -> AgentProblem:
         name, node = key.partition(".")[2], self.by_key.get(key)
         overflow = next(iter(self._overflows(node)), None) if node is not None else None
         size = self.figure(key, "OverflowSize") or 0.0
         effects = [f"{format_count(size, 'events')} {'is' if size == 1 else 'are'} on one disk of this host only."]
-        growth = self.history.growth(key, "OverflowSize")
+        growth, deadline = self.history.growth(key, "OverflowSize"), ""
         if overflow is not None:
             if growth is None:
                 growth = self.history.growth(overflow.metrics, "ChannelSize")
-            effects.append(self._fill(overflow, growth))
+            effects.append(self._fill(overflow))
+            deadline = self._full_deadline(overflow, growth)
             if free := self.figure(overflow.metrics, "DiskFreeBytes"):
                 effects.append(f"The disk has {format_number(free)}B free.")
+        if node is not None and (sinks := [one for one in self.after(node.id) if one.kind == "sink"]):
+            effects.append(f"{_number(len(sinks), 'sink')} get{'s' * (len(sinks) == 1)} no new events.")
         return self.problem(
             *("overflowing", "degraded", key),
-            f"Channel {name} writes events to its disk overflow, as brokers do not take them.",
+            f'Channel "{name}" stores events on a disk of this host, as brokers do not take them.',
             effect=" ".join(filter(None, effects)),
             loss="Nothing, as long as the disk of this host is intact.",
             trend=_trend(growth, size, "events"),
+            deadline=deadline,
             error=text,
             weight=size,
         )
@@ -435,20 +474,21 @@ class _Scan:
         effect = f"{text[:1].upper()}{text[1:].rstrip('.')}."
         return self.problem("limited", "degraded", key, title, effect=effect, error=text)
 
-    def _kind_and_name(self, key: str) -> str:
+    def _kind_and_name(self, key: str, *, in_sentence: bool = False) -> str:
+        """Return `Sink "k1"`, or `sink "k1"` within a sentence."""
         kind, _, name = key.partition(".")
-        return f"{kind.capitalize()} {name}"
+        return f'{kind.lower() if in_sentence else kind.capitalize()} "{name}"'
 
     def _rejected(self, key: str, text: str) -> AgentProblem:
         count = self.figure(key, "EventRejectedCount") or 0.0
         rate = self.history.rates().get(key, {}).get("EventRejectedCount")
         trend = "" if rate is None else "Not getting worse: none in the last 10 s."
         if rate:
-            trend = f"Getting worse: {format_number(rate)} events/s are rejected."
+            trend = f"Getting worse: {format_number(rate)} events are rejected every second."
         return self.problem(
             *("events-rejected", "degraded", key),
             f"{self._kind_and_name(key)} has rejected events, which are dead letters now.",
-            effect=f"{format_count(count, 'dead letters')} since the start of the agent." if count else "",
+            effect=f"{format_count(count, 'dead letters')} since the agent started." if count else "",
             loss="Nothing. The dead letters have the bytes and the reason, and can be delivered again.",
             trend=trend,
             error=text,
@@ -459,7 +499,7 @@ class _Scan:
         """Yield the problems of a cluster with at least one broker that answers."""
         name = key.partition(".")[2]
         if cluster["error"]:
-            title = f"The brokers of channel {name} do not answer the agent's monitor."
+            title = f'The brokers of channel "{name}" do not answer the monitor of the agent.'
             yield self.problem("brokers-down", "warning", key, title, error=cluster["error"],
                                effect="Lag and retention are not known.")  # fmt: skip
             return
@@ -469,16 +509,16 @@ class _Scan:
         if leaderless:
             yield self.problem(
                 *("partitions-offline", "warning", key),
-                f"{leaderless} of {cluster['partitions']} partitions of channel {name} have no leader.",
+                f'{leaderless} of {cluster["partitions"]} partitions of channel "{name}" have no leader.',
                 effect=f"Events of these partitions of {topic} can be neither stored nor delivered.",
                 loss="Nothing, if a broker with a replica in sync comes back.",
                 error=f"brokers that do not answer: {', '.join(down)}" if down else "",
             )
         elif down or lacking:
             replicas = f"{lacking} of {cluster['partitions']} partitions of {topic} lack replicas in sync."
-            title = f"{len(down)} of {len(cluster['brokers'])} brokers of channel {name} do not answer."
+            title = f'{len(down)} of {len(cluster["brokers"])} brokers of channel "{name}" do not answer.'
             if not down:
-                title = f"Partitions of channel {name} lack replicas."
+                title = f'Partitions of channel "{name}" lack replicas.'
             yield self.problem(
                 *("brokers-down", "warning", key),
                 title,
@@ -493,9 +533,11 @@ class _Scan:
         return self.problem(
             *("datagrams-lost", "warning", key),
             f"{self._kind_and_name(key)} loses datagrams.",
-            effect=f"The kernel dropped {format_count(lost, 'datagrams')} since the start of the agent.",
+            effect=f"The kernel dropped {format_count(lost, 'datagrams')} since the agent started.",
             loss=f"{format_count(lost, 'datagrams')}.",
-            trend=f"Getting worse: {format_number(rate)} datagrams/s." if rate else "",
+            trend=f"Getting worse: {format_number(rate)} more every second."
+            if rate
+            else "Not getting worse at present.",
             weight=lost,
         )
 
@@ -518,7 +560,8 @@ class _Scan:
             yield self.problem(
                 *("channel-full", "warning", key),
                 f"{name} is {min(fill, 100):.0f} % full.",
-                effect=self._fill(node, growth) if node is not None else "",
+                effect=self._fill(node) if node is not None else "",
+                deadline=self._full_deadline(node, growth) if node is not None else "",
                 loss="Nothing. At 100 % sources wait, and datagrams are lost.",
                 trend=_trend(growth, figures.get("ChannelSize"), "events"),
                 weight=fill,
@@ -526,9 +569,8 @@ class _Scan:
         if kind == "SINK" and key not in self.failing:
             left = figures.get("RetentionSecondsLeft")
             if left is not None and left < RETENTION_NEAR_SECONDS:
-                title = (
-                    f"Kafka deletes events that {name.lower()} has not delivered in {format_seconds(max(left, 0))}."
-                )
+                name = self._kind_and_name(key, in_sentence=True)
+                title = f"Kafka deletes events that {name} has not delivered, in {format_seconds(max(left, 0))}."
                 yield self.problem("retention-near", "warning", key, title, **self._backlog(key))
             elif figures.get("LagSeconds", 0.0) > BEHIND_SECONDS:
                 command = f"agent top {self.arguments}"
@@ -547,7 +589,7 @@ class _Scan:
             others = ", ".join(self.path(other) for _, other in full[1:])
             yield self.problem(
                 *("disk-full", "warning", key),
-                f"The disk of {self._kind_and_name(key).lower()} has {format_number(number)}B free.",
+                f"The disk of {self._kind_and_name(key, in_sentence=True)} has {format_number(number)}B free.",
                 effect=f"Once it is full, it takes no events{f', and neither do {others}' if others else ''}.",
                 loss="Nothing that was acknowledged.",
                 command="df -h",
@@ -555,7 +597,7 @@ class _Scan:
             )
 
     def _certificate(self, key: str, left: float) -> AgentProblem:
-        owner = self._kind_and_name(key).lower() if key else "the dashboard"
+        owner = self._kind_and_name(key, in_sentence=True) if key else "the dashboard"
         ends = "has expired" if left < 0 else f"expires in {format_seconds(left)}"
         return self.problem(
             *("certificate-expires", "warning", key or "THREAD.agent"),
@@ -581,10 +623,10 @@ def _trend(growth: float | None, number: float | None, unit: str) -> str:
     if growth is None or number is None:
         return ""
     if growth > max(0.01, number * 1e-5):
-        return f"Getting worse: {format_number(growth)} {unit}/s more."
+        return f"Getting worse: {format_number(growth)} more {unit} wait every second."
     if growth < -max(0.01, number * 1e-5):
         done = f", done in {format_seconds(number / -growth)}" if number else ""
-        return f"Getting better: {format_number(-growth)} {unit}/s less{done}."
+        return f"Getting better: {format_number(-growth)} fewer {unit} wait every second{done}."
     return "Not getting worse."
 
 

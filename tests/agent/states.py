@@ -90,6 +90,7 @@ class Recorded:
         file.write_text(configuration(directory, overflow=overflow))
         self.scene = Scene(configured(file))
         self.now = time.time()
+        self.scene.view._started = self.now - 7200
         self.set_brokers(down=())
 
     def set_brokers(self, down: tuple[int, ...]) -> None:
@@ -112,7 +113,7 @@ class Recorded:
         """
         stuck = stuck or {}
         for age in [*range(3600, 120, -10), *range(120, -1, -2)]:
-            step = 10 if age > 120 else 2
+            step = 10 if age >= 120 else 2
             for key, metrics in self.scene.metrics.items():
                 kind, _, name = key.partition(".")
                 if kind != "INTERCEPTOR" and age <= stuck.get(key, -1):
@@ -169,7 +170,7 @@ def well(directory: Path) -> Scene:
 def source_fails(directory: Path) -> Scene:
     recorded = Recorded(directory)
     recorded.run(stuck={"SOURCE.syslog": 1500, "ROUTE.syslog.events": 1500, "ROUTE.syslog.quick": 1500})
-    text = "cannot listen on 0.0.0.0:5514 (TCP): Address already in use; stop the other program"
+    text = "cannot listen on 0.0.0.0:5514 (TCP): another program listens there; stop it or choose another port"
     recorded.fail("SOURCE.syslog", text, 25, 63)
     return recorded.scene
 
@@ -196,14 +197,17 @@ def brokers_away(directory: Path) -> Scene:
     sources = [f"SOURCE.{name}" for name, channels in CHANNELS_OF.items() if "events" in channels]
     sinks = [f"SINK.{name}" for name, channel in CHANNEL_OF.items() if channel == "events"]
     routes = [key for key in recorded.scene.metrics if key.startswith("ROUTE.") and key.endswith(".events")]
-    recorded.run(stuck=dict.fromkeys((*sources, *sinks, *routes, "CHANNEL.events"), 540))
+    firewall = recorded.scene.metrics["SOURCE.firewall"]
+    recorded.run(
+        lambda age: firewall.add("KernelDropCount", 850 * (10 if age >= 120 else 2) if age <= 540 else 0),
+        dict.fromkeys((*sources, *sinks, *routes, "CHANNEL.events"), 540),
+    )
     recorded.set_brokers(down=(1, 2, 3))
     text = f"no Kafka broker answers at {','.join(BROKERS)}: Connection refused"
     recorded.fail("CHANNEL.events", text, 9, 26)
     for key in sources:
         recorded.fail(key, text, 9, 26)
         recorded.scene.metrics[key].set("UnacknowledgedSeconds", 540)
-    recorded.scene.metrics["SOURCE.firewall"].add("KernelDropCount", 381_000)
     for key in sinks:
         recorded.scene.metrics[key].remove("Lag")
         recorded.scene.metrics[key].remove("LagSeconds")
@@ -237,16 +241,19 @@ def overflow_filling(directory: Path) -> Scene:
     )
     for key in sinks:
         recorded.scene.metrics[key].remove("Lag")
+        recorded.scene.metrics[key].remove("LagSeconds")
+    recorded.scene.view.problems._since["collector.channels.events", "overflowing"] = recorded.now - 600
     return recorded.scene
 
 
 def dead_letters(directory: Path) -> Scene:
     recorded = Recorded(directory)
     metrics = recorded.scene.metrics["SINK.index"]
-    recorded.run(lambda age: metrics.add("EventRejectedCount", 4 if age <= 600 else 0))
+    recorded.run(lambda age: metrics.add("EventRejectedCount", (20 if age >= 120 else 4) if age <= 600 else 0))
+    recorded.scene.view.problems._since["collector.sinks.index", "events-rejected"] = recorded.now - 600
     file = directory / "collector.conf"
     recorded.scene.rejecting["collector.sinks.index"] = (
-        "480 events were rejected, the latest 1 s ago (480: cannot parse [price]): "
+        "1220 events were rejected, the latest 1 s ago (1220: cannot parse [price]): "
         f"agent dlq list -c {file} -n collector --component collector.sinks.index"
     )
     return recorded.scene

@@ -245,7 +245,7 @@ def test_failures_of_a_real_agent_are_shown_with_their_causes(browser: Browser, 
 
         until(agree, "the page to show the positions")
         reason = agent.failing()["SINK.away"]
-        assert "Sink away (avro) does not deliver." in page.locator("#problems li").first.inner_text()
+        assert 'Sink "away" (avro) does not deliver.' in page.locator("#problems li").first.inner_text()
         assert reason in page.locator("#problems li").first.inner_text()
         assert "a1.channels.full is 100 % full; sources wait." in page.locator("#problems li").first.inner_text()
         assert f"a1.sinks.away: {reason}" in page.locator("#said").inner_text()

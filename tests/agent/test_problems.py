@@ -10,9 +10,11 @@ from pathlib import Path
 import pytest
 
 from flafka.agent.monitoring import problemkinds, problems
+from flafka.agent.monitoring.advice import advice
 from flafka.agent.monitoring.problemkinds import KINDS
 from flafka.agent.monitoring.problems import AgentProblem
 from flafka.agent.services.running import fetch_page
+from tests.agent.browsing import configured
 from tests.agent.scenes import Scene
 from tests.agent.states import STATES
 
@@ -50,6 +52,45 @@ def test_the_sink_with_most_waiting_events_is_the_first(tmp_path: Path) -> None:
     assert scene.view.problems.current()[0].component == "collector.sinks.search", "Kafka deletes its events soon"
     scene.metrics["SINK.search"].set("RetentionSecondsLeft", 1e6)
     assert scene.view.problems.current()[0].component == "collector.sinks.debug"
+
+
+@pytest.mark.parametrize(
+    ("error", "action", "command"),
+    [
+        (
+            "cannot listen on [::1]:514 (UDP): another program listens there; stop it or choose another port",
+            "Stop the other program at UDP port 514, or choose another port.",
+            "sudo ss -lunp 'sport = :514'",
+        ),
+        (
+            "https://es-1:9200: Connection refused; http://[::1]:9200/_bulk: timed out",
+            "Start the server at es-1:9200 or [::1]:9200, or repair the network to it.",
+            "",
+        ),
+        ("/var/lib/x: No space left on device", "Make room on the disk.", ""),
+        ("/srv/a: Permission denied", "Give the user of the agent the permission that the error names.", ""),
+    ],
+)
+def test_an_error_says_what_to_do(error: str, action: str, command: str) -> None:
+    assert advice(error) == (action, command)
+
+
+@pytest.mark.parametrize(
+    "error", ["", "schema of 2026-11-30 10:20:30 refused", "org.x.Error at A.java:120: not known"]
+)
+def test_an_error_without_a_known_remedy_gets_none(error: str) -> None:
+    assert advice(error) is None
+
+
+def test_the_name_of_a_component_keeps_its_capitals(tmp_path: Path) -> None:
+    file = tmp_path / "a.conf"
+    lines = ["sources = S", "channels = C", "sinks = HdfsOut", "sources.S.type = seq", "sources.S.channels = C"]
+    lines += ["channels.C.type = memory", "sinks.HdfsOut.type = null", "sinks.HdfsOut.channel = C"]
+    file.write_text("".join(f"a1.{line}\n" for line in lines))
+    scene = Scene(configured(file))
+    scene.metrics["SINK.HdfsOut"].set("RetentionSecondsLeft", 3600)
+    (problem,) = scene.view.problems.current()
+    assert problem.title == 'Kafka deletes events that sink "HdfsOut" has not delivered, in 1.0 h.'
 
 
 def test_a_full_channel_is_the_fault_of_its_sink(tmp_path: Path) -> None:
@@ -121,8 +162,8 @@ def test_a_lasting_problem_is_logged_again_and_its_end_as_well(
     ((component, text),) = lines()
     assert component == "collector.sinks.search", "the other fails since three minutes only"
     assert re.match(
-        r"since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC, 108 attempts: Sink search \(solr\) does not deliver\. "
-        r"3\.5 M events wait in collector\.channels\.events, .*Getting worse: 1,330 events/s more\. "
+        r"since 20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC, 108 attempts: Sink \"search\" \(solr\) does not deliver\. "
+        r"3\.5 M events wait in collector\.channels\.events, .*Getting worse: 1,330 more events wait every second\. "
         r"See failures\.md#a-sink-fails\. ",
         text,
     ), text
@@ -131,7 +172,7 @@ def test_a_lasting_problem_is_logged_again_and_its_end_as_well(
         metrics.set_error("")
     scene.metrics["SINK.search"].set("LagSeconds", 0)
     scene.metrics["SINK.search"].remove("RetentionSecondsLeft")
-    assert lines() == [("collector.sinks.search", "no longer, after 44 min: Sink search (solr) does not deliver.")]
+    assert lines() == [("collector.sinks.search", 'no longer, after 44 min: Sink "search" (solr) does not deliver.')]
 
 
 def test_since_is_the_first_failure_and_attempts_do_not_change_it() -> None:

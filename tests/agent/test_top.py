@@ -104,15 +104,16 @@ def test_a_pipe_gets_one_snapshot_as_lines(served: Served) -> None:
     assert by_name["c1"] == ["c1", "memory", "-", "0", "holds", "17"]
     assert by_name["k1"] == ["k1", "null", "-", "0", "9", "events", "4", "s", "2.1", "s", "3", "ok"]
     assert by_name["k2"][:8] == ["k2", "logger", "-", "0", "unknown", "unknown", "failing", "#3"]
-    heading, title, loss, error, action, command, docs = lines[5:12]
+    heading, title, error, loss, action, command, docs = lines[5:12]
     assert re.fullmatch(rf"a1\.sinks\.k2: failing, since {TIME}, 2 attempts", heading)
-    assert (
-        title == "  Sink k2 (logger) does not deliver. The number of waiting events in a1.channels.c1 is not known."
+    assert title == (
+        '  Sink "k2" (logger) does not deliver. The number of waiting events in a1.channels.c1 is not known. '
+        "Not getting better: all 2 attempts have failed."
     )
     assert loss == "  Lost: Nothing yet. Events in a1.channels.c1 are in memory, and are lost if the agent ends."
     assert error == "  Error: [the disk] is full"
     assert command == f"  Run: agent check --connect -c {served.file} -n a1"
-    assert action == "  Do: Repair the store that the error names."
+    assert action == "  Do: Repair what the error names."
     assert docs == "  See: failures.md#a-sink-fails"
     assert lines[12].startswith("a1.sources.s1: warning, since "), "it lost datagrams"
 

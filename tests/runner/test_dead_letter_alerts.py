@@ -243,7 +243,7 @@ def test_rejections_of_an_agent_are_reported_in_its_log_and_in_its_health(
     assert "100 events were rejected" in problem["error"]
     assert "100: … is odd" in problem["error"]
     assert problem["command"] == advice
-    assert problem["effect"] == "100 dead letters since the start of the agent."
+    assert problem["effect"] == "100 dead letters since the agent started."
     warnings = [text for name, text in logged.take() if name == "a1.sinks.k1"]
     assert warnings == [f"100 events were rejected: … is odd. They are dead letters: {advice}"]
     monkeypatch.setattr("flafka.agent.cli.configuration.Components", lambda: components)

@@ -44,7 +44,7 @@ function makeItem(key) {
   const docs = element("div", { class: "fact docs" }, element("dt", {}, "Help"), element("dd", {}, element("a")));
   const item = element("li", { "aria-labelledby": id },
     element("div", { class: "top" }, element("span", { class: "chip" }), element("h3", { id })),
-    element("p", { class: "since" }), element("dl", {}, ...["Consequence", "Lost", "Trend", "Do"].map(fact), command, docs, ...["Error", "Also"].map(fact)));
+    element("p", { class: "since" }), element("dl", {}, ...["Error", "Consequence", "Lost", "Deadline", "Trend", "Do"].map(fact), command, docs, fact("Also")));
   copy.addEventListener("click", () => copyText(item.querySelector("code"), copy));
   items.set(key, item);
   return item;
@@ -69,6 +69,7 @@ function update(item, problem, caused, now) {
   const isLimited = problem.kind === "limited"; // its consequence is the text of its component
   fact("consequence", problem.effect);
   fact("lost", problem.loss);
+  fact("deadline", problem.deadline);
   fact("trend", problem.trend);
   fact("do", problem.action);
   item.querySelector(".trend").classList.toggle("worse", problem.trend.startsWith("Getting worse"));
