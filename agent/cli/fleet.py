@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any
 from urllib.parse import quote
 
-from flafka.agent.cli.monitoring_client import AgentUnreachable, MonitoringClient
+from flafka.agent.cli.monitoring_client import AgentUnreachable, MonitoringClient, problems_of
 from flafka.agent.cli.top import rows
 from flafka.plugins.threads import start_thread
 
@@ -66,7 +66,7 @@ class FleetAgent:
             if configured != self._configured:
                 graph = self.client.get("/api/graph")
                 self._nodes = [_without_options(node) for node in graph["nodes"]]
-                self.lines = graph["lines"]
+                self.lines = graph.get("lines", {})
                 self._configured = configured
             self._set_state(state["state"], **self._values(state))
         except AgentUnreachable as e:
@@ -89,7 +89,7 @@ class FleetAgent:
         components = list(rows({"nodes": self._nodes}, state))
         sources = [row for row in components if row.kind == "source"]
         sinks = [row for row in components if row.kind == "sink"]
-        problems = state["problems"]
+        problems = problems_of(state)
         lags = [(row.lag, row.lag_unit) for row in sinks if row.lag is not None]
         lag, unit = max(lags, default=(None, ""))
         return {

@@ -6,13 +6,14 @@ import functools
 import http.client
 import json
 import ssl
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import Any, cast
 from urllib.parse import urlsplit
 
 import click
 
 from flafka.agent.cli.configuration import ChosenConfiguration, load_or_exit
+from flafka.agent.monitoring.problems import AgentProblem
 from flafka.agent.options import AgentOptions
 from flafka.plugins import FlafkaError
 from flafka.plugins.net.tls import connection_error_reason
@@ -191,3 +192,18 @@ def client_of_url(address: str, token: str, authority: str | None) -> Monitoring
         raise ValueError(f"{address} is no address such as http://127.0.0.1:14141") from None
     tls = _context_trusting(authority) if parts.scheme == "https" else None
     return MonitoringClient(parts.hostname, port, token, tls)
+
+
+def problems_of(state: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the problems of a state as `/api/state` gives it, the gravest first, with the keys of `AgentProblem`.
+
+    Agents of release 0.3.0 give only reasons by component, in the maps `failing` and `degraded`. Their problems have
+    a title, a severity and a component, and no other values.
+    """
+    if "problems" in state:
+        return cast("list[dict[str, Any]]", state["problems"])
+    return [
+        asdict(AgentProblem("", severity, key, key, f"{key}: {reason}"))
+        for severity in ("failing", "degraded")
+        for key, reason in state[severity].items()
+    ]

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from flafka.agent.cli.configuration import ChosenConfiguration, configuration_options
-from flafka.agent.cli.monitoring_client import AgentUnreachable, MonitoringClient, client_of
+from flafka.agent.cli.monitoring_client import AgentUnreachable, MonitoringClient, client_of, problems_of
 from flafka.agent.cli.output import json_option
 from flafka.agent.config import chosen_agent
 from flafka.agent.monitoring.definitions import BATCH
@@ -155,7 +155,7 @@ def _row(node: dict[str, Any], state: dict[str, Any]) -> ComponentRow:
     """Return the row of one component from its node of the graph and the present state."""
     key, kind = node["metrics"], node["kind"]
     figures = {name: float(text) for name, text in state["figures"].get(key, {}).items() if _is_number(text)}
-    own = [problem for problem in state["problems"] if problem["metrics"] == key]
+    own = [problem for problem in problems_of(state) if problem["metrics"] == key]
     reasons = {problem["severity"]: problem["error"] or problem["title"] for problem in reversed(own)}
     if key in state["standby"]:
         reasons["standby"] = state["standby"][key]
@@ -193,7 +193,7 @@ def as_json_values(graph: dict[str, Any], state: dict[str, Any]) -> dict[str, An
         **about,
         "file": graph["file"],
         "components": [asdict(row) for row in rows(graph, state)],
-        "problems": state["problems"],
+        "problems": problems_of(state),
     }
 
 
@@ -208,20 +208,22 @@ def headline(state: dict[str, Any]) -> str:
 
 def problem_lines(problem: dict[str, Any]) -> tuple[str, list[str]]:
     """Return component and severity of a problem as a heading, and the lines below it."""
-    since = f"since {format_time(problem['since'])}"
+    heading = f"{problem['component']}: {problem['severity']}"
+    if problem["since"]:  # unknown for an agent of release 0.3.0
+        heading += f", since {format_time(problem['since'])}"
     if problem["attempts"]:
-        since += f", {format_count(problem['attempts'], 'attempts')}"
+        heading += f", {format_count(problem['attempts'], 'attempts')}"
     texts = [f"{problem['title']} {problem['effect']} {problem['trend']}"]
     command, error = problem["command"], problem["error"]
     texts.append(f"Error: {error.removesuffix(command).rstrip(' :;,') if command else error}" if error else "")
     texts.append(f"Lost: {problem['loss']}" if problem["loss"] else "")
     texts.append(f"Deadline: {problem['deadline']}" if problem["deadline"] else "")
     texts.append(f"Because of {problem['cause']}." if problem["cause"] else "")
-    texts.append(f"Do: {problem['action']}" if not problem["cause"] else "")
-    texts.append(f"Run: {command}" if command and not problem["cause"] else "")
-    texts.append(f"See: {problem['docs']}" if not problem["cause"] else "")
+    if not problem["cause"]:
+        steps = (("Do", problem["action"]), ("Run", command), ("See", problem["docs"]))
+        texts += (f"{word}: {text}" for word, text in steps if text)
     below = [" ".join(text.split()) for text in texts if text]
-    return f"{problem['component']}: {problem['severity']}, {since}", below
+    return heading, below
 
 
 def cells(row: ComponentRow) -> tuple[str, ...]:
@@ -266,7 +268,7 @@ def lines(graph: dict[str, Any], state: dict[str, Any]) -> list[str]:
         ).rstrip()
         for row_cells in table
     ]
-    for problem in state["problems"]:
+    for problem in problems_of(state):
         heading, below = problem_lines(problem)
         texts += [heading, *(f"  {text}" for text in below)]
     return [headline(state), *texts]
@@ -331,7 +333,7 @@ def draw(graph: dict[str, Any], state: dict[str, Any], error: str, height: int) 
 
     colours = {"ok": "green", "standby": "cyan", "degraded": "yellow", "failing": "red"}
     colours |= {"warning": "yellow"}
-    all_problems = state["problems"]
+    all_problems = problems_of(state)
     all_rows = list(rows(graph, state))
     shown = select_rows(all_rows, max(height - 4 - 6 * min(len(all_problems), MAX_PROBLEMS), 5))
     table = Table(box=None, pad_edge=False, padding=(0, 1, 0, 0), header_style="bold", expand=True)

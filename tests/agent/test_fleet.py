@@ -77,7 +77,7 @@ def test_agents_with_tokens_of_their_own_and_one_that_is_away(tmp_path: Path) ->
         one, two, three = fleet_in_json(str(file), "--token", "word")
         refused = fleet_in_json(second.url, "--token", "word")[0]
     assert (one["agent"], one["address"], one["state"], one["answered"] > 0) == ("a1", first.url, "failing", True)
-    assert (one["reason"], one["problems"]) == ("SINK.k2: the disk is full", 1)
+    assert (one["reason"], one["problems"]) == ("Sink k2 (logger) does not deliver.", 1)
     assert (one["lag"], one["lag_unit"], one["behind"], one["dead_letters"]) == (9, "events", 4.2, 3)
     assert two["state"] == "ok"
     assert (three["state"], three["answered"]) == ("unreachable", None)
@@ -114,6 +114,46 @@ def test_an_agent_whose_configuration_or_version_is_not_that_of_most(
     assert [agent["different"] for agent in (one, three)] == [[], []]
     assert two["different"] == ["a1.channels.c1.capacity = 50, usually not set"]
     assert [agent["version_differs"] for agent in (one, two, three)] == [False, False, True]
+
+
+def as_in_0_3_0(agent: Served, *, lines: bool = True) -> None:
+    """Serve the keys that release 0.3.0 served; without `lines`, no configuration either."""
+    state, graph, registry = agent.view.state, agent.view.graph, agent.view.registry
+
+    def old_state() -> dict[str, Any]:
+        old = {key: value for key, value in state().items() if key not in ("problems", "growth", "process")}
+        return {**old, "state": registry.state(), "failing": registry.failing(), "degraded": registry.degraded()}
+
+    def old_graph() -> dict[str, Any]:
+        new = {"arguments"} if lines else {"arguments", "lines"}
+        old = {key: value for key, value in graph().items() if key not in new}
+        nodes = [{key: value for key, value in node.items() if key != "is_durable"} for node in old["nodes"]]
+        return {**old, "nodes": nodes}
+
+    agent.view.state, agent.view.graph = old_state, old_graph  # type: ignore[method-assign]
+
+
+def test_agents_of_release_0_3_0(tmp_path: Path) -> None:
+    agents = [served(tmp_path, f"{n}") for n in range(3)]
+    for number, agent in enumerate(agents[:2]):
+        as_in_0_3_0(agent, lines=number == 0)
+    agents[0].metrics["SINK.k2"].set_error("the disk is full")
+    agents[0].metrics["SINK.k1"].degradation = lambda: "it is slow"
+    with serving(*agents):
+        one, two, three = fleet_in_json(",".join(agent.url for agent in agents))
+        top = CliRunner().invoke(main, ["top", "--url", agents[0].url])
+        values = CliRunner().invoke(main, ["top", "--url", agents[0].url, "--json"])
+    assert (one["state"], one["reason"], one["problems"]) == ("failing", "SINK.k2: the disk is full", 2)
+    assert (two["state"], two["reason"], two["problems"], two["differences"]) == ("ok", "", 0, 0)
+    assert three["state"] == "ok"
+    assert top.output.splitlines()[-4:] == [
+        "SINK.k2: failing",
+        "  SINK.k2: the disk is full",
+        "SINK.k1: degraded",
+        "  SINK.k1: it is slow",
+    ]
+    states = {component["name"]: component["state"] for component in json.loads(values.output)["components"]}
+    assert (states["k1"], states["k2"], states["c1"]) == ("degraded", "failing", "ok")
 
 
 @pytest.mark.parametrize(
@@ -199,11 +239,10 @@ def opened(browser: Browser, url: str) -> Page:
 
 def check_access(url: str) -> None:
     parts = urlsplit(url)
-    assert parts.hostname is not None
-    assert parts.port is not None
+    host, port = parts.hostname or "", parts.port or 0
 
     def status(path: str, token: str = "") -> int:
-        return fetch_page(parts.hostname, parts.port, path, {"authorization": f"Bearer {token}"}, seconds=60)[0]
+        return fetch_page(host, port, path, {"authorization": f"Bearer {token}"}, seconds=60)[0]
 
     for path in ("/", "/api/fleet", "/api/agents/0", "/?token=other"):
         assert status(path) == 403, path
@@ -236,7 +275,7 @@ def test_real_agents_on_one_page(browser: Browser, tmp_path: Path) -> None:
             assert page.title() == "1 failing, 2 ok: 3 agents"
             assert page.locator("tbody a").all_inner_texts() == ["a1"] * 3
             assert page.locator("tbody tr").first.get_attribute("data-number") == "2", "what fails comes first"
-            assert "SINK.k1: " in row(page, 2)
+            assert "Sink k1 (http) does not deliver." in row(page, 2)
             assert "2 lines differ" in row(page, 2)
             page.locator("summary").click()
             assert "a1.sinks.k1.type = http, usually null" in row(page, 2)
