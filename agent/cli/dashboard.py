@@ -6,11 +6,14 @@ import contextlib
 import secrets
 from collections.abc import Iterator
 from concurrent.futures import wait
+from functools import partial
 from pathlib import Path
 
 import click
 import uvicorn
 
+from flafka.agent.cli.configuration import ChosenConfiguration, configuration_options
+from flafka.agent.cli.discovery import discover_clients
 from flafka.agent.cli.fleet import Fleet
 from flafka.agent.cli.monitoring_client import MonitoringClient, client_of_url
 from flafka.agent.cli.output import json_option, show_json
@@ -19,21 +22,26 @@ from flafka.agent.monitoring.server import open_listener
 
 
 @click.command()
+@partial(configuration_options, required=False)
 @click.option(
     "--agents",
-    required=True,
     metavar="FILE|HOST:PORT,…",
     help="Addresses of the agents' monitoring: a list with commas, or a file with one a line. With TLS, "
-    "https://HOST:PORT. In a file, the name of a file with the agent's token may follow.",
+    "https://HOST:PORT. In a file, the name of a file with the agent's token may follow. If unset, the agents "
+    "that read the Kafka channels of the configuration.",
 )
 @click.option(
     "--token",
     envvar="FLAFKA_TOKEN",
     default="",
-    help="The monitoring.token of the agents without another one. If unset, the environment variable FLAFKA_TOKEN.",
+    help="The monitoring.token of the agents without another one. If unset, the environment variable FLAFKA_TOKEN, "
+    "or else the one of the configuration.",
 )
 @click.option(
-    "--cacert", metavar="FILE", help="Certificates to trust, in PEM. If unset, the authorities of this host."
+    "--cacert",
+    metavar="FILE",
+    help="Certificates to trust, in PEM. If unset, with --agents the authorities of this host, and without it the "
+    "certificate in the keystore of the configuration.",
 )
 @click.option(
     "--port",
@@ -46,13 +54,31 @@ from flafka.agent.monitoring.server import open_listener
     "--interval", type=click.FloatRange(0.5), default=5.0, show_default=True, help="Interval of polls in seconds."
 )
 @json_option
-def dashboard(agents: str, token: str, cacert: str | None, port: int, interval: float, as_json: bool) -> None:
+def dashboard(
+    chosen: ChosenConfiguration | None,
+    agents: str | None,
+    token: str,
+    cacert: str | None,
+    port: int,
+    interval: float,
+    as_json: bool,
+) -> None:
     """Serve one page for several agents, until Ctrl-C: state, rates, lag, version and configuration of each.
 
     The agents need nothing but their monitoring, which this command polls. A name on the page leads to the agent's
     own page. With --json, print the state of all agents once.
+
+    Without --agents, brokers are asked once, at the start, for the hosts of the consumer groups of a configuration's
+    Kafka channels. On each host an agent with the monitoring.port of that configuration is expected. Agents with
+    sources alone, with sinks on Spark, or not running, are in no group and not found: name them with --agents.
     """
-    clients = [*dict.fromkeys(_clients(agents, token, cacert))]
+    if (agents is None) == (chosen is None):
+        raise click.UsageError("which agents? Name their addresses with --agents, or a configuration with -c FILE")
+    clients = (
+        discover_clients(chosen, token, cacert)
+        if chosen is not None
+        else [*dict.fromkeys(_clients(agents or "", token, cacert))]
+    )
     if not clients:
         raise click.UsageError(f"--agents {agents}: there is no address in it")
     if cacert is not None and all(client.tls is None for client in clients):

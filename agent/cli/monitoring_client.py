@@ -93,10 +93,13 @@ class MonitoringClient:
         if verify_code == _EXPIRED:
             return "replace it in the agent's keystore, and run agent reload"
         if verify_code in _MISMATCHES:
-            return f"use a name in the certificate, with {_other_access(self.port)}"
+            return f"name the agent by a name in the certificate: https://HOST:{self.port}, with --cacert FILE"
         if self.tls.check_hostname:
             return "name its authority with --cacert FILE"
-        return "if the agent's keystore was replaced, run agent reload"
+        return (
+            "if the agent's keystore was replaced, run agent reload; if its certificate is another one, name the "
+            "authority with --cacert FILE"
+        )
 
 
 def _other_access(port: int) -> str:

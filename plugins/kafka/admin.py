@@ -288,6 +288,19 @@ def members_of(admin: AdminClient, group: str, seconds: float) -> list[Any]:
     return _request_again(members, _COORDINATOR_ERRORS, seconds)
 
 
+def group_refusal(admin: AdminClient, group: str) -> KafkaException | None:
+    """Return the error if this client may not describe a group; None if it may, and without an answer.
+
+    Brokers leave such a group out of the list that `members_of` requests, as if it had no members.
+    """
+    try:
+        admin.describe_consumer_groups([group], request_timeout=CONNECTIVITY_SECONDS)[group].result()
+    except KafkaException as e:
+        if e.args[0].code() == KafkaError.GROUP_AUTHORIZATION_FAILED:
+            return e
+    return None
+
+
 def partition_numbers(consumer: Consumer, topic: str, seconds: float) -> list[int]:
     """Return the numbers of a topic's partitions; empty if there is no such topic.
 
@@ -473,7 +486,12 @@ class TopicIds:
 
 def member_name(member: Any) -> str:
     """Return the client or instance id of a group's member, without its UUID, and its host."""
-    return f"{_UUID_SUFFIX.sub('', member.id)} on {member.client_host.lstrip('/')}"
+    return f"{_UUID_SUFFIX.sub('', member.id)} on {member_host(member)}"
+
+
+def member_host(member: Any) -> str:
+    """Return the address from which the brokers see a group's member; they write it as `/10.0.0.1`."""
+    return str(member.client_host).rpartition("/")[2]
 
 
 def assigned_partitions(assignment: bytes, topic: str) -> Iterator[int]:

@@ -21,6 +21,8 @@ from flafka.plugins.event import Event, EventId
 from flafka.plugins.kafka.admin import (
     TopicIds,
     assigned_partitions,
+    group_refusal,
+    member_host,
     member_name,
     memberless_offsets,
     members_of,
@@ -130,16 +132,28 @@ class KafkaTopic:
 
     def members(self, group: str | None) -> Mapping[str, Collection[int]]:
         """Return the assigned partitions of this topic by member of the group: name and host."""
-        name = group or self.group
-        try:
-            members = members_of(new_admin(self._role, self._client()), name, REQUEST_SECONDS)
-        except KafkaException as e:
-            why = explain_error(e, group=name, client=self._client())
-            raise Retry(f"group {name} cannot be described: {why}") from e
         by_name: dict[str, list[int]] = {}
-        for member in members:  # several members may have the same name
+        for member in self._members(group):  # several members may have the same name
             by_name.setdefault(member_name(member), []).extend(assigned_partitions(member.assignment, self.topic))
         return by_name
+
+    def member_hosts(self, group: str | None) -> Collection[str]:
+        """Return the hosts of the group's members, as addresses from which the brokers see their connections."""
+        fetch_metadata(self._client(), REQUEST_SECONDS, self._prefix)  # its error names the reason within seconds
+        members = self._members(group)
+        if not members and (refusal := group_refusal(new_admin(self._role, self._client()), group or self.group)):
+            raise self._description_error(refusal, group)
+        return {member_host(member) for member in members}
+
+    def _members(self, group: str | None) -> list[Any]:
+        try:
+            return members_of(new_admin(self._role, self._client()), group or self.group, REQUEST_SECONDS)
+        except KafkaException as e:
+            raise self._description_error(e, group) from e
+
+    def _description_error(self, error: KafkaException, group: str | None) -> Retry:
+        name = group or self.group
+        return Retry(f"group {name} cannot be described: {explain_error(error, group=name, client=self._client())}")
 
     def commit_offsets(self, assignments: Collection[Assignment]) -> None:
         """Commit offsets of a consumer group without joining it, as `MemberlessCommits` does.

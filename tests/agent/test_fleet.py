@@ -20,10 +20,11 @@ import pytest
 from click.testing import CliRunner
 
 from flafka.agent.cli import main
-from flafka.agent.cli.fleet import Fleet
-from flafka.agent.cli.monitoring_client import client_of_url
+from flafka.agent.cli.fleet import Fleet, FleetAgent
+from flafka.agent.cli.monitoring_client import MonitoringClient, client_of_url
 from flafka.agent.services.running import RunningAgent, until
 from flafka.agent.web import fetch_page
+from flafka.plugins.kafka.topic import KafkaTopic
 from tests.agent.browsing import await_updates, configured, contrast
 from tests.agent.scenes import Scene, at_work
 from tests.agent.test_top import Served
@@ -87,7 +88,7 @@ def test_agents_with_tokens_of_their_own_and_one_that_is_away(tmp_path: Path) ->
 
 
 @pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl is not installed")
-def test_agents_with_tls(tmp_path: Path) -> None:
+def test_agents_with_tls(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     certificate(tmp_path)
     lines = ("a1.monitoring.ssl = true", f"a1.monitoring.keystore = {tmp_path}/server.pem")
     encrypted = served(tmp_path, "encrypted", "word", *lines)
@@ -95,6 +96,11 @@ def test_agents_with_tls(tmp_path: Path) -> None:
     with serving(encrypted):
         (agent,) = fleet_in_json(url, "--token", "word", "--cacert", str(tmp_path / "server.crt"))
         (refused,) = fleet_in_json(url, "--token", "word")
+        monkeypatch.setattr(KafkaTopic, "member_hosts", lambda *_: ["127.0.0.1"])
+        options = "\n".join((*lines, f"a1.monitoring.port = {encrypted.server.port}", "a1.monitoring.token = word"))
+        result = of_configuration(tmp_path, f"{KAFKA.format(1)}{options}\n")
+    (found,) = json.loads(result.output)["agents"]
+    assert (found["state"], found["address"]) == ("ok", url.replace("localhost", "127.0.0.1"))
     assert (agent["state"], agent["address"]) == ("ok", url)
     assert refused["reason"].endswith("self-signed certificate; name its authority with --cacert FILE")
 
@@ -176,6 +182,62 @@ def test_mistakes_on_the_command_line_are_named(tmp_path: Path) -> None:
     assert "there is no such file" in run(f"{tmp_path}/agents.txt").output
     assert "--agents ftp://x is no address" in run("ftp://x").output
     assert "--cacert has no effect: no address begins with https://" in run("edge-1", "--cacert", "x").output
+
+
+KAFKA = """\
+a1.channels = c1
+a1.sinks = k1 k2
+a1.channels.c1.type = kafka
+a1.channels.c1.kafka.bootstrap.servers = 127.0.0.1:{}
+a1.channels.c1.kafka.topic = events
+a1.sinks.k1.type = null
+a1.sinks.k1.channel = c1
+a1.sinks.k2.type = null
+a1.sinks.k2.channel = c1
+a1.sinks.k2.group = other
+"""
+
+
+def of_configuration(directory: Path, text: str, *words: str) -> Any:
+    (directory / "agent.conf").write_text(text)
+    return CliRunner().invoke(main, ["dashboard", "-c", f"{directory}/agent.conf", "--json", *words])
+
+
+def test_the_hosts_of_the_groups_of_a_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = {"flafka": ["127.0.0.1", "10.0.0.5"], "other": ["127.0.0.1", "0:0:0:0:0:0:0:1"]}
+    monkeypatch.setattr(KafkaTopic, "member_hosts", lambda _, group: hosts[group])
+    monkeypatch.setattr(FleetAgent, "poll", lambda self: clients.append(self.client))
+    clients: list[MonitoringClient] = []
+    configured = f"{KAFKA.format(1)}a1.monitoring.port = 5\na1.monitoring.token = word\n"
+    for words, token in (((), "word"), (("--token", "other"), "other")):
+        clients.clear()
+        result = of_configuration(tmp_path, configured, *words)
+        assert result.exit_code == 0, result.output
+        assert sorted(map(str, clients)) == ["http://10.0.0.5:5", "http://127.0.0.1:5", "http://[::1]:5"]
+        assert {client.token for client in clients} == {token}
+    assert "a1.monitoring.host is 127.0.0.1, which no other host reaches: the agents on 10.0.0.5 " in result.output
+
+
+def test_configurations_without_known_hosts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    way_out = "name the agents with --agents HOST:PORT,…"
+    away = of_configuration(tmp_path, KAFKA.format(free_port())).output
+    assert away.startswith(
+        f"Error: without an answer of the brokers, {way_out}: channel c1: no Kafka broker answers "
+    )
+    assert "Connection refused" in away
+    monkeypatch.setattr(KafkaTopic, "member_hosts", lambda *_: [])
+    assert of_configuration(tmp_path, KAFKA.format(1)).output == (
+        f"Error: no consumer is in the groups flafka, other: start the agents, or {way_out}. Agents with sources "
+        "alone, and sinks on Spark, are in no group\n"
+    )
+    any_port = of_configuration(tmp_path, f"{KAFKA.format(1)}a1.monitoring.port = 0\n").output
+    assert any_port == f"Error: a1.monitoring.port is 0, so the agents take any free ports: {way_out}\n"
+    without = of_configuration(tmp_path, CONFIGURATION).output
+    assert without == (
+        f"Error: agent a1 has no sink of a channel kafka, so no consumer group has the hosts: {way_out}\n"
+    )
+    for words in ([], ["--agents", "edge-1", "-c", "agent.conf"]):
+        assert "which agents? Name their addresses with" in CliRunner().invoke(main, ["dashboard", *words]).output
 
 
 def test_the_link_to_an_agent_has_its_token() -> None:

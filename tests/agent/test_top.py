@@ -227,7 +227,7 @@ def test_each_refusal_of_a_certificate_says_how_to_get_on(
     for words in [("-c", str(encrypted.file)), url]:
         output = run(*words, "--cacert", authority).output
         assert "IP address mismatch" in output
-        assert output.endswith(f"use a name in the certificate, with --url https://HOST:{port} --cacert FILE\n")
+        assert output.endswith(f"by a name in the certificate: https://HOST:{port}, with --cacert FILE\n")
     assert run(*url).output.endswith("self-signed certificate; name its authority with --cacert FILE\n")
     (tmp_path / "server.pem").write_text("damaged")
     assert f"agent top --url https://HOST:{port} --cacert FILE" in run("-c", str(encrypted.file)).output

@@ -60,6 +60,7 @@ NOT_ASKED = {
     "completion": "it prints a script",
     "grammar": "it writes files for editors",
     "demo": "it has its own agent",
+    "dashboard": "it asks several agents: test_dashboard_discovery.py, agent/test_fleet.py",
     "process": "it previews a processor without the agent: test_processor_example.py",
     "spark upload": "it copies Python to HDFS: test_proofs_yarn.py",
     "group move": "the agents of the group have to be stopped: test_groups.py",
