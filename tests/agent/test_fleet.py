@@ -78,7 +78,7 @@ def test_agents_with_tokens_of_their_own_and_one_that_is_away(tmp_path: Path) ->
         one, two, three = fleet_in_json(str(file), "--token", "word")
         refused = fleet_in_json(second.url, "--token", "word")[0]
     assert (one["agent"], one["address"], one["state"], one["answered"] > 0) == ("a1", first.url, "failing", True)
-    assert (one["reason"], one["problems"]) == ("Sink k2 (logger) does not deliver.", 1)
+    assert (one["reason"], one["problems"]) == ('Sink "k2" (logger) does not deliver.', 1)
     assert (one["lag"], one["lag_unit"], one["behind"], one["dead_letters"]) == (9, "events", 4.2, 3)
     assert two["state"] == "ok"
     assert (three["state"], three["answered"]) == ("unreachable", None)
@@ -337,7 +337,7 @@ def test_real_agents_on_one_page(browser: Browser, tmp_path: Path) -> None:
             assert page.title() == "1 failing, 2 ok: 3 agents"
             assert page.locator("tbody a").all_inner_texts() == ["a1"] * 3
             assert page.locator("tbody tr").first.get_attribute("data-number") == "2", "what fails comes first"
-            assert "Sink k1 (http) does not deliver." in row(page, 2)
+            assert 'Sink "k1" (http) does not deliver.' in row(page, 2)
             assert "2 lines differ" in row(page, 2)
             page.locator("summary").click()
             assert "a1.sinks.k1.type = http, usually null" in row(page, 2)
