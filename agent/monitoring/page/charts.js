@@ -84,6 +84,7 @@ export class Chart {
     this.svg.addEventListener("pointerleave", () => this.point(null));
     this.svg.addEventListener("blur", () => this.point(null));
     this.svg.addEventListener("keydown", (event) => this.onKey(event));
+    new ResizeObserver(() => { if (this.data && this.svg.clientWidth !== this.width) this.draw(); }).observe(this.svg);
   }
 
   /** Show `series`, one list of values a label. `times`, `every` and `span` are in seconds. */
@@ -94,14 +95,15 @@ export class Chart {
 
   draw() {
     const { times, series, every, span, end } = this.data, start = end - span;
-    const width = Math.max(240, this.svg.clientWidth || 600), known = series.flat().filter((value) => value !== null);
+    this.width = this.svg.clientWidth;
+    const width = Math.max(240, this.width || 600), axisUnit = this.unit.replace(/ of .*/, ""), known = series.flat().filter((value) => value !== null);
     const rows = steps(Math.max(0, ...known), /event|record|file/.test(this.unit) && !this.unit.includes("/")), top = rows[rows.length - 1];
     const x = (time) => LEFT + (width - LEFT - RIGHT) * ((time - start) / span);
     const y = (value) => HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value / top);
     const parts = [];
     for (const row of rows) {
       parts.push(svgElement("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(row), y2: y(row) }));
-      parts.push(svgElement("text", { class: "row", x: LEFT - 6, y: y(row) + 4 }, row || !/^(s|ms)$/.test(this.unit) ? withUnit(row, this.unit) : `0 ${this.unit}`));
+      parts.push(svgElement("text", { class: "row", x: LEFT - 6, y: y(row) + 4 }, row || !/^(s|ms)$/.test(this.unit) ? withUnit(row, axisUnit) : `0 ${this.unit}`));
     }
     for (const time of ticks(start, end).filter((tick) => x(tick) > LEFT + 14 && x(tick) < width - RIGHT - 14)) {
       parts.push(svgElement("line", { class: "grid", x1: x(time), x2: x(time), y1: TOP, y2: HEIGHT - BOTTOM }));
