@@ -9,6 +9,7 @@ import { draw } from "./wires.js";
 
 const STATE_INTERVAL_MS = 2000, HISTORY_INTERVAL_MS = 10000, FILES_INTERVAL_MS = 4000, ANSWER_TIMEOUT_MS = 15000;
 const DENSE = 30; // number of components of a kind from which on each card is one line
+const LONG = 6; // number from which on columns begin at one height: the shorter ones would be out of sight
 const KINDS = ["source", "channel", "sink"];
 const MAIN = { source: "EventAcceptedCount", channel: "EventPutSuccessCount", sink: "EventDrainSuccessCount" };
 const WORDS = { // of a problem on the card of its component, if it is not simply failing or degraded
@@ -153,6 +154,7 @@ function build() {
   $("#filter").addEventListener("input", () => { filter(); wires(); });
   new ResizeObserver(wires).observe($("#graph"));
   $("#configuration pre").textContent = Object.entries(graph.lines).map(([key, value]) => `${key} = ${value}`).join("\n");
+    if (nodesOfKind.length >= LONG) $("#graph").classList.add("long");
 }
 
 function filter() {

@@ -4,8 +4,8 @@
 import { svgElement, short } from "./texts.js";
 
 const MAX_LABELS = 60; // with more edges, labels would overlap; the cards show the same text
-const LABEL_POSITIONS = [0.5, 0.38, 0.62, 0.28, 0.72, 0.18, 0.82, 0.1, 0.9];
-const CARD_MARGIN = 10; // of a card that a label may cover
+const LABEL_POSITIONS = [0.5, 0.38, 0.62, 0.28, 0.72, 0.18, 0.82, 0.44, 0.56, 0.33, 0.67, 0.23, 0.77, 0.1, 0.9];
+const CARD_MARGIN = 1; // of a card that the estimated width of a label may cover
 
 /**
  * Draw the edges. `boxOf` returns the rectangle of a node's card, or null if it is hidden; `flow` the events per second
