@@ -3,7 +3,7 @@
 
 import { history } from "./charts.js";
 import { Charts, changeSpan, openDetail, PROCESS_CHARTS, redrawDetail, updateDetail } from "./detail.js";
-import { showProblems, showState } from "./problems.js";
+import { showProblems, showState, withoutCommand } from "./problems.js";
 import { brief, clock, element, moment, setLocal, short, show, span, svgElement, table, timeElement, withUnit } from "./texts.js";
 import { draw } from "./wires.js";
 
@@ -18,6 +18,8 @@ const WORDS = { // of a problem on the card of its component, if it is not simpl
   "certificate-expires": "certificate expires", overflowing: "overflows", "events-rejected": "rejects events",
 };
 
+const GIVES_NOTHING = ["brokers-away", "channel-fails", "overflowing"]; // kinds of problems of a channel
+
 const $ = (selector) => document.querySelector(selector);
 const cards = new Map(), nodes = new Map();
 let graph = null, state = null, filesRequested = 0, historyRequested = 0, updates = 0, answered = null;
@@ -28,17 +30,22 @@ const problemsOf = (node) => state.problems.filter((problem) => problem.metrics 
 const health = (node) => problemsOf(node)[0]?.severity ?? (node.metrics in (state.standby ?? {}) ? "standby" : condition(node) || "ok");
 const onSpark = (node) => node.words.includes("on Spark");
 
-/** `slow` for a sink whose lag grows beyond ten seconds of its rate, or is not delivered at all; else an empty text. */
+/**
+ * `slow` for a sink whose lag grows beyond ten seconds of its rate, or is not delivered at all; `starved` for one that
+ * delivers nothing, as its channel has a problem; else an empty text.
+ */
 function condition(node) {
   if (node.kind !== "sink") return "";
   const growth = state.growth[node.metrics], lag = figure(node, "Lag");
-  return growth > 0 && lag > 10 * Math.max(1, rate(node, MAIN.sink) ?? 0) ? "slow" : "";
+  if (growth > 0 && lag > 10 * Math.max(1, rate(node, MAIN.sink) ?? 0)) return "slow";
+  const channels = graph.edges.filter((edge) => edge.end === node.id).map((edge) => nodes.get(edge.start));
+  return rate(node, MAIN.sink) === 0 && channels.some((channel) => GIVES_NOTHING.includes(problemsOf(channel)[0]?.kind)) ? "starved" : "";
 }
 
 function word(node) {
   const problem = problemsOf(node)[0];
   if (problem) return problem.severity === "failing" ? "failing" : WORDS[problem.kind] ?? problem.severity;
-  return health(node) === "slow" ? "falling behind" : health(node);
+  return { slow: "falling behind", starved: "gets no events" }[health(node)] ?? health(node);
 }
 
 // --- cards
@@ -101,7 +108,7 @@ function makeCard(node) {
 /** Text on the card: the first error, or the reason of a standby. */
 function reason(node) {
   const problem = problemsOf(node)[0];
-  return problem ? problem.error || problem.effect : state.standby?.[node.metrics] || "";
+  return problem ? withoutCommand(problem.error, problem.command) || problem.effect : state.standby?.[node.metrics] || "";
 }
 
 function updateCard(node) {
@@ -161,7 +168,7 @@ function filter() {
   const words = $("#filter").value.toLowerCase().split(/\s+/).filter(Boolean);
   for (const node of graph.nodes) {
     const place = node.kind === "sink" && !onSpark(node) ? "local" : "";
-    const text = [node.name, node.type, place, ...node.words, health(node)].join(" ").toLowerCase();
+    const text = [node.name, node.type, place, ...node.words, health(node), word(node)].join(" ").toLowerCase();
     cards.get(node.id).hidden = !words.every((word) => text.includes(word));
   }
   for (const frame of document.querySelectorAll(".group")) frame.hidden = !frame.querySelector(".card:not([hidden])");
