@@ -160,6 +160,10 @@ class Recorded:
         record.created = self.now - 60 * minutes
         self.scene.view.recent.handle(record)
 
+    def begin(self, component: str, kind: str, minutes: float) -> None:
+        """Have the agent see a problem that is no failure since some minutes."""
+        self.scene.view.problems._since[f"collector.{component}", kind] = self.now - 60 * minutes
+
 
 def well(directory: Path) -> Scene:
     recorded = Recorded(directory)
@@ -242,7 +246,7 @@ def overflow_filling(directory: Path) -> Scene:
     for key in sinks:
         recorded.scene.metrics[key].remove("Lag")
         recorded.scene.metrics[key].remove("LagSeconds")
-    recorded.scene.view.problems._since["collector.channels.events", "overflowing"] = recorded.now - 600
+    recorded.begin("channels.events", "overflowing", 10)
     return recorded.scene
 
 
@@ -250,7 +254,7 @@ def dead_letters(directory: Path) -> Scene:
     recorded = Recorded(directory)
     metrics = recorded.scene.metrics["SINK.index"]
     recorded.run(lambda age: metrics.add("EventRejectedCount", (20 if age >= 120 else 4) if age <= 600 else 0))
-    recorded.scene.view.problems._since["collector.sinks.index", "events-rejected"] = recorded.now - 600
+    recorded.begin("sinks.index", "events-rejected", 10)
     file = directory / "collector.conf"
     recorded.scene.rejecting["collector.sinks.index"] = (
         "1220 events were rejected, the latest 1 s ago (1220: cannot parse [price]): "

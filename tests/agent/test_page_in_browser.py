@@ -11,6 +11,7 @@ import pytest
 
 from flafka.agent.services.running import until
 from tests.agent.browsing import await_updates, configured, opened, shown
+from tests.agent.essentials import MEASURE, check_access
 from tests.agent.scenes import Scene, at_work, cluster, some_files
 from tests.agent.test_graph import CONFIGURATION
 
@@ -91,6 +92,9 @@ def test_details_by_the_keyboard(browser: Browser, everything: Scene) -> None:
     page.locator("[data-id='flafka.sinks.solr']").focus()
     page.keyboard.press("Enter")
     assert page.locator("#detail-title").inner_text() == "solr (solr, on Spark, group flafka-solr)"
+    for width in (375, 1400):
+        page.set_viewport_size({"width": width, "height": 900})
+        check_access(page.evaluate(MEASURE))
     assert "solr" in page.locator("#detail-body").inner_text()
     assert "Connection refused" in page.locator("#detail-problems").inner_text()
     assert "conf/flafka.conf:" in page.locator("#detail-place").inner_text()
@@ -107,6 +111,7 @@ def test_details_by_the_keyboard(browser: Browser, everything: Scene) -> None:
     assert re.fullmatch(r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC: \d+ records", pointed)
     rows = page.locator("#detail .chart").nth(0).locator(".row").all_text_contents()
     assert rows[0] == "0 events/s"
+    assert chart.get_attribute("aria-valuetext") == pointed, "which a screen reader says"
     page.locator("#detail-span").select_option("86400")
     until(lambda: page.locator("#detail .chart").count() == 3, "the charts of a day")
     await_updates(page)
@@ -114,6 +119,35 @@ def test_details_by_the_keyboard(browser: Browser, everything: Scene) -> None:
     page.keyboard.press("Escape")
     assert page.locator("#detail").is_hidden()
     assert page.evaluate("document.activeElement.dataset.id") == "flafka.sinks.solr"
+    page.close()
+
+
+FOCUSED = """() => {
+  const element = document.activeElement;
+  return [element.outerHTML.slice(0, 120), element === document.body ? "" : getComputedStyle(element).outlineStyle];
+}"""
+MOVING = """() => [...document.querySelectorAll("*")].filter((element) => {
+  const style = getComputedStyle(element);
+  return style.animationName !== "none" || parseFloat(style.transitionDuration) > 0;
+}).map((element) => element.outerHTML.slice(0, 120))"""
+
+
+def test_the_keyboard_leads_everywhere_and_nothing_moves(browser: Browser, everything: Scene) -> None:
+    page = opened(browser, everything, reduced_motion="reduce")
+    assert page.evaluate(MOVING) == []
+    reached = []
+    while True:
+        page.keyboard.press("Tab")
+        element, outline = page.evaluate(FOCUSED)
+        if not outline:
+            break
+        assert outline == "solid", f"the focus is not visible at {element}"
+        reached.append(element)
+    cards, copies = page.locator(".card").count(), page.locator(".copy:visible").count()
+    assert [sum(f'class="{name}' in element for element in reached) for name in ("card", "copy")] == [cards, copies]
+    page.locator(".copy").first.focus()
+    page.keyboard.press("Enter")
+    page.locator(".copy", has_text="Copied").wait_for()
     page.close()
 
 

@@ -133,7 +133,8 @@ function summary() {
 
 async function update() {
   try {
-    const answer = await fetch("api/fleet", { cache: "no-store", signal: AbortSignal.timeout(10000) });
+    const answer = await fetch("api/fleet", { cache: "no-store", signal: AbortSignal.timeout(10000) })
+      .catch((error) => { throw new Error(error.name === "TimeoutError" ? "no answer in 10 s" : "no connection"); }); // each browser has other words
     if (!answer.ok) throw new Error((await answer.text()).trim());
     fleet = await answer.json();
     answered = Date.now() / 1000;
@@ -145,7 +146,8 @@ async function update() {
     document.body.classList.remove("stale");
     document.body.dataset.updates = ++updates;
   } catch (error) {
-    $("#stale").textContent = `agent dashboard does not answer (${error.message}). The figures are those of ${answered === null ? "no time" : utc(answered)}.`;
+    const text = `agent dashboard does not answer (${error.message}). The figures are those of ${answered === null ? "no time" : utc(answered)}.`;
+    if ($("#stale").textContent !== text) $("#stale").textContent = text; // screen readers announce each assignment
     $("#stale").hidden = false;
     document.body.classList.add("stale");
     document.title = "no answer: agents";

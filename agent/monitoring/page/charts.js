@@ -75,8 +75,8 @@ export class Chart {
     this.labels = labels;
     this.data = null;
     this.pointed = null; // time under the pointer
-    this.svg = svgElement("svg", { class: "chart", role: "img", tabindex: "0", height: HEIGHT });
-    this.readout = element("p", { class: "readout", "aria-live": "polite" });
+    this.svg = svgElement("svg", { class: "chart", role: "slider", tabindex: "0", height: HEIGHT, "aria-valuemin": "0", "aria-valuemax": "0", "aria-valuenow": "0" });
+    this.readout = element("p", { class: "readout" });
     const legend = labels.length > 1 ? labels.map((label, i) => element("span", { class: `legend line-${i + 1}` }, label)) : [];
     this.figure = element("figure", {}, element("figcaption", {}, element("b", {}, title), " ", ...legend), this.svg, this.readout);
     this.svg.addEventListener("pointermove", (event) => this.pointAt(event.clientX));
@@ -116,7 +116,7 @@ export class Chart {
     this.svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
     const latest = series.map((values, i) => `${this.labels[i]} ${withUnit(values[values.length - 1], this.unit)}`);
     const highest = known.length ? withUnit(Math.max(...known), this.unit) : "–";
-    this.svg.setAttribute("aria-label", `${this.title}: now ${latest.join(", ")}; highest ${highest}. Arrow keys read the values.`);
+    this.svg.setAttribute("aria-label", `${this.title}: now ${latest.join(", ")}; highest ${highest}`);
     this.svg.replaceChildren(...parts, this.marker);
     this.point(this.pointed);
   }
@@ -151,7 +151,8 @@ export class Chart {
     const index = time === null ? times.length - 1 : this.nearest(time);
     for (const side of ["x1", "x2"]) this.marker.setAttribute(side, this.x(times[index]));
     const values = series.map((list, i) => `${this.labels.length > 1 ? `${this.labels[i]} ` : ""}${withUnit(list[index], this.unit)}`);
-    show(this.readout, `${time === null ? "now" : moment(times[index])}: ${values.join(", ")}`);
-    this.readout.setAttribute("aria-live", time === null ? "off" : "polite");
+    const text = `${time === null ? "now" : moment(times[index])}: ${values.join(", ")}`;
+    show(this.readout, text);
+    for (const [name, value] of [["max", times.length - 1], ["now", index], ["text", text]]) this.svg.setAttribute(`aria-value${name}`, value);
   }
 }

@@ -92,7 +92,7 @@ export function openDetail(node) {
       button.addEventListener("click", () => { sample.choose(component.id); sample.begin(); $("#sample").scrollIntoView(); });
       parts.push(button);
     }
-    parts.push(element("h3", {}, component === node ? "Options" : `Options of ${component.name}`), element("div", { class: "tables" }, table(["Option", "Value", ""], [...set, ...defaults])));
+    parts.push(element("h3", {}, component === node ? "Options" : `Options of ${component.name}`), element("div", { class: "tables" }, table(["Option", "Value", "Origin"], [...set, ...defaults])));
   }
   $("#detail-body").replaceChildren(...parts);
   $("#detail").showModal();

@@ -4,7 +4,7 @@
 import { history } from "./charts.js";
 import { Charts, changeSpan, openDetail, PROCESS_CHARTS, redrawDetail, updateDetail } from "./detail.js";
 import { showProblems, showState, withoutCommand } from "./problems.js";
-import { brief, clock, element, moment, setLocal, short, show, span, svgElement, table, timeElement, withUnit } from "./texts.js";
+import { brief, clock, element, setLocal, short, show, span, svgElement, table, timeElement, withUnit } from "./texts.js";
 import { draw } from "./wires.js";
 
 const STATE_INTERVAL_MS = 2000, HISTORY_INTERVAL_MS = 10000, FILES_INTERVAL_MS = 4000, ANSWER_TIMEOUT_MS = 15000;
@@ -93,12 +93,10 @@ function figures(node) {
 function makeCard(node) {
   const card = element("button", { class: "card", type: "button", "data-id": node.id });
   const words = [node.type, ...node.words.filter((word) => word !== "on Spark")].join(", ");
-  const top = element("span", { class: "top" }, element("span", { class: "name" }, node.name), element("span", { class: "type" }, words));
+  const top = element("span", { class: "top" }, element("span", { class: "unseen" }, `${node.kind} `), element("span", { class: "name" }, node.name), element("span", { class: "type" }, words));
   if (node.kind === "sink") top.append(element("span", { class: onSpark(node) ? "chip spark" : "chip" }, onSpark(node) ? "Spark" : "local"));
-  top.append(element("span", { class: "chip state", id: `state-${node.id}`, hidden: "" }));
-  const parts = ["figures", "steps", "why", "ways"].map((name) => element("span", { class: name, id: `${name}-${node.id}` }));
-  card.setAttribute("aria-label", `${node.kind} ${node.name}, ${words}`);
-  card.setAttribute("aria-describedby", `state-${node.id} why-${node.id} figures-${node.id}`);
+  top.append(element("span", { class: "chip state", hidden: "" }));
+  const parts = ["figures", "steps", "why", "ways"].map((name) => element("span", { class: name }));
   const chart = svgElement("svg", { viewBox: "0 0 100 22", preserveAspectRatio: "none", "aria-hidden": "true" }, svgElement("path", { class: "line" }));
   card.append(top, ...parts, chart);
   card.addEventListener("click", () => { openDetail(node); refreshDetail().catch(() => {}); });
@@ -156,12 +154,12 @@ function build() {
       if (frame) { frame.append(card); column.append(frame); } else column.append(card);
     }
     if (nodesOfKind.length >= DENSE) $("#graph").classList.add("dense");
+    if (nodesOfKind.length >= LONG) $("#graph").classList.add("long");
   }
   $("#filter").hidden = graph.nodes.length < 8;
   $("#filter").addEventListener("input", () => { filter(); wires(); });
   new ResizeObserver(wires).observe($("#graph"));
   $("#configuration pre").textContent = Object.entries(graph.lines).map(([key, value]) => `${key} = ${value}`).join("\n");
-    if (nodesOfKind.length >= LONG) $("#graph").classList.add("long");
 }
 
 function filter() {
@@ -271,7 +269,8 @@ const processCharts = new Charts($("#process-charts"), PROCESS_CHARTS);
 const chosenSpan = () => Number($("#span").value);
 
 async function fetchJson(path) {
-  const answer = await fetch(path, { headers: { accept: "application/json" }, signal: AbortSignal.timeout(ANSWER_TIMEOUT_MS) });
+  const answer = await fetch(path, { headers: { accept: "application/json" }, signal: AbortSignal.timeout(ANSWER_TIMEOUT_MS) })
+    .catch((error) => { throw new Error(error.name === "TimeoutError" ? `no answer in ${span(ANSWER_TIMEOUT_MS / 1000)}` : "no connection"); }); // each browser has other words
   if (!answer.ok) throw new Error(`${answer.status} ${await answer.text()}`);
   return answer.json();
 }
@@ -285,8 +284,8 @@ async function loadGraph(answer) {
 
 /** Show the latest known state with the present form of times. */
 function render() {
-  const own = `up ${span(state.time - state.started)} on ${state.host} (process ${state.pid}), version ${state.version}, ${graph.file}`;
-  $("#about").textContent = `${own}; ${moment(state.time)}`;
+  const own = `up ${span(state.time - state.started)} on ${state.host} (process ${state.pid}), version ${state.version}, ${graph.file}; `;
+  $("#about").replaceChildren(own, timeElement(state.time));
   showState(graph.agent, state.state, state.problems);
   showProblems(state.problems, state.time);
   graph.nodes.forEach(updateCard);
@@ -321,9 +320,11 @@ async function update() {
 
 /** Show that the agent does not answer, and since when. What the page has shown stays, in grey. */
 function showGone(error) {
-  const since = answered === null ? "" : ` since ${moment(answered)} (${span(Date.now() / 1000 - answered)})`;
-  const rest = state === null ? "" : ` What is below was its state at ${moment(state.time)}, and may be wrong now.`;
-  $("#stale").textContent = `The agent does not answer${since}: ${error.message}. Look at its service, and at the end of its log.${rest}`;
+  show($("#stale"), [answered, state?.time, error.message, clock.isLocal], () => [
+    "The agent does not answer", ...(answered === null ? [] : [" since ", timeElement(answered), element("span", { "aria-live": "off" })]),
+    `: ${error.message}. Look at its service${state === null ? "" : ` on ${state.host}`}, and at the end of its log.`,
+    ...(state === null ? [] : [" What is below was its state at ", timeElement(state.time), ", and may be wrong now."])]);
+  if (answered !== null) $("#stale span").textContent = ` (${span(Date.now() / 1000 - answered)})`; // not announced each time
   $("#stale").hidden = false;
   document.body.classList.add("gone");
   showState(graph?.agent ?? "agent", "gone", []);

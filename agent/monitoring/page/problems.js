@@ -39,7 +39,7 @@ export function showProblems(problems, now) {
 function makeItem(key) {
   const id = `problem-${items.size}-${key.replace(/[^\w-]/g, "-")}`;
   const fact = (name) => element("div", { class: `fact ${name.toLowerCase()}` }, element("dt", {}, name), element("dd"));
-  const copy = element("button", { type: "button", class: "copy" }, "Copy");
+  const copy = element("button", { type: "button", class: "copy", "aria-live": "polite" }, "Copy");
   const command = element("div", { class: "fact command" }, element("dt", {}, "Run"), element("dd", {}, element("code"), " ", copy));
   const docs = element("div", { class: "fact docs" }, element("dt", {}, "Help"), element("dd", {}, element("a")));
   const item = element("li", { "aria-labelledby": id },

@@ -44,6 +44,7 @@ export const sample = {
     if (!this.remaining) return;
     const component = this.component, answer = await fetchJson(`api/sample?component=${encodeURIComponent(component)}`);
     if (component !== this.component || !this.remaining) return;
+    $("#sample-about").setAttribute("aria-live", answer.error ? "polite" : "off"); // the number changes every two seconds
     $("#sample-about").textContent = answer.error || `${answer.passed.toLocaleString("en")} events passed; the latest of a sample, newest first`;
     if (answer.error || !--this.remaining) this.end();
     if (answer.error) return;
