@@ -105,6 +105,7 @@ MEASURE = """() => {
     title: document.title,
     icon: document.querySelector("link[rel=icon]").getAttribute("href"),
     first: document.querySelector("#problems:not([hidden]) li")?.innerText ?? "",
+    well: document.querySelector("#well:not([hidden])")?.innerText ?? "",
     stale: document.querySelector("#stale:not([hidden])")?.innerText ?? "",
     dark: matchMedia("(prefers-color-scheme: dark)").matches,
     width: innerWidth,
@@ -133,7 +134,8 @@ def check(state: str, measured: dict[str, Any]) -> None:
         assert [text for text in FIRST[state] if text not in measured["first"]] == [], measured["first"]
     else:
         assert not measured["first"]
-    said = rf"The agent does not answer since {TIME} \(\d+ s\): no connection\. Look at its service"
+    assert measured["well"].startswith("Nothing is wrong") == (state == "well")
+    said = rf"The agent does not answer since {TIME} \(\d+ s\): no connection\. .* journalctl -n 50 _PID=\d+\."
     assert bool(re.match(said, measured["stale"])) == (state == "agent gone"), measured["stale"]
 
     assert measured["starved"] == STARVED.get(state, 0)

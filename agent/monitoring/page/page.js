@@ -284,8 +284,8 @@ async function loadGraph(answer) {
 
 /** Show the latest known state with the present form of times. */
 function render() {
-  const own = `up ${span(state.time - state.started)} on ${state.host} (process ${state.pid}), version ${state.version}, ${graph.file}; `;
-  $("#about").replaceChildren(own, timeElement(state.time));
+  const more = ` (process ${state.pid}), version ${state.version}, ${graph.file}`;
+  $("#about").replaceChildren(`up ${span(state.time - state.started)} on ${state.host}`, element("span", { class: "more" }, more), "; ", timeElement(state.time));
   showState(graph.agent, state.state, state.problems);
   showProblems(state.problems, state.time);
   graph.nodes.forEach(updateCard);
@@ -322,11 +322,13 @@ async function update() {
 function showGone(error) {
   show($("#stale"), [answered, state?.time, error.message, clock.isLocal], () => [
     "The agent does not answer", ...(answered === null ? [] : [" since ", timeElement(answered), element("span", { "aria-live": "off" })]),
-    `: ${error.message}. Look at its service${state === null ? "" : ` on ${state.host}`}, and at the end of its log.`,
-    ...(state === null ? [] : [" What is below was its state at ", timeElement(state.time), ", and may be wrong now."])]);
+    `: ${error.message}. It has ended or hangs, or the network of this browser does not reach it; this page keeps trying.`,
+    ...(state === null ? [] : [` The end of its log on ${state.host}, as a service: `, element("code", {}, `journalctl -n 50 _PID=${state.pid}`),
+      ". What is below was its state at ", timeElement(state.time), ", and may be wrong now."])]);
   if (answered !== null) $("#stale span").textContent = ` (${span(Date.now() / 1000 - answered)})`; // not announced each time
   $("#stale").hidden = false;
   document.body.classList.add("gone");
+  $("#well").hidden = true;
   showState(graph?.agent ?? "agent", "gone", []);
 }
 

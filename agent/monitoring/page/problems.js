@@ -34,6 +34,7 @@ export function showProblems(problems, now) {
     if (list.children[i] !== item) list.insertBefore(item, list.children[i] ?? null);
   });
   $("#problems").hidden = !listed.length;
+  $("#well").hidden = Boolean(listed.length);
 }
 
 function makeItem(key) {
@@ -72,6 +73,7 @@ function update(item, problem, caused, now) {
   fact("deadline", problem.deadline);
   fact("trend", problem.trend);
   fact("do", problem.action);
+  item.querySelector(".lost").classList.toggle("worse", /^[1-9]/.test(problem.loss));
   item.querySelector(".trend").classList.toggle("worse", problem.trend.startsWith("Getting worse"));
   fact("error", isLimited ? "" : withoutCommand(problem.error, problem.command));
   const names = [...new Set(caused.map((other) => other.component))];
