@@ -8,6 +8,7 @@ from typing import Any
 from tests.agent.browsing import overlaps
 
 WIDTHS = (1400, 768, 375)
+"""Widths in pixels of a desk, a tablet and a phone."""
 NARROW = 760
 """Width in pixels up to which cards stand below each other, without wires."""
 TIME = r"20\d\d-\d\d-\d\d \d\d:\d\d:\d\d UTC"

@@ -31,8 +31,8 @@ TEXTS = (
     ".why",
     "code",
 )
-FURTHER_WIDTHS = {"brokers away": (1024,), "sink fails": (1024,)}
-"""Widths at which the labels of wires have the least room."""
+FURTHER_WIDTHS = {"brokers away": (1024,), "sink fails": (1024,), "dead letters": (320,)}
+"""Widths at which labels of wires or tables have the least room; 320 pixels are also those of an enlarged page."""
 
 
 @pytest.mark.parametrize("state", STATES)

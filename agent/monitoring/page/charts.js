@@ -3,7 +3,7 @@
 
 import { element, moment, show, svgElement, timeOfDay, withUnit } from "./texts.js";
 
-const HEIGHT = 150, LEFT = 70, RIGHT = 12, TOP = 10, BOTTOM = 22;
+const HEIGHT = 150, LEFT = 70, CHARACTER = 6.5, TICK = 40, RIGHT = 12, TOP = 10, BOTTOM = 22;
 
 /** Main series of all components in the last hour. */
 export const history = {
@@ -58,10 +58,10 @@ export function steps(maximum, isWhole) {
   return all;
 }
 
-/** Times for the axis: four to seven, at whole units of the clock. */
-function ticks(start, end) {
+/** Times for the axis: at most `number`, at whole units of the clock. */
+function ticks(start, end, number) {
   const units = [60, 120, 300, 600, 900, 1800, 3600, 7200, 10800, 14400, 21600];
-  const unit = units.find((candidate) => (end - start) / candidate <= 7) ?? 21600;
+  const unit = units.find((candidate) => (end - start) / candidate <= number) ?? 21600;
   const all = [];
   for (let time = Math.ceil(start / unit) * unit; time <= end; time += unit) all.push(time);
   return all;
@@ -98,21 +98,24 @@ export class Chart {
     this.width = this.svg.clientWidth;
     const width = Math.max(240, this.width || 600), axisUnit = this.unit.replace(/ of .*/, ""), known = series.flat().filter((value) => value !== null);
     const rows = steps(Math.max(0, ...known), /event|record|file/.test(this.unit) && !this.unit.includes("/")), top = rows[rows.length - 1];
-    const x = (time) => LEFT + (width - LEFT - RIGHT) * ((time - start) / span);
+    const names = rows.map((row) => (row || !/^(s|ms)$/.test(this.unit) ? withUnit(row, axisUnit) : `0 ${this.unit}`));
+    const left = Math.max(LEFT, 10 + CHARACTER * Math.max(...names.map((name) => name.length)));
+    const x = (time) => left + (width - left - RIGHT) * ((time - start) / span);
     const y = (value) => HEIGHT - BOTTOM - (HEIGHT - TOP - BOTTOM) * (value / top);
     const parts = [];
-    for (const row of rows) {
-      parts.push(svgElement("line", { class: "grid", x1: LEFT, x2: width - RIGHT, y1: y(row), y2: y(row) }));
-      parts.push(svgElement("text", { class: "row", x: LEFT - 6, y: y(row) + 4 }, row || !/^(s|ms)$/.test(this.unit) ? withUnit(row, axisUnit) : `0 ${this.unit}`));
+    for (const [i, row] of rows.entries()) {
+      parts.push(svgElement("line", { class: "grid", x1: left, x2: width - RIGHT, y1: y(row), y2: y(row) }));
+      parts.push(svgElement("text", { class: "row", x: left - 6, y: y(row) + 4 }, names[i]));
     }
-    for (const time of ticks(start, end).filter((tick) => x(tick) > LEFT + 14 && x(tick) < width - RIGHT - 14)) {
+    for (const time of ticks(start, end, Math.min(7, (width - left - RIGHT) / TICK)).filter((tick) => x(tick) > left + 14 && x(tick) < width - RIGHT - 14)) {
       parts.push(svgElement("line", { class: "grid", x1: x(time), x2: x(time), y1: TOP, y2: HEIGHT - BOTTOM }));
       parts.push(svgElement("text", { class: "tick", x: x(time), y: HEIGHT - 6 }, timeOfDay(time, false)));
     }
     series.forEach((values, i) => parts.push(svgElement("path", { class: `line line-${i + 1}`, d: path(times, values, every, x, y) })));
-    if (!known.length) parts.push(svgElement("text", { class: "none", x: (LEFT + width) / 2, y: HEIGHT / 2 }, "no values in this time"));
+    if (!known.length) parts.push(svgElement("text", { class: "none", x: (left + width) / 2, y: HEIGHT / 2 }, "no values in this time"));
     this.marker = svgElement("line", { class: "marker", y1: TOP, y2: HEIGHT - BOTTOM });
     this.x = x;
+    this.left = left;
     this.svg.setAttribute("viewBox", `0 0 ${width} ${HEIGHT}`);
     const latest = series.map((values, i) => `${this.labels[i]} ${withUnit(values[values.length - 1], this.unit)}`);
     const highest = known.length ? withUnit(Math.max(...known), this.unit) : "–";
@@ -124,7 +127,7 @@ export class Chart {
   pointAt(clientX) {
     if (!this.data) return;
     const box = this.svg.getBoundingClientRect(), { span, end } = this.data;
-    const share = (clientX - box.left - LEFT) / Math.max(1, box.width - LEFT - RIGHT);
+    const share = (clientX - box.left - this.left) / Math.max(1, box.width - this.left - RIGHT);
     this.point(end - span + span * Math.min(1, Math.max(0, share)));
   }
 
