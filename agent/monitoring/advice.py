@@ -47,6 +47,11 @@ def advice(error: str) -> Advice | None:
     return None
 
 
+def port_loss(error: str) -> str:
+    """Return what is lost because another program has the port of a source; empty for another error."""
+    return "What is sent to this port reaches the other program." if _LISTENER.search(error) else ""
+
+
 def source_loss(sources: Iterable[Node], dropped: Mapping[str, str]) -> str:
     """Return what is lost while these sources store nothing, by their types.
 

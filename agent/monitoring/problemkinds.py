@@ -121,9 +121,8 @@ KINDS: Mapping[str, ProblemKind] = {
         "A component has refused events for good, such as a store with another schema. They are not lost: the agent "
         "keeps them as dead letters, with their bytes and the reason. They are not in the store.",
         (
-            "List them with `agent dlq list`, which shows the reasons.",
-            "Correct the schema or the configuration, then `agent reload`.",
-            "Deliver them again with `agent dlq replay`.",
+            "List them for the reasons, correct the cause, then deliver them with `agent dlq replay`.",
+            "If the cause was in the configuration, run `agent reload` first.",
         ),
     ),
     "datagrams-lost": ProblemKind(

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import Any, Literal
 
 from flafka.agent.graph import Graph, Node
-from flafka.agent.monitoring.advice import Advice, advice, source_loss
+from flafka.agent.monitoring.advice import Advice, advice, port_loss, source_loss
 from flafka.agent.monitoring.history import History
 from flafka.agent.monitoring.problemkinds import KINDS
 from flafka.agent.monitoring.registry import Registry
@@ -67,7 +67,7 @@ class AgentProblem:
     loss: str = ""
     """Events that are lost, or that nothing is lost."""
     trend: str = ""
-    """Sentence that begins with `Getting worse`, `Not getting worse`, `Not getting better` or `Getting better`.
+    """Sentence that begins with `Getting worse`, `Not getting worse`, `Unchanged` or `Getting better`.
 
     Empty for a limitation or a limit that does not change.
     """
@@ -243,7 +243,7 @@ class _Scan:
             more |= {"attempts": int(attempt), "retry_time": retry / 1000}
         if severity == "failing" and not more.get("trend"):
             every = f": all {int(attempt)} attempts have failed" if attempt and attempt > 1 else ""
-            more["trend"] = f"Not getting better{every}."
+            more["trend"] = f"Unchanged{every}."
         return AgentProblem(
             *(kind, severity, self.path(key), "" if key.startswith("THREAD.") else key, title),
             **{
@@ -306,7 +306,7 @@ class _Scan:
                 *("source-fails", "failing", key),
                 f'Source "{name}"{type_name} does not {"store its events" if waited else "work"}.',
                 effect=self._waiting(key),
-                loss=self._source_loss([key]),
+                loss=port_loss(error) or self._source_loss([key]),
                 error=error,
                 weight=waited,
             )
@@ -355,7 +355,7 @@ class _Scan:
         lost = sum(rates.get(source.metrics, {}).get("KernelDropCount", 0.0) for source in sources)
         if lost:
             return f"Getting worse: {format_number(lost)} datagrams are lost every second."
-        return "Not getting better: nothing gets through."
+        return "Unchanged: nothing gets through."
 
     def _waiting(self, key: str) -> str:
         waited = self.figure(key, "UnacknowledgedSeconds") or 0.0

@@ -90,7 +90,7 @@ class Recorded:
         file.write_text(configuration(directory, overflow=overflow))
         self.scene = Scene(configured(file))
         self.now = time.time()
-        self.scene.view._started = self.now - 7200
+        self.scene.view._started = self.now - 14400
         self.set_brokers(down=())
 
     def set_brokers(self, down: tuple[int, ...]) -> None:
@@ -230,6 +230,7 @@ def overflow_filling(directory: Path) -> Scene:
         size = 1330 * (600 - age)
         events, spill = recorded.scene.metrics["CHANNEL.events"], recorded.scene.metrics["CHANNEL.spill"]
         events.set("Overflowing", 1)
+        spill.add("EventPutSuccessCount", 1330 * (10 if age >= 120 else 2))
         events.set("OverflowSize", size)
         spill.set("ChannelSize", size)
         spill.set("ChannelFillPercentage", size / 10_000)

@@ -9,6 +9,7 @@ import os
 import shutil
 import socket
 import struct
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 ROOT = Path(__file__).parents[2]
+FILE = "/etc/flafka/agent.conf"
 PICTURES = ROOT / "docs" / "pictures"
 LABELS = "h1, h2:visible, h3:visible, th:visible, .card .name, .card .type, .card .state"
 
@@ -33,16 +35,21 @@ def scene(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     """Busy agent of conf/flafka.conf with a failing sink, on a host and with a file of invented names."""
     monkeypatch.setattr(socket, "gethostname", lambda: "collector-1")
     scene = Scene(configured(ROOT / "conf/flafka.conf"), some_files(tmp_path, 140))
-    scene.graph = replace(scene.graph, file="/etc/flafka/agent.conf")
-    scene.view = View(scene.graph, scene.registry, "agent dlq list -c /etc/flafka/agent.conf -n flafka")
+    scene.graph = replace(scene.graph, file=FILE, arguments=f"-c {FILE} -n flafka")
+    scene.view = View(scene.graph, scene.registry, f"agent dlq list -c {FILE} -n flafka")
     scene.view.set_agent(scene.graph, scene.kafka_monitor, {"files": lambda: scene.files})
     at_work(scene)
+    scene.rejecting = {sink: text.replace("conf/flafka.conf", FILE) for sink, text in scene.rejecting.items()}
+    began = time.time() - 7 * 3600
+    scene.view._started, scene.metrics["SINK.solr"].failing_since = began - 3600, began
+    scene.metrics["SINK.solr"].set("Lag", 1_284_223)
+    scene.metrics["SOURCE.udp"].remove("KernelDropCount")
     with scene.served():
         yield scene
 
 
 @pytest.mark.parametrize(("name", "width", "height", "scheme"), [
-    ("dashboard", 1280, 1080, "light"),
+    ("dashboard", 1280, 1500, "light"),
     ("dashboard-phone", 400, 900, "dark"),
 ])  # fmt: skip
 def test_a_picture_shows_what_the_page_shows(

@@ -32,7 +32,7 @@ TEXTS = (
     "code",
 )
 FURTHER_WIDTHS = {"brokers away": (1024,), "sink fails": (1024,), "dead letters": (320,)}
-"""Widths at which labels of wires or tables have the least room; 320 pixels are also those of an enlarged page."""
+"""Widths at which labels of wires or tables have the least room; an enlarged page may have only 320 pixels."""
 
 
 @pytest.mark.parametrize("state", STATES)

@@ -108,7 +108,7 @@ def test_a_pipe_gets_one_snapshot_as_lines(served: Served) -> None:
     assert re.fullmatch(rf"a1\.sinks\.k2: failing, since {TIME}, 2 attempts", heading)
     assert title == (
         '  Sink "k2" (logger) does not deliver. The number of waiting events in a1.channels.c1 is not known. '
-        "Not getting better: all 2 attempts have failed."
+        "Unchanged: all 2 attempts have failed."
     )
     assert loss == "  Lost: Nothing yet. Events in a1.channels.c1 are in memory, and are lost if the agent ends."
     assert error == "  Error: [the disk] is full"
