@@ -3,7 +3,6 @@
 import contextlib
 import fcntl
 import hashlib
-import os
 import shutil
 import sys
 import threading
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from flafka.agent.jvm import ServiceError
 from flafka.agent.jvm.maven import Repository, find_repository
+from flafka.agent.state import base_directory
 
 if TYPE_CHECKING:
     import requests
@@ -72,9 +72,9 @@ def read_lock(service: str) -> list[Jar]:
 def cache_directory() -> Path:
     """Return the user's cache directory `$XDG_CACHE_HOME/flafka`, by default ~/.cache/flafka.
 
-    The directory may not exist yet.
+    The directory may not exist yet. Raises FlafkaError for a user without a home directory.
     """
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "flafka"
+    return base_directory("XDG_CACHE_HOME", ".cache") / "flafka"
 
 
 def ensure(service: str) -> Path:

@@ -21,6 +21,7 @@ from flafka.agent.services import ServiceError
 from flafka.agent.services.logs import AgentLogPorts
 from flafka.agent.services.process import ServerProcess, await_ready, listeners
 from flafka.agent.services.running import free_ports
+from flafka.agent.state import base_directory
 
 HOST = "127.0.0.1"
 LAST_INSTANCE, INSTANCE_STEP = 9, 100
@@ -286,7 +287,7 @@ def data_directory() -> Path:
 
     With FLAFKA_INSTANCE=2, its name is `flafka-2`.
     """
-    home = Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share")
+    home = base_directory("XDG_DATA_HOME", ".local/share")
     return home / (f"flafka-{number}" if (number := instance_number()) else "flafka")
 
 

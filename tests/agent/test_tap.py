@@ -258,6 +258,23 @@ def test_an_agent_whose_state_cannot_be_written_runs_without(
     serving.server.stop()
 
 
+def test_a_user_without_a_home_directory_is_told_what_to_set(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(*_: object) -> object:
+        raise KeyError("getpwuid(): uid not found: 12345")
+
+    file = tmp_path / "agent.conf"
+    file.write_text(
+        "a1.sources = s\na1.channels = c\na1.sinks = k\na1.sources.s.type = seq\na1.sources.s.channels = c\n"
+        "a1.channels.c.type = memory\na1.sinks.k.type = null\na1.sinks.k.channel = c\n"
+    )
+    monkeypatch.setattr("pwd.getpwuid", unknown)
+    for variable in ("HOME", "XDG_STATE_HOME"):
+        monkeypatch.delenv(variable, raising=False)
+    result = CliRunner().invoke(main, ["start", "-c", str(file)])
+    assert result.exit_code == 1
+    assert "this user has no home directory: set XDG_STATE_HOME to a directory that it may write" in result.output
+
+
 def test_an_unread_listener_keeps_a_few_batches_and_counts_the_others() -> None:
     listener = TapSubscriber()
     for _ in range(MAX_QUEUED_BATCHES + 3):
