@@ -236,7 +236,12 @@ def test_a_topic_that_is_deleted_while_the_channel_is_open_is_named(kafka_cluste
             except Retry as e:
                 failures.append(str(e))
 
-        putting = threading.Thread(target=put)
+        def put_until_the_error():
+            # A broker may know the topic for a moment after another one has forgotten it.
+            while not opened.metrics.last_error:
+                put()
+
+        putting = threading.Thread(target=put_until_the_error)
         putting.start()
         until(lambda: opened.metrics.last_error, "the put to wait")
         assert opened.metrics.last_error == f"{deleted}with {create}"
@@ -244,6 +249,6 @@ def test_a_topic_that_is_deleted_while_the_channel_is_open_is_named(kafka_cluste
             opened.stopping.set()
         putting.join()
         opened.stopping.clear()
-        assert [f"{deleted}with {create}" in failure for failure in failures] == [not waits]
+        assert (f"{deleted}with {create}" in failures[-1]) is not waits
         admin.create_topics([NewTopic(topic, 3, 3)])[topic].result(60)
         until(lambda: put() or not opened.metrics.last_error, "a put to be stored")
