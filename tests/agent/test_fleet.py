@@ -114,7 +114,7 @@ def test_an_agent_whose_configuration_or_version_is_not_that_of_most(
     for agent in agents:
         agent.server.port = 0
     state = agents[2].view.state
-    agents[2].view.state = lambda: {**state(), "version": "9.9"}  # type: ignore[method-assign]
+    agents[2].view.state = lambda: {**state(), "version": "9.9"}
     with serving(*agents):
         one, two, three = fleet_in_json(",".join(f"127.0.0.1:{agent.server.port}" for agent in agents))
     assert [agent["different"] for agent in (one, three)] == [[], []]
@@ -136,7 +136,7 @@ def as_in_0_3_0(agent: Served, *, lines: bool = True) -> None:
         nodes = [{key: value for key, value in node.items() if key != "is_durable"} for node in old["nodes"]]
         return {**old, "nodes": nodes}
 
-    agent.view.state, agent.view.graph = old_state, old_graph  # type: ignore[method-assign]
+    agent.view.state, agent.view.graph = old_state, old_graph
 
 
 def test_agents_of_release_0_3_0(tmp_path: Path) -> None:
@@ -357,7 +357,7 @@ def test_real_agents_on_one_page(browser: Browser, tmp_path: Path) -> None:
             assert f"no agent answers at http://{addresses[1]}" in row(page, 1)
             for width, scheme in ((1400, "light"), (400, "dark")):
                 page.set_viewport_size({"width": width, "height": 900})
-                page.emulate_media(color_scheme=scheme)  # type: ignore[arg-type]
+                page.emulate_media(color_scheme=scheme)
                 assert page.evaluate("document.documentElement.scrollWidth") <= width, "it scrolls sideways"
                 for text in (".why", ".soft", ".chip.ok", ".chip.failing", ".chip.unreachable", "summary", "td a"):
                     assert contrast(page, text) >= 4.5, text
