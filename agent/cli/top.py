@@ -32,6 +32,8 @@ RATE = {
 """Kind → counter of its events."""
 COLUMNS = ("COMPONENT", "EV/S", "EVENTS", "LAG", "BEHIND", "BATCH", "DEAD", "STATE", "NEXT TRY")
 UNKNOWN = "unknown"
+MAX_PAST = 3
+"""Number of ended problems below the others."""
 MAX_PROBLEMS = 3
 """Number of problems on a terminal; in a pipe all are shown."""
 NUMERIC_COLUMNS = range(1, COLUMNS.index("STATE"))
@@ -194,6 +196,7 @@ def as_json_values(graph: dict[str, Any], state: dict[str, Any]) -> dict[str, An
         "file": graph["file"],
         "components": [asdict(row) for row in rows(graph, state)],
         "problems": problems_of(state),
+        "past": state.get("past", []),
     }
 
 
@@ -257,6 +260,15 @@ def cells(row: ComponentRow) -> tuple[str, ...]:
     )
 
 
+def past_lines(state: dict[str, Any]) -> list[str]:
+    """Return a line for each of the latest ended problems; none for an agent of release 0.3.0."""
+    return [
+        f"{past['component']}: over since {format_time(past['until'])}, after "
+        f"{format_seconds(past['until'] - past['since'])}: {past['title']}"
+        for past in state.get("past", [])[:MAX_PAST]
+    ]
+
+
 def lines(graph: dict[str, Any], state: dict[str, Any]) -> list[str]:
     """Return an update as lines of text of any length: headline, table, problems, the gravest first."""
     table = [COLUMNS, *(cells(row) for row in rows(graph, state))]
@@ -271,7 +283,7 @@ def lines(graph: dict[str, Any], state: dict[str, Any]) -> list[str]:
     for problem in problems_of(state):
         heading, below = problem_lines(problem)
         texts += [heading, *(f"  {text}" for text in below)]
-    return [headline(state), *texts]
+    return [headline(state), *texts, *past_lines(state)]
 
 
 # --- on a terminal
@@ -354,13 +366,15 @@ def draw(graph: dict[str, Any], state: dict[str, Any], error: str, height: int) 
     hidden = len(all_rows) - len(shown)
     parts: list[RenderableType] = [Text(headline(state), style=f"bold {colours[state['state']]}")]
     if error:
-        parts.append(Text(f"{error} The values are those of {format_time(state['time'])}.", style="bold red"))
+        loss = f" Lost if it has ended: {state['loss_at_end']}" if "loss_at_end" in state else ""
+        parts.append(Text(f"{error} The values are those of {format_time(state['time'])}.{loss}", style="bold red"))
     for problem in all_problems[:MAX_PROBLEMS]:
         heading, below = problem_lines(problem)
         parts.append(Text(heading, style=f"bold {colours[problem['severity']]}"))
         parts += (Padding(Text(text), (0, 0, 0, 2)) for text in below)
     if len(all_problems) > MAX_PROBLEMS:
         parts.append(Text(f"… {len(all_problems) - MAX_PROBLEMS} more problems", style="dim"))
+    parts += (Text(text, style="dim") for text in past_lines(state))
     parts.append(table)
     if hidden:
         parts.append(Text(f"… {hidden} more on a higher terminal", style="dim"))

@@ -20,7 +20,8 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from flafka.agent.monitoring.history import History
-from flafka.agent.monitoring.problems import ProblemMonitor, to_json
+from flafka.agent.monitoring.problemmonitor import ProblemMonitor
+from flafka.agent.monitoring.problems import to_json
 from flafka.agent.monitoring.registry import Registry
 from flafka.agent.monitoring.routes import CLEAR_TEXT, AccessGuard, LenientJsonResponse, routes
 from flafka.agent.monitoring.view import View

@@ -12,9 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from flafka.agent.graph import Graph
+from flafka.agent.monitoring.advice import loss_at_end, loss_so_far
 from flafka.agent.monitoring.history import History
 from flafka.agent.monitoring.kafkamonitor import KafkaMonitor
-from flafka.agent.monitoring.problems import ProblemMonitor, to_json
+from flafka.agent.monitoring.problemmonitor import ProblemMonitor
+from flafka.agent.monitoring.problems import to_json
 from flafka.agent.monitoring.recent import RecentLog
 from flafka.agent.monitoring.registry import Registry
 from flafka.agent.monitoring.samples import Samples
@@ -65,7 +67,7 @@ class View:
 
     def state(self) -> dict[str, Any]:
         """Return the current state as JSON values: `/metrics`, rates, problems, brokers, and recent warnings."""
-        problems = self.problems.current()
+        problems, values = self.problems.current(), self.registry.values()
         return {
             "agent": self.registry.agent,
             "time": time.time(),
@@ -77,6 +79,9 @@ class View:
             "version": importlib.metadata.version("flafka"),
             "state": self.problems.state(problems),
             **to_json(problems),
+            "past": [asdict(problem) for problem in self.problems.past()],
+            "loss_so_far": loss_so_far(values),
+            "loss_at_end": loss_at_end(self._graph, values),
             "standby": self.registry.standby(),
             "figures": self.registry.flume(),
             "rates": self.history.rates(),

@@ -27,7 +27,7 @@ FIRST: dict[str, tuple[str, ...]] = {
         'Source "syslog" (syslogtcp) does not work.',
         "collector.sources.syslog since",
         "(25 min), 63 failed attempts",
-        "What is sent to this port reaches the other program.",
+        "All events that are sent to this port: they reach the other program.",
         "Unchanged: all 63 attempts have failed.",
         "Stop the other program at TCP port 5514, or choose another port.",
         "sudo ss -ltnp 'sport = :5514'",
@@ -50,7 +50,8 @@ FIRST: dict[str, tuple[str, ...]] = {
         "collector.channels.events since",
         "(9 min), 26 failed attempts",
         "4 sources cannot store events, the longest for 9 min. 5 sinks get no events.",
-        " k datagrams of firewall since the agent started. Senders to syslog wait, and lose events once their own "
+        " k datagrams of firewall since 20",
+        " UTC. Senders to syslog wait, and lose events once their own "
         "buffers are full. Nothing of orders, audit: files are read later.",
         "Getting worse: 850 datagrams are lost every second.",
         "This also affects collector.sources.",
@@ -60,6 +61,7 @@ FIRST: dict[str, tuple[str, ...]] = {
         "(10 min)",
         "798.0 k events are on one disk of this host only. collector.channels.spill is 80 % full. The disk has "
         "74.0 GB free. 5 sinks get no new events.",
+        "To gain time, raise capacity of collector.channels.spill in ",
         "Nothing, as long as the disk of this host is intact.",
         " UTC (2 min left): then sources wait, and datagrams of firewall are lost.",
         "Getting worse: 1,330 more events wait every second.",
@@ -107,6 +109,7 @@ MEASURE = """() => {
     icon: document.querySelector("link[rel=icon]").getAttribute("href"),
     first: document.querySelector("#problems:not([hidden]) li")?.innerText ?? "",
     well: document.querySelector("#well:not([hidden])")?.innerText ?? "",
+    past: document.querySelector("#past:not([hidden]) li")?.innerText ?? "",
     stale: document.querySelector("#stale:not([hidden])")?.innerText ?? "",
     dark: matchMedia("(prefers-color-scheme: dark)").matches,
     width: innerWidth,
@@ -136,8 +139,17 @@ def check(state: str, measured: dict[str, Any]) -> None:
     else:
         assert not measured["first"]
     assert measured["well"].startswith("Nothing is wrong") == (state == "well")
-    said = rf"The agent does not answer since {TIME} \(\d+ s\): no connection\. .* journalctl -n 50 _PID=\d+\."
-    assert bool(re.match(said, measured["stale"])) == (state == "agent gone"), measured["stale"]
+    assert ("Since the agent started, no datagram was lost" in measured["well"]) == (state == "well")
+    said = rf"The agent does not answer since {TIME} \(\d+ s\): no connection\..*"
+    said += r"Lost if it has ended\W*40 events in collector\.channels\.quick, which is in memory\. All datagrams to "
+    said += (
+        r"firewall until.*journalctl -n 50 -o with-unit _PID=\d+\..*agent start -c \S+/collector\.conf -n collector\."
+    )
+    assert bool(re.match(said, measured["stale"], re.DOTALL)) == (state == "agent gone"), measured["stale"]
+    assert (measured["past"].startswith('Sink "search" (solr) does not deliver. collector.sinks.search from 20')) == (
+        state == "well"
+    ), measured["past"]
+    assert ("(44 min), the latest of 2 times: http://solr-1:8983" in measured["past"]) == (state == "well")
 
     assert measured["starved"] == STARVED.get(state, 0)
     assert measured["scrollWidth"] <= width, "it scrolls sideways"

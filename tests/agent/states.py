@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from flafka.agent.monitoring.problems import DatagramLoss, PastProblem
 from flafka.plugins.kafka.backlog import Broker, ClusterState
 from tests.agent.browsing import configured
 from tests.agent.scenes import Scene
@@ -118,7 +119,7 @@ class Recorded:
                 kind, _, name = key.partition(".")
                 if kind != "INTERCEPTOR" and age <= stuck.get(key, -1):
                     continue
-                number = step * self._events(kind, name)
+                number = step * self._events(kind, name, {key for key, since in stuck.items() if age <= since})
                 metrics.add(COUNTERS[kind], number)
                 if kind == "SOURCE":
                     metrics.add("ReceivedBytesCount", 210 * number)
@@ -137,8 +138,9 @@ class Recorded:
             change(age)
             self.scene.sample(self.now - age)
 
-    def _events(self, kind: str, name: str) -> int:
-        rates = EVENTS_A_SECOND
+    def _events(self, kind: str, name: str, stuck: set[str]) -> int:
+        """Return the events a second of a component, while those in `stuck` let none through."""
+        rates = {source: rate * (f"SOURCE.{source}" not in stuck) for source, rate in EVENTS_A_SECOND.items()}
         if kind == "SOURCE":
             return rates[name]
         if kind in ("ROUTE", "INTERCEPTOR"):
@@ -168,6 +170,10 @@ class Recorded:
 def well(directory: Path) -> Scene:
     recorded = Recorded(directory)
     recorded.run()
+    until, text = recorded.now - 180, "http://solr-1:8983/solr/events does not answer: Connection refused"
+    recorded.scene.view.problems._past["collector.sinks.search", "sink-fails"] = PastProblem(
+        "collector.sinks.search", 'Sink "search" (solr) does not deliver.', text, until - 2640, until, 2
+    )
     return recorded.scene
 
 
@@ -206,6 +212,8 @@ def brokers_away(directory: Path) -> Scene:
         lambda age: firewall.add("KernelDropCount", 850 * (10 if age >= 120 else 2) if age <= 540 else 0),
         dict.fromkeys((*sources, *sinks, *routes, "CHANNEL.events"), 540),
     )
+    lost = firewall.get("KernelDropCount")
+    recorded.scene.view.problems._losses["SOURCE.firewall"] = DatagramLoss(0, lost, recorded.now - 540, recorded.now)
     recorded.set_brokers(down=(1, 2, 3))
     text = f"no Kafka broker answers at {','.join(BROKERS)}: Connection refused"
     recorded.fail("CHANNEL.events", text, 9, 26)

@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import re
+import time
 from pathlib import Path
 
 import pytest
 
-from flafka.agent.monitoring import problemkinds, problems
+from flafka.agent.monitoring import problemkinds, problemmonitor, problemsearch
 from flafka.agent.monitoring.advice import advice
 from flafka.agent.monitoring.problemkinds import KINDS
 from flafka.agent.monitoring.problems import AgentProblem
 from flafka.agent.services.running import fetch_page
 from tests.agent.browsing import configured
-from tests.agent.scenes import Scene
+from tests.agent.scenes import Scene, cluster
 from tests.agent.states import STATES
 
 ROOT = Path(__file__).parents[2]
@@ -65,6 +66,11 @@ def test_the_sink_with_most_waiting_events_is_the_first(tmp_path: Path) -> None:
         (
             "https://es-1:9200: Connection refused; http://[::1]:9200/_bulk: timed out",
             "Start the server at es-1:9200 or [::1]:9200, or repair the network to it.",
+            "",
+        ),
+        (
+            "standard output is closed",
+            "Restart the agent with an open standard output, or remove this sink.",
             "",
         ),
         ("/var/lib/x: No space left on device", "Make room on the disk.", ""),
@@ -150,11 +156,11 @@ def test_a_lasting_problem_is_logged_again_and_its_end_as_well(
 ) -> None:
     scene = STATES["sink fails"](tmp_path)
     monitor, clock = scene.view.problems, [0.0]
-    monkeypatch.setattr(problems.time, "monotonic", lambda: clock[0])
+    monkeypatch.setattr(problemmonitor.time, "monotonic", lambda: clock[0])
     caplog.set_level(logging.INFO, "collector")
 
     def lines() -> list[tuple[str, str]]:
-        clock[0] += problems.SCAN_INTERVAL_SECONDS
+        clock[0] += problemmonitor.SCAN_INTERVAL_SECONDS
         caplog.clear()
         monitor.log_due()
         return [(record.name, record.getMessage()) for record in caplog.records]
@@ -173,6 +179,58 @@ def test_a_lasting_problem_is_logged_again_and_its_end_as_well(
     scene.metrics["SINK.search"].set("LagSeconds", 0)
     scene.metrics["SINK.search"].remove("RetentionSecondsLeft")
     assert lines() == [("collector.sinks.search", 'no longer, after 44 min: Sink "search" (solr) does not deliver.')]
+
+
+def test_a_problem_that_is_over_is_named_for_a_day(tmp_path: Path) -> None:
+    scene = STATES["well"](tmp_path)
+    monitor, metrics, clock = scene.view.problems, scene.metrics["SINK.debug"], [time.time()]
+    monitor._now, monitor._past = lambda: clock[0], {}
+    for times in (1, 2):
+        metrics.set_error("standard output is closed")
+        assert [problem.component for problem in monitor.current()] == ["collector.sinks.debug"]
+        assert monitor.past() == []
+        clock[0] += 100
+        metrics.set_error("")
+        assert monitor.current() == []
+        (past,) = monitor.past()
+        assert (past.title, past.error) == ('Sink "debug" (logger) does not deliver.', "standard output is closed")
+        assert (past.until, past.times) == (clock[0], times)
+        (shown,) = scene.view.state()["past"]
+        assert shown["component"] == "collector.sinks.debug"
+    clock[0] += problemmonitor.PAST_SECONDS
+    assert monitor.past() == []
+
+
+def test_a_problem_with_a_cause_is_not_named_as_past_and_the_list_is_bounded(tmp_path: Path) -> None:
+    scene = STATES["brokers away"](tmp_path)
+    monitor = scene.view.problems
+    assert len(monitor.current()) > 2
+    scene.set_cluster("events", cluster("events"))
+    for metrics in scene.metrics.values():
+        metrics.set_error("")
+        metrics.set("UnacknowledgedSeconds", 0)
+    monitor.current()
+    assert {past.component for past in monitor.past()} == {"collector.channels.events", "collector.sinks.debug"}
+    for number in range(2 * problemmonitor.MAX_PAST):
+        monitor._record_past({("c", str(number)): AgentProblem("c", "failing", str(number), "", "")}, time.time())
+    assert len(monitor.past()) == problemmonitor.MAX_PAST
+
+
+def test_lost_datagrams_are_counted_since_the_loss_began(tmp_path: Path) -> None:
+    scene = STATES["well"](tmp_path)
+    monitor, metrics, clock = scene.view.problems, scene.metrics["SOURCE.firewall"], [1e9]
+    monitor._now = lambda: clock[0]
+    for lost in (3, 2):
+        metrics.add("KernelDropCount", lost)
+        (problem,) = monitor.current()
+        clock[0] += 10
+    assert problem.loss == "5 datagrams since 2001-09-09 01:46 UTC."
+    clock[0] += problemmonitor.RECENT_DROP_SECONDS
+    assert monitor.current() == []
+    assert "5 datagrams lost and no event rejected" in scene.view.state()["loss_so_far"]
+    metrics.add("KernelDropCount", 7)
+    (problem,) = monitor.current()
+    assert problem.loss == "7 datagrams since 2001-09-09 01:52 UTC."
 
 
 def test_since_is_the_first_failure_and_attempts_do_not_change_it() -> None:
@@ -196,6 +254,6 @@ def test_each_kind_has_a_section_in_the_documentation_and_on_the_page_of_the_age
         assert kind.anchor == re.sub(r"[^\w-]", "", kind.heading.lower().replace(" ", "-"))
         assert f'<section id="{kind.anchor}"><h2>{kind.heading}</h2>' in page, name
         assert kind.steps, name
-    source = Path(problems.__file__).read_text("utf-8")
+    source = Path(problemsearch.__file__).read_text("utf-8")
     used = {word for word in re.findall(r'"([a-z-]+)"', source) if word in KINDS}
     assert used == KINDS.keys()

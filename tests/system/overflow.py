@@ -15,7 +15,7 @@ from pathlib import Path
 
 from flafka.agent.services.kafka import KafkaCluster
 from flafka.agent.services.running import RunningAgent, free_ports, until
-from tests.system.running import in_topic, kafka_channel, unique
+from tests.system.running import agent_command, in_topic, kafka_channel, unique
 
 OVERFLOW_TIMEOUT_SECONDS = 3
 """Time that the channel waits for its brokers."""
@@ -115,6 +115,11 @@ a1.sources.s{number}.channels = c1
         with RunningAgent(directory, configuration) as agent:
             await_events(agent, 100)  # it listens without brokers
             assert "holds" in agent.degraded()["CHANNEL.c1"]
+            agent.file.write_text(agent.file.read_text() + "a1.channels.c2.capacity = 2000000\n")
+            reloaded = agent_command("reload", "-c", str(agent.file))
+            assert reloaded.returncode == 0, reloaded.stderr
+            agent.until(lambda: agent.count("CHANNEL.c2", "ChannelCapacity") == 2_000_000, "the larger overflow")
+            await_events(agent, 100)
             until(lambda: time.monotonic() - away > seconds, "the outage to be long enough")
             queued = agent.count("CHANNEL.c1", "OverflowSize")
             away = time.monotonic() - away

@@ -3,7 +3,7 @@
 
 import { history } from "./charts.js";
 import { Charts, changeSpan, openDetail, PROCESS_CHARTS, redrawDetail, updateDetail } from "./detail.js";
-import { showProblems, showState, withoutCommand } from "./problems.js";
+import { showAbsence, showPast, showProblems, showState, withoutCommand } from "./problems.js";
 import { brief, clock, element, setLocal, short, show, span, svgElement, table, timeElement, withUnit } from "./texts.js";
 import { draw } from "./wires.js";
 
@@ -270,7 +270,7 @@ const chosenSpan = () => Number($("#span").value);
 
 async function fetchJson(path) {
   const answer = await fetch(path, { headers: { accept: "application/json" }, signal: AbortSignal.timeout(ANSWER_TIMEOUT_MS) })
-    .catch((error) => { throw new Error(error.name === "TimeoutError" ? `no answer in ${span(ANSWER_TIMEOUT_MS / 1000)}` : "no connection"); }); // each browser has other words
+    .catch((error) => { throw new Error(error.name === "TimeoutError" ? `no answer in ${span(ANSWER_TIMEOUT_MS / 1000)}` : navigator.onLine ? "no connection" : "this device is offline"); }); // each browser has other words
   if (!answer.ok) throw new Error(`${answer.status} ${await answer.text()}`);
   return answer.json();
 }
@@ -288,6 +288,8 @@ function render() {
   $("#about").replaceChildren(`up ${span(state.time - state.started)} on ${state.host}`, element("span", { class: "more" }, more), "; ", timeElement(state.time));
   showState(graph.agent, state.state, state.problems);
   showProblems(state.problems, state.time);
+  showPast(state.past, clock.isLocal);
+  show($("#so-far"), state.loss_so_far);
   graph.nodes.forEach(updateCard);
   deadLetters(); log(); kafka(); spark(); processFigures(); filter(); wires();
 }
@@ -318,15 +320,9 @@ async function update() {
   setTimeout(update, STATE_INTERVAL_MS);
 }
 
-/** Show that the agent does not answer, and since when. What the page has shown stays, in grey. */
+/** Show that the agent does not answer. What the page has shown stays, in grey. */
 function showGone(error) {
-  show($("#stale"), [answered, state?.time, error.message, clock.isLocal], () => [
-    "The agent does not answer", ...(answered === null ? [] : [" since ", timeElement(answered), element("span", { "aria-live": "off" })]),
-    `: ${error.message}. It has ended or hangs, or the network of this browser does not reach it; this page keeps trying.`,
-    ...(state === null ? [] : [` The end of its log on ${state.host}, as a service: `, element("code", {}, `journalctl -n 50 _PID=${state.pid}`),
-      ". What is below was its state at ", timeElement(state.time), ", and may be wrong now."])]);
-  if (answered !== null) $("#stale span").textContent = ` (${span(Date.now() / 1000 - answered)})`; // not announced each time
-  $("#stale").hidden = false;
+  showAbsence($("#stale"), error.message, answered, state, graph, clock.isLocal);
   document.body.classList.add("gone");
   $("#well").hidden = true;
   showState(graph?.agent ?? "agent", "gone", []);

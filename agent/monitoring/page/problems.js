@@ -1,7 +1,7 @@
 // What is wrong, the gravest first, as the agent says it; and the state in the tab's title and icon.
 "use strict";
 
-import { element, moment, show, span } from "./texts.js";
+import { element, moment, show, span, timeElement } from "./texts.js";
 
 const COLOURS = { ok: "#17734a", degraded: "#b87700", failing: "#c4281c", gone: "#80868f", unknown: "#80868f" };
 const SIGNS = { ok: "M8 16l5 5 11-12", degraded: "M16 8v10M16 23v1", failing: "M10 10l12 12M22 10L10 22", gone: "M9 16h14", unknown: "M9 16h14" };
@@ -33,8 +33,35 @@ export function showProblems(problems, now) {
     const list = $("#problems ol");
     if (list.children[i] !== item) list.insertBefore(item, list.children[i] ?? null);
   });
+  show($("#problems-title"), "What is wrong");
   $("#problems").hidden = !listed.length;
   $("#well").hidden = Boolean(listed.length);
+}
+
+/** Show the problems that have ended. */
+export function showPast(past, isLocal) {
+  $("#past").hidden = !past.length;
+  show($("#past ol"), [past, isLocal], ([ended]) => ended.map((one) => element("li", {},
+    element("b", {}, one.title), " ", element("span", { class: "component" }, one.component), " from ", timeElement(one.since), " to ", timeElement(one.until),
+    ` (${span(one.until - one.since)})${one.times > 1 ? `, the latest of ${one.times} times` : ""}${one.error ? `: ${one.error}` : ""}`)));
+}
+
+/** Banner of a page whose agent does not answer: since when, what is lost if it has ended, and what to do. */
+export function showAbsence(banner, error, answered, state, graph, isLocal) {
+  const code = (text) => element("code", {}, text);
+  const fact = (name, ...content) => element("div", { class: "fact" }, element("dt", {}, name), element("dd", {}, ...content));
+  show(banner, [answered, state?.time, error, isLocal], () => {
+    const since = answered === null ? [] : [" since ", timeElement(answered), element("span", { "aria-live": "off" })];
+    const first = element("p", {}, "The agent does not answer", ...since, `: ${error}. It has ended or hangs, or the network of this browser does not reach it; this page keeps trying.`);
+    if (state === null || graph === null) return [first];
+    return [first, element("dl", {}, fact("Lost if it has ended", state.loss_at_end),
+      fact("Do", `On ${state.host}, read the end of its log: `, code(`journalctl -n 50 -o with-unit _PID=${state.pid}`),
+        ". If it has ended, start it: ", code("systemctl restart SERVICE"), " with the service in the log, or ", code(`agent start ${graph.arguments}`), ".")),
+    element("p", {}, "What is below was its state at ", timeElement(state.time), ", and may be wrong now.")];
+  });
+  if (answered !== null) banner.querySelector("span").textContent = ` (${span(Date.now() / 1000 - answered)})`; // not announced each time
+  banner.hidden = false;
+  show($("#problems-title"), [state?.time ?? null, isLocal], ([time]) => (time === null ? ["What is wrong"] : ["What was wrong at ", timeElement(time)]));
 }
 
 function makeItem(key) {
@@ -58,10 +85,10 @@ function update(item, problem, caused, now) {
   show(chip, problem.severity);
   show(item.querySelector("h3"), problem.title);
   const next = problem.retry_time === null ? "" : `; the next attempt ${problem.retry_time > now ? `is in ${span(problem.retry_time - now)}` : "is under way"}`;
-  const attempts = problem.attempts ? `, ${problem.attempts.toLocaleString("en")} failed attempt${problem.attempts === 1 ? "" : "s"}${next}` : "";
-  show(item.querySelector(".since"), [problem.component, problem.since, span(Math.max(0, now - problem.since)), attempts, moment(problem.since)], ([component, since, age, more, text]) => [
+  const attempts = problem.attempts ? `, ${problem.attempts.toLocaleString("en")} failed attempt${problem.attempts === 1 ? "" : "s"}` : "";
+  show(item.querySelector(".since"), [problem.component, problem.since, span(Math.max(0, now - problem.since)), attempts, moment(problem.since), attempts ? next : ""], ([component, since, age, more, text, retry]) => [
     element("span", { class: "component" }, component), " since ",
-    element("time", { datetime: new Date(since * 1000).toISOString() }, text), ` (${age})${more}`]);
+    element("time", { datetime: new Date(since * 1000).toISOString() }, text), ` (${age})${more}`, element("span", { class: "next" }, retry)]);
   const fact = (name, text) => {
     const row = item.querySelector(`.${name}`);
     row.hidden = !text;
@@ -73,7 +100,7 @@ function update(item, problem, caused, now) {
   fact("deadline", problem.deadline);
   fact("trend", problem.trend);
   fact("do", problem.action);
-  item.querySelector(".lost").classList.toggle("worse", /^[1-9]/.test(problem.loss));
+  item.querySelector(".lost").classList.toggle("worse", /^([1-9]|All )/.test(problem.loss));
   item.querySelector(".trend").classList.toggle("worse", problem.trend.startsWith("Getting worse"));
   fact("error", isLimited ? "" : withoutCommand(problem.error, problem.command));
   const names = [...new Set(caused.map((other) => other.component))];
