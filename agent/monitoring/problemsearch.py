@@ -161,6 +161,7 @@ class ProblemSearch:
                 f'Source "{name}"{type_name} does not {"store its events" if waited else "work"}.',
                 effect=self._waiting(key),
                 loss=port_loss(error) or self._source_loss([key]),
+                trend="Getting worse as long as senders send to this port." if port_loss(error) else "",
                 error=error,
                 weight=waited,
             )
@@ -294,7 +295,7 @@ class ProblemSearch:
         size = self._figure(key, "OverflowSize") or 0.0
         effects = [f"{format_count(size, 'events')} {'is' if size == 1 else 'are'} on one disk of this host only."]
         growth, deadline = self.history.growth(key, "OverflowSize"), ""
-        action = KINDS["overflowing"].first_step
+        action, command = KINDS["overflowing"].first_step, f"agent check --connect {self.arguments}"
         if overflow is not None:
             if growth is None:
                 growth = self.history.growth(overflow.metrics, "ChannelSize")
@@ -303,9 +304,10 @@ class ProblemSearch:
             if free := self._figure(overflow.metrics, "DiskFreeBytes"):
                 effects.append(f"The disk has {format_number(free)}B free.")
             if deadline and (free is None or free > AMPLE_FREE_BYTES):
-                action += (
-                    f" To gain time, raise capacity of {overflow.id} in {self.graph.file}, then run agent reload."
-                )
+                capacity = self._figure(overflow.metrics, "ChannelCapacity") or 0.0
+                more = f"raise {overflow.id}.capacity, now {capacity:,.0f}, in {self.graph.file}"
+                action += f" To gain time, {more}, then run this command."
+                command = f"agent reload {self.arguments}"
         if node is not None and (sinks := [one for one in self._after(node.id) if one.kind == "sink"]):
             effects.append(f"{_number(len(sinks), 'sink')} get{'s' * (len(sinks) == 1)} no new events.")
         return self._problem(
@@ -316,6 +318,7 @@ class ProblemSearch:
             trend=_trend(growth, size, "events"),
             deadline=deadline,
             action=action,
+            command=command,
             error=text,
             weight=size,
         )

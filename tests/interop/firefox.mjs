@@ -11,18 +11,19 @@ const launch = (dark) => puppeteer.launch({ browser: "firefox", executablePath, 
   "layout.css.prefers-color-scheme.content-override": dark ? 0 : 1, "ui.prefersReducedMotion": 1 } });
 const [light, dark] = await Promise.all([launch(false), launch(true)]);
 const pages = {};
-let mishaps = [], address = "";
+const addresses = ["data:"]; // the page before may ask its agent while the next one opens
+let mishaps = [];
 
 async function prepare(theme, browser) {
   const page = pages[theme] = await browser.newPage();
   page.setDefaultTimeout(120000);
   page.on("console", (line) => { if (["error", "warn"].includes(line.type())) mishaps.push(line.text()); });
   page.on("pageerror", (error) => mishaps.push(error.message));
-  page.on("request", (request) => { if (!request.url().startsWith(address) && !request.url().startsWith("data:")) mishaps.push(request.url()); });
+  page.on("request", (request) => { if (!addresses.some((address) => request.url().startsWith(address))) mishaps.push(request.url()); });
   await page.evaluateOnNewDocument(`(${script})()`);
 }
 
-async function open(page, width) {
+async function open(page, address, width) {
   await page.setViewport({ width, height: 900 });
   await page.goto(address);
   await page.waitForFunction("document.body.dataset.updates > 0", { polling: 50 });
@@ -39,8 +40,8 @@ await Promise.all([prepare("light", light), prepare("dark", dark)]);
 for await (const line of createInterface({ input: process.stdin })) {
   const command = JSON.parse(line), answer = {};
   if (command.open) {
-    address = command.open;
-    await Promise.all(Object.entries(command.widths).map(([theme, width]) => open(pages[theme], width)));
+    addresses.push(command.open);
+    await Promise.all(Object.entries(command.widths).map(([theme, width]) => open(pages[theme], command.open, width)));
   }
   if (command.gone) await Promise.all(Object.values(pages).map((page) => page.waitForSelector("#stale:not([hidden])", { polling: 50 })));
   if (command.measure) answer.measured = await measure(pages[command.theme], command.width, command.measure);
