@@ -47,7 +47,9 @@ class ProblemMonitor:
         self._losses: dict[str, DatagramLoss] = {}
         """Latest loss of each source that has lost datagrams, by name in `/metrics`."""
         self._present: dict[tuple[str, str], AgentProblem] = {}
-        """Problems of the latest scan without those that another one causes, by component and kind."""
+        """Problems of the latest scan, by component and kind."""
+        self._caused: set[tuple[str, str]] = set()
+        """Keys of problems that another one causes, or has caused since they began."""
         self._past: dict[tuple[str, str], PastProblem] = {}
         """Ended problems by component and kind, in the order in which they ended."""
         self._reported: dict[tuple[str, str], tuple[float, AgentProblem]] = {}
@@ -89,7 +91,7 @@ class ProblemMonitor:
         first_seen = self._since
         self._since = {(p.component, p.kind): first_seen.get((p.component, p.kind), now) for p in problems}
         dated = [replace(p, since=p.since or self._since[p.component, p.kind]) for p in problems]
-        self._record_past({(p.component, p.kind): p for p in dated if not p.cause}, now)
+        self._record_past({(p.component, p.kind): p for p in dated}, now)
         ranks = {kind: rank for rank, kind in enumerate(KINDS)}
         return sorted(
             dated,
@@ -100,14 +102,16 @@ class ProblemMonitor:
         )
 
     def _record_past(self, present: dict[tuple[str, str], AgentProblem], now: float) -> None:
+        """Record the problems that were present until now, without those that another one has caused."""
         for key, problem in self._present.items():
-            if key not in present:
+            if key not in present and key not in self._caused:
                 before = self._past.pop(key, None)
                 times = before.times + 1 if before is not None and before.until > now - PAST_SECONDS else 1
                 self._past[key] = PastProblem(
                     problem.component, problem.title, problem.error, problem.since, now, times
                 )
         self._present = present
+        self._caused = {key for key, problem in present.items() if problem.cause or key in self._caused}
         while len(self._past) > MAX_PAST:
             del self._past[next(iter(self._past))]
 

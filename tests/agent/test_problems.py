@@ -206,6 +206,9 @@ def test_a_problem_with_a_cause_is_not_named_as_past_and_the_list_is_bounded(tmp
     monitor = scene.view.problems
     assert len(monitor.current()) > 2
     scene.set_cluster("events", cluster("events"))
+    scene.metrics["CHANNEL.events"].set_error("")
+    monitor._now = lambda: time.time() + problemmonitor.RECENT_DROP_SECONDS
+    assert {problem.kind for problem in monitor.current()} == {"source-fails", "sink-fails"}, "the channel was first"
     for metrics in scene.metrics.values():
         metrics.set_error("")
         metrics.set("UnacknowledgedSeconds", 0)
