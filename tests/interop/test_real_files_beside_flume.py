@@ -13,7 +13,7 @@ from tests.system.arrivals import Shared, shared
 
 __all__ = ["shared"]
 
-DRAWN = 2
+DRAWN = 1
 
 
 @pytest.mark.skipif(not real_files.files(), reason="no collection of real files (set FLUME_CASES)")

@@ -18,7 +18,7 @@ from tests.system.running import ROOT
 
 __all__ = ["shared"]
 
-DRAWN, REAL_DATA, MIGRATED = 15, 6, 2
+DRAWN, REAL_DATA, MIGRATED = 10, 4, 2
 """Number of files; of files whose events are lines of real logs; of files that `agent migrate` rewrites."""
 AT_ONCE = 5
 """Number of concurrent agents. A run mostly waits: for sinks, for brokers, for files to be closed."""
