@@ -32,7 +32,7 @@ RATE = {
 """Kind → counter of its events."""
 COLUMNS = ("COMPONENT", "EV/S", "EVENTS", "LAG", "BEHIND", "BATCH", "DEAD", "STATE", "NEXT TRY")
 UNKNOWN = "unknown"
-MAX_PAST = 3
+SHOWN_PAST = 3
 """Number of ended problems below the others."""
 MAX_PROBLEMS = 3
 """Number of problems on a terminal; in a pipe all are shown."""
@@ -265,7 +265,7 @@ def past_lines(state: dict[str, Any]) -> list[str]:
     return [
         f"{past['component']}: over since {format_time(past['until'])}, after "
         f"{format_seconds(past['until'] - past['since'])}: {past['title']}"
-        for past in state.get("past", [])[:MAX_PAST]
+        for past in state.get("past", [])[:SHOWN_PAST]
     ]
 
 

@@ -116,11 +116,14 @@ class ProblemMonitor:
             del self._past[next(iter(self._past))]
 
     def _count_drops(self, values: Values, now: float) -> None:
-        """Record the losses of datagrams. A loss without another one for `RECENT_DROP_SECONDS` has ended."""
+        """Record the losses of datagrams. A loss without another one for `RECENT_DROP_SECONDS` has ended.
+
+        The counter of a source begins anew when a reload has replaced the source.
+        """
         for key, figures in values.items():
             if count := figures.get("KernelDropCount"):
                 loss = self._losses.get(key)
-                if loss is None:
+                if loss is None or count < loss.after:
                     self._losses[key] = DatagramLoss(0.0, count, now, now)
                 elif count > loss.after:
                     is_same = now - loss.latest < RECENT_DROP_SECONDS

@@ -234,6 +234,10 @@ def test_lost_datagrams_are_counted_since_the_loss_began(tmp_path: Path) -> None
     metrics.add("KernelDropCount", 7)
     (problem,) = monitor.current()
     assert problem.loss == "7 datagrams since 2001-09-09 01:52 UTC."
+    metrics.add("KernelDropCount", 4 - metrics.get("KernelDropCount"))  # as of a source that a reload has replaced
+    clock[0] += 60
+    (problem,) = monitor.current()
+    assert problem.loss == "4 datagrams since 2001-09-09 01:53 UTC."
 
 
 def test_since_is_the_first_failure_and_attempts_do_not_change_it() -> None:

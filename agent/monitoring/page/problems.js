@@ -56,7 +56,7 @@ export function showAbsence(banner, error, answered, state, graph, isLocal) {
     if (state === null || graph === null) return [first];
     return [first, element("dl", {}, fact("Lost if it has ended", state.loss_at_end),
       fact("Do", `On ${state.host}, read the end of its log: `, code(`journalctl -n 50 -o with-unit _PID=${state.pid}`),
-        ". If it has ended or hangs, restart it: ", code("systemctl restart SERVICE"), " with the service in the log, or ", code(`agent start ${graph.arguments}`), ".")),
+        ". If it has ended or hangs, restart it: ", code("systemctl restart SERVICE"), " with the service in the log, or ", code(`agent start ${graph.arguments || `-c ${graph.file}`}`), ".")),
     element("p", {}, "What is below was its state at ", timeElement(state.time), ", and may be wrong now.")];
   });
   if (answered !== null) banner.querySelector("span").textContent = ` (${span(Date.now() / 1000 - answered)})`; // not announced each time
