@@ -21,8 +21,6 @@ GRAVE = frozenset(
     {"thread-ended", "brokers-away", "channel-fails", "overflowing", "retention-near", "partitions-offline"}
 )
 """Kinds that stand above a failing sink, whatever their severity."""
-RECENT_DROP_SECONDS = 300.0
-"""Time after the latest lost datagram during which the loss is a problem."""
 FIRST_REPORT_SECONDS = 300.0
 """Age at which a problem is logged as such. Its component has logged the error at once."""
 REPORT_INTERVAL_SECONDS = 3600.0
@@ -85,7 +83,7 @@ class ProblemMonitor:
         now = self._now()
         values = self._registry.values()
         self._count_drops(values, now)
-        losses = {key: loss for key, loss in self._losses.items() if now - loss.latest < RECENT_DROP_SECONDS}
+        losses = {key: loss for key, loss in self._losses.items() if loss.is_recent(now)}
         search = ProblemSearch(self._registry, self._history, self._graph, self._clusters(), values, losses, now)
         problems = with_causes([*search.problems()], self._graph)
         first_seen = self._since
@@ -107,8 +105,9 @@ class ProblemMonitor:
             if key not in present and key not in self._caused:
                 before = self._past.pop(key, None)
                 times = before.times + 1 if before is not None and before.until > now - PAST_SECONDS else 1
+                until = max(now, problem.since)  # the clock may have been set back
                 self._past[key] = PastProblem(
-                    problem.component, problem.title, problem.error, problem.since, now, times
+                    problem.component, problem.title, problem.error, problem.since, until, times
                 )
         self._present = present
         self._caused = {key for key, problem in present.items() if problem.cause or key in self._caused}
@@ -116,7 +115,7 @@ class ProblemMonitor:
             del self._past[next(iter(self._past))]
 
     def _count_drops(self, values: Values, now: float) -> None:
-        """Record the losses of datagrams. A loss without another one for `RECENT_DROP_SECONDS` has ended.
+        """Record the losses of datagrams. A loss without a recent drop has ended.
 
         The counter of a source begins anew when a reload has replaced the source.
         """
@@ -126,8 +125,7 @@ class ProblemMonitor:
                 if loss is None or count < loss.after:
                     self._losses[key] = DatagramLoss(0.0, count, now, now)
                 elif count > loss.after:
-                    is_same = now - loss.latest < RECENT_DROP_SECONDS
-                    before, since = (loss.before, loss.since) if is_same else (loss.after, now)
+                    before, since = (loss.before, loss.since) if loss.is_recent(now) else (loss.after, now)
                     self._losses[key] = DatagramLoss(before, count, since, now)
 
     def state(self, problems: Iterable[AgentProblem]) -> Literal["ok", "degraded", "failing"]:

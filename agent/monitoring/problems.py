@@ -9,6 +9,8 @@ from typing import Any, Literal, NamedTuple
 Severity = Literal["failing", "degraded", "warning"]
 SEVERITIES: tuple[Severity, ...] = ("failing", "degraded", "warning")
 """A warning does not change the state of the agent: something may fail soon."""
+RECENT_DROP_SECONDS = 300.0
+"""Time after the latest lost datagram during which the loss is a problem."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +75,10 @@ class DatagramLoss(NamedTuple):
     def datagrams(self) -> float:
         """Number of datagrams that are lost."""
         return self.after - self.before
+
+    def is_recent(self, now: float) -> bool:
+        """Return True if the latest drop was within `RECENT_DROP_SECONDS`, also after the clock was set back."""
+        return abs(now - self.latest) < RECENT_DROP_SECONDS
 
 
 @dataclass(frozen=True)

@@ -295,7 +295,7 @@ class ProblemSearch:
         size = self._figure(key, "OverflowSize") or 0.0
         effects = [f"{format_count(size, 'events')} {'is' if size == 1 else 'are'} on one disk of this host only."]
         growth, deadline = self.history.growth(key, "OverflowSize"), ""
-        action, command = KINDS["overflowing"].first_step, f"agent check --connect {self.arguments}"
+        advised: dict[str, Any] = {}
         if overflow is not None:
             if growth is None:
                 growth = self.history.growth(overflow.metrics, "ChannelSize")
@@ -306,8 +306,8 @@ class ProblemSearch:
             if deadline and (free is None or free > AMPLE_FREE_BYTES):
                 capacity = self._figure(overflow.metrics, "ChannelCapacity") or 0.0
                 more = f"raise {overflow.id}.capacity, now {capacity:,.0f}, in {self.graph.file}"
-                action += f" To gain time, {more}, then run this command."
-                command = f"agent reload {self.arguments}"
+                advised["action"] = f"{KINDS['overflowing'].first_step} To gain time, {more}, then run this command."
+                advised["command"] = f"agent reload {self.arguments}"
         if node is not None and (sinks := [one for one in self._after(node.id) if one.kind == "sink"]):
             effects.append(f"{_number(len(sinks), 'sink')} get{'s' * (len(sinks) == 1)} no new events.")
         return self._problem(
@@ -317,10 +317,9 @@ class ProblemSearch:
             loss="Nothing, as long as the disk of this host is intact.",
             trend=_trend(growth, size, "events"),
             deadline=deadline,
-            action=action,
-            command=command,
             error=text,
             weight=size,
+            **advised,
         )
 
     def _overflows(self, node: Node) -> Iterator[Node]:

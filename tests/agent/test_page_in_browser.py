@@ -160,8 +160,14 @@ def test_a_broker_and_an_agent_that_stop_are_shown(browser: Browser, tmp_path: P
         scene.set_cluster("events", cluster("flafka-events", down=3))
         await_updates(page, 2)  # a request may have been in flight
         assert "down: refuses connections" in page.locator("#kafka").inner_text()
+        page.context.set_offline(True)
+        page.locator("#stale", has_text="this device is offline").wait_for(state="visible")
+        page.context.set_offline(False)
+        page.locator("#stale").wait_for(state="hidden")
+        assert page.locator("#problems-title").inner_text() == "What is wrong"
     page.locator("#stale").wait_for(state="visible")
     assert "does not answer" in page.locator("#stale").inner_text()
+    assert page.locator("#problems-title").inner_text().startswith("What was wrong at 20")
     page.close()
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from flafka.agent.monitoring import problemkinds, problemmonitor, problemsearch
+from flafka.agent.monitoring import problemkinds, problemmonitor, problems, problemsearch
 from flafka.agent.monitoring.advice import advice
 from flafka.agent.monitoring.problemkinds import KINDS
 from flafka.agent.monitoring.problems import AgentProblem
@@ -207,7 +207,7 @@ def test_a_problem_with_a_cause_is_not_named_as_past_and_the_list_is_bounded(tmp
     assert len(monitor.current()) > 2
     scene.set_cluster("events", cluster("events"))
     scene.metrics["CHANNEL.events"].set_error("")
-    monitor._now = lambda: time.time() + problemmonitor.RECENT_DROP_SECONDS
+    monitor._now = lambda: time.time() + problems.RECENT_DROP_SECONDS
     assert {problem.kind for problem in monitor.current()} == {"source-fails", "sink-fails"}, "the channel was first"
     for metrics in scene.metrics.values():
         metrics.set_error("")
@@ -228,7 +228,7 @@ def test_lost_datagrams_are_counted_since_the_loss_began(tmp_path: Path) -> None
         (problem,) = monitor.current()
         clock[0] += 10
     assert problem.loss == "5 datagrams since 2001-09-09 01:46 UTC."
-    clock[0] += problemmonitor.RECENT_DROP_SECONDS
+    clock[0] += problems.RECENT_DROP_SECONDS
     assert monitor.current() == []
     assert "5 datagrams lost and no event rejected" in scene.view.state()["loss_so_far"]
     metrics.add("KernelDropCount", 7)
@@ -238,6 +238,10 @@ def test_lost_datagrams_are_counted_since_the_loss_began(tmp_path: Path) -> None
     clock[0] += 60
     (problem,) = monitor.current()
     assert problem.loss == "4 datagrams since 2001-09-09 01:53 UTC."
+    clock[0] -= 86400
+    assert monitor.current() == []
+    past = next(past for past in monitor.past() if past.component == "collector.sources.firewall")
+    assert past.until == past.since, "it began after its end, by the clock"
 
 
 def test_since_is_the_first_failure_and_attempts_do_not_change_it() -> None:

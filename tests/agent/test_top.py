@@ -118,6 +118,16 @@ def test_a_pipe_gets_one_snapshot_as_lines(served: Served) -> None:
     assert lines[12].startswith("a1.sources.s1: warning, since "), "it lost datagrams"
 
 
+def test_a_problem_that_is_over_is_named_below_the_others(served: Served) -> None:
+    served.view.problems.current()
+    served.metrics["SINK.k2"].set_error("")
+    last = run("-c", str(served.file)).output.splitlines()[-1]
+    text = rf'a1\.sinks\.k2: over since {TIME}, after \d+ s: Sink "k2" \(logger\) does not deliver\.'
+    assert re.fullmatch(text, last), last
+    (past,) = json.loads(run("--url", served.url, "--json").output)["past"]
+    assert (past["component"], past["error"]) == ("a1.sinks.k2", "[the disk] is full")
+
+
 def test_json_has_the_values_that_the_metrics_have(served: Served) -> None:
     result = run("--url", served.url, "--json")
     assert result.exit_code == 0, result.output
@@ -164,6 +174,13 @@ def test_a_terminal_shows_all_of_it(served: Served, width: int) -> None:
         "[the disk] is full",
     ):
         assert word in text
+
+
+def test_a_terminal_says_what_is_lost_if_the_agent_has_ended(served: Served) -> None:
+    console = Console(width=200, record=True, file=io.StringIO(), force_terminal=True)
+    console.print(draw(served.view.graph(), served.view.state(), "no agent answers.", 24))
+    text = console.export_text()
+    assert "Lost if it has ended: 17 events in a1.channels.c1, which is in memory. Senders to s1 cannot" in text
 
 
 def test_without_room_failing_components_are_shown_first(served: Served) -> None:
